@@ -10,14 +10,13 @@ only the files that its log names (`records/_spark_metadata`). Other readers may
 Exit codes: 0 done, 1 trouble, 2 wrong arguments.
 """
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -27,7 +26,7 @@ from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import exit_code
-from spark_jobs.platform.flags import add_flags, resolved
+from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
@@ -40,9 +39,9 @@ _MOST_BATCHES = 100_000
 @dataclass(frozen=True, kw_only=True)
 class ArchiveArguments:
     access: KafkaAccess
-    out: Path
-    timer_topic: str = "timer.requests"
-    follow: bool = False
+    out: Annotated[Path, Option(type=Path, metavar="DIR")]
+    timer_topic: Setting = "timer.requests"
+    follow: Annotated[bool, Option(action="store_true", help="go on until it is ended, a batch a minute")] = False
     master: str | None = None
 
 
@@ -126,11 +125,8 @@ def require_archive(out: Path) -> None:
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    parser = argparse.ArgumentParser(prog="timer-bridge archive", description="Keep the timer topic as Parquet by day.")
-    add_flags(parser, "timer_topic")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR")
-    parser.add_argument("--follow", action="store_true", help="go on until it is ended, a batch a minute")
-    return ArchiveArguments(**resolved(vars(parser.parse_args(argv)), environment))
+    parser = job_parser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments)
+    return ArchiveArguments(**resolved(parser, ArchiveArguments, argv, environment))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

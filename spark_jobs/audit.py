@@ -27,8 +27,7 @@ from spark_jobs.archive import archived
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
 from spark_jobs.audit_run import coverage, daily_spans, read_plan
-from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder
-from spark_jobs.audit_run.command import parse
+from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, parse
 from spark_jobs.audit_run.stream import run_stream
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.exit_codes import exit_code

@@ -1,16 +1,19 @@
-"""Arguments of an audit, checked before Spark starts."""
+"""Arguments of an audit, parsed and checked before Spark starts."""
 
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from schemas.levels import DEFAULT_MS, parse_levels
+from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
@@ -20,42 +23,87 @@ CHECKPOINT = "checkpoint"
 """Folder of `out` with Spark's checkpoint of a stream."""
 
 
+def time_ms(flag: str, text: str) -> int:
+    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{flag} {text!r} is no time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
+    if moment.tzinfo is None:
+        raise UsageError(f"{flag} {text!r} has no time zone: add Z for UTC, or +01:00")
+    return round(moment.timestamp() * 1000)
+
+
+def parse_offsets(flag: str, text: str) -> dict[int, tuple[int, int]]:
+    """Parse "0:1200-9800,1:0-300", partition:first-end. Raises UsageError with the wrong part."""
+    found = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
+        if match is None or int(match[2]) >= int(match[3]):
+            raise UsageError(f"{flag} {part!r}: give partition:first-behind, such as 0:1200-9800")
+        found[int(match[1])] = (int(match[2]), int(match[3]))
+    return found
+
+
+def parse_levels_ms(flag: str, text: str) -> tuple[int, ...]:
+    """Parse "1s 5s 10s" to ms. Raises UsageError with the wrong level."""
+    try:
+        return parse_levels(text)
+    except ValueError as wrong:
+        raise UsageError(f"{flag}: {wrong}") from wrong
+
+
+def _time(flag: str, help_: str) -> Option:
+    return Option(flag, parse=time_ms, metavar="TIME", help=help_)
+
+
+def _number(help_: str) -> Option:
+    return Option(type=int, help=f"{help_}; default %(default)s")
+
+
+def _switch(help_: str) -> Option:
+    return Option(action="store_true", help=help_)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditArguments:
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    out: Path
-    timer_topic: str = "timer.requests"
-    rejected_topic: str = "timer.rejected"
-    receipts_topic: str = "timer.receipts"
-    from_ms: int | None = None
-    to_ms: int | None = None
-    offsets: Mapping[int, tuple[int, int]] | None = None
-    """By partition of the timer topic: first offset, and the offset after the last."""
-    daily: bool = False
-    """Continue where the last run in `out` ended, and keep the state for the next run there."""
-    stream: bool = False
-    """Continue where the last run in `out` ended, batch by batch, until a signal."""
-    available_now: bool = False
-    """End a stream at the offsets that were the last ones at its start."""
-    every_s: int = 10
-    """Interval between the starts of two batches of a stream, at least."""
-    lateness_topic: str = "timer.lateness"
-    """Topic to which a stream sends lateness by minute."""
-    as_of_ms: int | None = None
-    """Timers due by then, less `settle_ms`, must be delivered. None: the time before anything is read."""
-    settle_ms: int = SETTLE_MS
-    tolerance_ms: int = 10_000
-    """See spark_jobs.audit_rules.classes.AuditLimits."""
-    skew_ms: int = 1_000
-    late_ms: int | None = None
-    archive: Path | None = None
-    """Archive of the timer topic (spark_jobs.archive), for requests that retention has deleted."""
-    levels_ms: tuple[int, ...] = DEFAULT_MS
-    """The bridge's setting `levels`: what timer-delay-level means."""
+    out: Annotated[Path, Option(type=Path, metavar="DIR")]
+    timer_topic: Setting = "timer.requests"
+    rejected_topic: Setting = "timer.rejected"
+    receipts_topic: Setting = "timer.receipts"
+    lateness_topic: Setting = "timer.lateness"
+    from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
+    to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
+    as_of_ms: Annotated[int | None, _time("--as-of", "judge what was due by then; default: now")] = None
+    settle_ms: Annotated[int, _number("due so lately is pending")] = SETTLE_MS
+    offsets: Annotated[
+        Mapping[int, tuple[int, int]] | None,
+        Option(parse=parse_offsets, metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300"),
+    ] = None
+    daily: Annotated[bool, _switch("go on where the last run in DIR ended: reads the day, not the history")] = False
+    stream: Annotated[bool, _switch("go on where the last run in DIR ended, batch by batch, until SIGTERM")] = False
+    available_now: Annotated[bool, _switch("with --stream: end when what stands by now is judged")] = False
+    every_s: Annotated[int, _number("with --stream: seconds from batch to batch")] = 10
+    tolerance_ms: Annotated[int, _number("how long the bridge may take to read a cancel")] = 10_000
+    skew_ms: Annotated[int, _number("how far the brokers' clocks may be apart")] = 1_000
+    late_ms: Annotated[int | None, Option(type=int, help="delivered later than this is late; default: nothing is")] = (
+        None
+    )
+    archive: Annotated[
+        Path | None, Option(type=Path, metavar="DIR", help="the --out of archive, for requests that retention took")
+    ] = None
+    levels_ms: Annotated[
+        tuple[int, ...],
+        Option(
+            "--levels", parse=parse_levels_ms, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"
+        ),
+    ] = DEFAULT_MS
     master: str | None = None
-    """None: local[*], or the cluster's under spark-submit."""
 
     def __post_init__(self) -> None:
         for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
@@ -106,44 +154,18 @@ class AuditArguments:
             )
 
 
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> AuditArguments:
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
+    parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments)
+    return AuditArguments(**resolved(parser, AuditArguments, argv, environment))
+
+
 def make_folder(out: Path) -> None:
     """Make the folder. Raises UsageError if that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
         raise UsageError(f"--out {out} cannot be made ({wrong.strerror}): give another folder") from wrong
-
-
-def time_ms(name: str, text: str) -> int:
-    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{name} {text!r} is no time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
-    if moment.tzinfo is None:
-        raise UsageError(f"{name} {text!r} has no time zone: add Z for UTC, or +01:00")
-    return round(moment.timestamp() * 1000)
-
-
-def offsets(text: str) -> dict[int, tuple[int, int]]:
-    """Parse "0:1200-9800,1:0-300", partition:first-end. Raises UsageError with the wrong part."""
-    found = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
-        if match is None or int(match[2]) >= int(match[3]):
-            raise UsageError(f"--offsets {part!r}: give partition:first-behind, such as 0:1200-9800")
-        found[int(match[1])] = (int(match[2]), int(match[3]))
-    return found
-
-
-def levels_ms(text: str) -> tuple[int, ...]:
-    """Parse "1s 5s 10s" to ms. Raises UsageError with the wrong level."""
-    try:
-        return parse_levels(text)
-    except ValueError as wrong:
-        raise UsageError(f"--levels: {wrong}") from wrong
 
 
 def iso(at_ms: int) -> str:

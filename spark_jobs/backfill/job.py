@@ -14,12 +14,14 @@ Without --apply nothing is sent. OUT/backfill has the outcome of each timer (sch
 Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
+import os
 import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 from uuid import uuid4
 
 from pyspark import StorageLevel
@@ -44,6 +46,7 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
@@ -51,25 +54,37 @@ _NEVER_MS = 2**62
 _DAY_S = 86_400
 
 
+def _folder(help_: str, **for_argparse: Any) -> Option:
+    return Option(type=Path, metavar="DIR", help=help_, **for_argparse)
+
+
+def _count(help_: str, flag: str = "") -> Option:
+    return Option(flag, type=int, metavar="N", help=help_)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BackfillArguments:
     """Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    audit: Path
-    out: Path
-    timer_topic: str = "timer.requests"
-    rejected_topic: str = "timer.rejected"
-    journal_topic: str = "timer.journal"
-    backfilled_topic: str = "timer.backfilled"
-    group: str = "timer-bridge"
-    archive: Path | None = None
-    apply: bool = False
-    although_unknown: bool = False
-    """Also send timers whose delivery compaction or retention may have deleted from their topic."""
-    limit: int | None = None
-    per_s: int | None = None
-    """Records per second, in total."""
+    audit: Annotated[Path, _folder("the --out of the audit")]
+    out: Annotated[Path, _folder("where it tells of each; default: --audit", required=False)]
+    timer_topic: Setting = "timer.requests"
+    rejected_topic: Setting = "timer.rejected"
+    journal_topic: Setting = "timer.journal"
+    backfilled_topic: Setting = "timer.backfilled"
+    group: Setting = "timer-bridge"
+    archive: Annotated[Path | None, _folder("the --out of archive, for requests that are gone")] = None
+    apply: Annotated[bool, Option(action="store_true", help="send; without it nothing is sent")] = False
+    although_unknown: Annotated[
+        bool,
+        Option(
+            action="store_true",
+            help="also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere",
+        ),
+    ] = False
+    limit: Annotated[int | None, _count("no more than these, earliest due first")] = None
+    per_s: Annotated[int | None, _count("records a second; default: no limit", "--rate")] = None
     master: str | None = None
 
     def __post_init__(self) -> None:
@@ -324,14 +339,20 @@ def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> Data
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("detail", "said")})
 
 
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
+    description = "Deliver what an audit found missing. Without --apply it only looks."
+    parser = job_parser("backfill", description, BackfillArguments)
+    given = resolved(parser, BackfillArguments, argv, environment)
+    return BackfillArguments(**{"out": given["audit"], **given})
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job as a command: print the outcomes, return the exit code."""
     return exit_code("backfill", lambda: _job(argv))
 
 
 def _job(argv: Sequence[str] | None) -> int:
-    from spark_jobs.backfill.command import parse
-
     done = run_backfill(parse(argv))
     print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
     print(f"Each of them: {done.out / BACKFILL.name}")

@@ -14,7 +14,6 @@ id, so a new run fences a run that was killed or is still active.
 Exit codes: 0 done, 1 trouble, or rows were rejected or failed, 2 wrong arguments.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -24,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -50,7 +49,7 @@ from spark_jobs.kafka.admin import (
 )
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import exit_code
-from spark_jobs.platform.flags import add_flags, resolved
+from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 
 _DAY_MS = 86_400_000
@@ -72,13 +71,15 @@ class ImportArguments:
 
     access: KafkaAccess
     files: tuple[str, ...]
-    out: Path
+    out: Annotated[Path, Option(type=Path, metavar="DIR", help="for rejects and what a rerun needs")]
     mapped: ColumnMapping
-    format: str
-    timer_topic: str = "timer.requests"
-    imported_topic: str = "timer.imported"
-    group: str = "timer-bridge"
-    dry_run: bool = False
+    format: Annotated[
+        str, Option(choices=("csv", "json", "parquet"), required=False, help="default: by the name of FILE")
+    ]
+    timer_topic: Setting = "timer.requests"
+    imported_topic: Setting = "timer.imported"
+    group: Setting = "timer-bridge"
+    dry_run: Annotated[bool, Option(action="store_true", help="look for rejects, send nothing")] = False
     master: str | None = None
 
 
@@ -336,13 +337,9 @@ def _count(spark: SparkSession, folder: Path) -> int:
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    parser = argparse.ArgumentParser(
-        prog="timer-bridge import", description="Send the rows of files as timers, each once; a second run goes on."
-    )
-    add_flags(parser, "timer_topic", "imported_topic", "group")
+    description = "Send the rows of files as timers, each once; a second run goes on."
+    parser = job_parser("import", description, ImportArguments)
     parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines")
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="for rejects and what a rerun needs")
-    parser.add_argument("--format", choices=sorted(set(_FORMATS.values())), help="default: by the name of FILE")
     parser.add_argument(
         "--map",
         action="append",
@@ -352,12 +349,11 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     )
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all rows; may repeat")
     parser.add_argument("--max-delay-ms", type=int, default=366 * _DAY_MS, help="the bridge's; default %(default)s")
-    parser.add_argument("--dry-run", action="store_true", help="look for rejects, send nothing")
-    given = resolved(vars(parser.parse_args(argv)), environment)
+    given = resolved(parser, ImportArguments, argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
     given["mapped"] = ColumnMapping(columns, same, given.pop("max_delay_ms"))
     given["files"] = tuple(given["files"])
-    given["format"] = given["format"] or _format_of(given["files"][0])
+    given["format"] = given.get("format") or _format_of(given["files"][0])
     return ImportArguments(**given)
 
 

@@ -1,33 +1,45 @@
-"""Flags that all jobs share: the cluster, its topics, the login.
+"""Command lines of the jobs: the fields of a job's arguments, with an Option, are its flags.
+
+    from_ms: Annotated[int | None, Option("--from", parse=time_ms, metavar="TIME")] = None
+    timer_topic: Setting = "timer.requests"         --timer-topic, or the setting timer_topic of the bridge
 
 Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) over default, as for the bridge itself.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from schemas.kafka_settings import from_environment, from_file, merged
-from schemas.levels import DEFAULT as LEVELS
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 
-_DEFAULTS = {
-    "timer_topic": "timer.requests",
-    "rejected_topic": "timer.rejected",
-    "receipts_topic": "timer.receipts",
-    "journal_topic": "timer.journal",
-    "backfilled_topic": "timer.backfilled",
-    "imported_topic": "timer.imported",
-    "lateness_topic": "timer.lateness",
-    "group": "timer-bridge",
-    "levels": LEVELS,
-}
+
+class Option:
+    """The flag of a field, by default `--` and its name.
+
+    parse: from flag and text to the value. is_setting: environment and file may have it, too. Others: of argparse.
+    """
+
+    def __init__(
+        self,
+        flag: str = "",
+        *,
+        parse: Callable[[str, str], object] | None = None,
+        is_setting: bool = False,
+        **for_argparse: Any,
+    ) -> None:
+        self.flag, self.parse, self.is_setting, self.for_argparse = flag, parse, is_setting, for_argparse
 
 
-def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the shared flags. `names`: settings of the bridge that the job needs."""
+Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
+
+
+def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.ArgumentParser:
+    """Return the parser of a job, with the flags that all jobs share and those of its arguments, a dataclass."""
+    parser = argparse.ArgumentParser(prog=f"timer-bridge {job}", description=description)
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
     parser.add_argument(
@@ -37,34 +49,61 @@ def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
         metavar="NAME=VALUE",
         help="a librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat",
     )
-    for name in names:
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"default {_DEFAULTS[name]}")
+    for each, option in _options(arguments):
+        given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
+        given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
+        parser.add_argument(_flag(each, option), dest=each.name, **given)
     parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
+    return parser
 
 
-def resolved(given: dict[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return argparse's `given`, completed from environment, file and defaults, with `access`. Raises UsageError."""
-    given = dict(given)
+def resolved(
+    parser: argparse.ArgumentParser, arguments: type[Any], argv: Sequence[str] | None, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the values that flags, environment and file give, with `access`. Raises UsageError.
+
+    argparse's SystemExit follows --help or a wrong flag.
+    """
+    given = vars(parser.parse_args(argv))
     layers = [_from_file(given.pop("config")), from_environment(environment)]
-    missing = {name for name in given.keys() & {"bootstrap_servers", *_DEFAULTS} if given[name] is None}
-    said = {name: str(layer[name]) for layer in layers for name in missing if layer.get(name) is not None}
-    given |= said
+    options = _options(arguments)
+    settings = {each.name: _flag(each, option)[2:].replace("-", "_") for each, option in options if option.is_setting}
+    missing = {
+        name: of for name, of in {**settings, "bootstrap_servers": "bootstrap_servers"}.items() if given[name] is None
+    }
+    for layer in layers:
+        given |= {name: str(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
     if "journal_topic" in missing:  # a timer topic may have its own
         given["journal_topic"] = _own_journal(given["timer_topic"], layers[0]) or given["journal_topic"]
-    for name in given.keys() & _DEFAULTS.keys():
-        given[name] = _DEFAULTS[name] if given[name] is None else given[name]
-    servers, tables = given.pop("bootstrap_servers"), [*(layer.get("kafka", {}) for layer in layers)]
-    tables.append(_pairs(given.pop("kafka")))
+    for each, option in options:
+        if option.parse is not None and given[each.name] is not None:
+            given[each.name] = option.parse(_flag(each, option), given[each.name])
+    tables = [*(layer.get("kafka", {}) for layer in layers), _pairs(given.pop("kafka"))]
+    servers = given.pop("bootstrap_servers")
     if servers is None:
         raise UsageError("--bootstrap-servers is missing: give host:port, or --config")
     if not all(isinstance(table, Mapping) for table in tables):
         raise UsageError("kafka is no table: write [kafka] above librdkafka's settings")
     try:
-        return {**given, "access": KafkaAccess(servers, merged(tables))}  # type: ignore[arg-type]
+        given["access"] = KafkaAccess(servers, merged(tables))  # type: ignore[arg-type]
     except UsageError:
         raise
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _options(arguments: type[Any]) -> list[tuple[Field[Any], Option]]:
+    hints = get_type_hints(arguments, include_extras=True)
+    return [
+        (each, *hints[each.name].__metadata__)
+        for each in fields(arguments)
+        if hasattr(hints[each.name], "__metadata__")
+    ]
+
+
+def _flag(of: Field[Any], option: Option) -> str:
+    return option.flag or f"--{of.name.replace('_', '-')}"
 
 
 def _own_journal(timer_topic: str | None, file: Mapping[str, Any]) -> str | None:

@@ -8,8 +8,8 @@ import pytest
 from schemas.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, time_ms
-from spark_jobs.audit_run.command import parse as parse_audit
-from spark_jobs.backfill.command import parse as parse_backfill
+from spark_jobs.audit_run.arguments import parse as parse_audit
+from spark_jobs.backfill.job import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.audit_run.command import parse
+from spark_jobs.audit_run.arguments import parse
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 
