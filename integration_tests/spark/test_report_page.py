@@ -13,7 +13,7 @@ from schemas.tables import HOURS, REQUESTS, AuditClass
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.report.report import render
-from spark_jobs.report.summary import AuditVerdict, Bin, DaySummary, Details, LatenessSummary, Moment, TopicVerdict
+from spark_jobs.report.summary import AuditVerdict, Bin, DaySummary, Details, LatenessSummary, Moment
 
 pytestmark = pytest.mark.spark
 
@@ -85,7 +85,10 @@ def details() -> Details:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report")
     counts = {c.value: 0 for c in AuditClass} | {name.value: 4 for name in FAULTS} | {"delivered": 1_234_567}
-    topics = tuple(TopicVerdict(name, 1_234_567, 4, counts, LATE, "CreateTime, LogAppendTime") for name in TOPICS)
+    told = {"requests": 1_234_567, "faults": 4, "clock": "CreateTime, LogAppendTime"}
+    told |= {name.replace("-", "_"): count for name, count in counts.items()}
+    told |= {f"lateness_{name}": value for name, value in LATE._asdict().items()}
+    topics = tuple(Row(**{**told, "topic": name}) for name in TOPICS)
     notes = (f"Requests name real topics that do not exist: {LONG}. They cannot be delivered.",)
     verdict = AuditVerdict(out, AT_MS, counts, LATE, topics, 1_000, 1_234_579, notes, ("Never read: 3 offsets.",))
     trend = [

@@ -66,15 +66,13 @@ def timeline_svg(moments: Sequence[Moment], width_ms: int) -> str:
         figure = Figure(figsize=(4.8, 4.0), layout="constrained")
         late, count = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         marker = "o" if len(drawn) < 40 else ""
-        for name, colour, values in (
-            ("max", GREY, [m.max_ms for m in drawn]),
-            ("p99", ORANGE, [m.p99_ms for m in drawn]),
-            ("p50", BLUE, [m.p50_ms for m in drawn]),
-        ):
-            late.plot(times, values, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
-        _scale_lateness(late, drawn)
-        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
-        late.set_title("lateness")
+        _plot_lateness(late, times, drawn, marker)
+        usual = sorted(m.p50_ms for m in drawn)[len(drawn) // 2]
+        if max(m.max_ms for m in drawn) > 20 * max(usual, 1):  # a peak would flatten the other values
+            late.set_yscale("symlog", linthresh=1)
+        if min(m.p50_ms for m in drawn) >= 0:
+            late.set_ylim(bottom=0)
+        _label_spans(late)
         count.fill_between(times, [m.deliveries for m in drawn], step="mid", color=BLUE, alpha=0.35, linewidth=0)
         count.set_title(f"deliveries per {span_text(width_ms)}")
         count.set_ylim(bottom=0)
@@ -91,15 +89,9 @@ def trend_svg(days: Sequence[DaySummary]) -> str:
         figure = Figure(figsize=(4.8, 3.2), layout="constrained")
         late, faults = figure.subplots(2, sharex=True, height_ratios=[2.4, 1])
         places = range(len(days))
-        for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
-            values = [getattr(day, f"{name}_ms") for day in days]
-            heights = [float("nan") if value is None else value for value in values]
-            late.plot(places, heights, color=colour, label=name, marker="o", markersize=3, linewidth=1.4)
+        _plot_lateness(late, places, days, "o")
         late.set_yscale("symlog", linthresh=1)
-        late.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
-        late.grid(axis="y", color=GREY, alpha=0.25)
-        late.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
-        late.set_title("lateness")
+        _label_spans(late)
         faults.bar(places, [day.faults for day in days], color=RED, width=0.6)
         faults.set_title("faults")
         faults.set_ylim(bottom=0, top=max(1, *(day.faults for day in days)))
@@ -109,14 +101,17 @@ def trend_svg(days: Sequence[DaySummary]) -> str:
         return _svg(figure, "Lateness and faults by day")
 
 
-def _scale_lateness(axes: Axes, drawn: Sequence[Moment]) -> None:
-    """Use a logarithmic scale if a peak would flatten the other values."""
-    usual = sorted(m.p50_ms for m in drawn)[len(drawn) // 2]
-    lowest, highest = min(m.p50_ms for m in drawn), max(m.max_ms for m in drawn)
-    if highest > 20 * max(usual, 1):
-        axes.set_yscale("symlog", linthresh=1)
-    if lowest >= 0:
-        axes.set_ylim(bottom=0)
+def _plot_lateness(axes: Axes, places: Sequence[Any], values: Sequence[Moment | DaySummary], marker: str) -> None:
+    for name, colour in (("max", GREY), ("p99", ORANGE), ("p50", BLUE)):
+        found = [getattr(value, f"{name}_ms") for value in values]
+        heights = [float("nan") if height is None else height for height in found]
+        axes.plot(places, heights, color=colour, label=name, marker=marker, markersize=3, linewidth=1.4)
+    axes.legend(ncols=3, frameon=False, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0)
+    axes.set_title("lateness")
+
+
+def _label_spans(axes: Axes) -> None:
+    """Label the y-axis with spans of time. A change of the scale resets the labels, so call this after it."""
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: span_text(value)))
     axes.grid(axis="y", color=GREY, alpha=0.25)
 

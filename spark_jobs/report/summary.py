@@ -33,26 +33,15 @@ class LatenessSummary(NamedTuple):
     max_ms: int | None
 
 
-class TopicVerdict(NamedTuple):
-    """Summary of a real topic. `topic` None: requests without a readable one. `clock`: source of the timestamps."""
-
-    topic: str | None
-    requests: int
-    faults: int
-    counts: dict[str, int]
-    lateness: LatenessSummary
-    clock: str | None
-
-
 @dataclass(frozen=True)
 class AuditVerdict:
-    """Result of an audit. `counts`: of every class, also 0; `topics`: the worst and largest 200."""
+    """Result of an audit. `counts`: of every class, also 0; `topics`: rows of TOPICS, the worst and largest 200."""
 
     out: Path
     as_of_ms: int
     counts: dict[str, int]
     lateness: LatenessSummary
-    topics: tuple[TopicVerdict, ...]
+    topics: tuple[Row, ...]
     topics_in_all: int
     requests: int
     notes: tuple[str, ...]
@@ -169,22 +158,13 @@ def verdict(
         out=out,
         as_of_ms=as_of_ms,
         counts={c.value: sums[c.value] for c in AuditClass},
-        lateness=_lateness_of(lateness),
-        topics=tuple(_topic(row) for row in shown),
+        lateness=LatenessSummary(*(lateness[f"lateness_{name}"] for name in LatenessSummary._fields)),
+        topics=tuple(shown),
         topics_in_all=sums.topics,
         requests=sums.requests,
         notes=tuple(notes),
         gaps=tuple(gaps),
     )
-
-
-def _topic(row: Row) -> TopicVerdict:
-    counts = {c.value: row[c.column] for c in AuditClass}
-    return TopicVerdict(row.topic, row.requests, row.faults, counts, _lateness_of(row), row.clock)
-
-
-def _lateness_of(row: Row) -> LatenessSummary:
-    return LatenessSummary(row.lateness_min_ms, row.lateness_p50_ms, row.lateness_p99_ms, row.lateness_max_ms)
 
 
 def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:

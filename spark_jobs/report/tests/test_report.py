@@ -50,7 +50,8 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> N
     assert "<script" not in page
     assert "a note &lt;b&gt;" in page
     assert [t.topic for t in verdict.topics] == ["orders", "bills"]
-    assert verdict.topics[0].lateness == LatenessSummary(-2, 3, 4, 4)
+    assert verdict.lateness == LatenessSummary(-2, 3, 4, 4)
+    assert verdict.topics[0].lateness_p99_ms == 4
     assert verdict.topics[0].clock == "LogAppendTime"
 
 
