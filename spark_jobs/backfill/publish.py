@@ -67,14 +67,11 @@ class JudgeTask:
             topic = asked[0]["origin"].split("/")[0]
             # Progress before the journal: a newer journal record can only make a timer wait.
             told = committed_progress(self.access, self.group, topic, partition)
-            shard = SettledTimers(told, self._journal(partition, since_ms) if told is not None else ())
+            settled = SettledTimers(told, self._journal(partition, since_ms) if told is not None else ())
             for row in asked:
-                sent_ms = row["requested_ms"]
-                expected_ms = max(row["due_ms"], sent_ms)
-                yield {
-                    **row,
-                    "waits": shard.reason_to_wait(row["offset"], expected_ms, row["target"], requested_ms=sent_ms),
-                }
+                sent_ms, due_ms = row["requested_ms"], row["due_ms"]
+                why = settled.reason_to_wait(row["offset"], max(due_ms, sent_ms), row["target"], requested_ms=sent_ms)
+                yield {**row, "waits": why}
 
     def _journal(self, partition: int, since_ms: int) -> Iterator[JournalEntry]:
         for record in read_committed(self.access, self.journal_topic, partition, from_ms=since_ms):
@@ -83,7 +80,7 @@ class JudgeTask:
 
 @dataclass(frozen=True)
 class PublishTask:
-    """Sends the records; called by mapInArrow. `per_s`: limit of one partition."""
+    """Sends the records; called by mapInArrow. `per_s`: average of one partition at most; None: no limit."""
 
     access: KafkaAccess
     transactional_id: str
@@ -97,10 +94,11 @@ class PublishTask:
     def _sent(self, batches: Batches) -> Iterator[Row]:
         for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
             producer = _PartitionProducer(self, partition)
-            limit = _RateLimit(self.per_s)
+            start_s, count = time.monotonic(), 0
             for chunk in _chunks(rows, self.per_s):
-                limit.wait()
-                limit.count += len(chunk)
+                if self.per_s is not None:
+                    time.sleep(max(0.0, start_s + count / self.per_s - time.monotonic()))
+                count += len(chunk)
                 yield from producer.send(chunk)
 
 
@@ -184,29 +182,11 @@ def _outcome(row: Row, outcome: str, detail: str | None = None) -> Row:
 
 def delivery(row: Row) -> OutgoingRecord:
     """Return the record that a bridge would deliver now."""
-    added = {
-        names.ORIGIN: row["origin"],
-        names.DELIVER_MS: row["due_ms"],
-        names.RELEASED_MS: now_ms(),
-        names.ROLLS: 0,
-    }
+    added = {names.ORIGIN: row["origin"], names.DELIVER_MS: row["due_ms"], names.RELEASED_MS: now_ms(), names.ROLLS: 0}
     headers = [(header["key"], header["value"]) for header in row["headers"]]
     headers += [(name, str(value).encode()) for name, value in added.items()]
     partition = -1 if row["want_partition"] is None else row["want_partition"]
     return OutgoingRecord(row["target"], partition, row["key"], row["value"], headers)
-
-
-class _RateLimit:
-    """At most `per_s` records per second on average; None: no limit."""
-
-    def __init__(self, per_s: float | None) -> None:
-        self._per_s = per_s
-        self._start_s = time.monotonic()
-        self.count = 0
-
-    def wait(self) -> None:
-        if self._per_s is not None:
-            time.sleep(max(0.0, self._start_s + self.count / self._per_s - time.monotonic()))
 
 
 def _chunks(rows: Iterator[Row], per_s: float | None) -> Iterator[list[Row]]:
