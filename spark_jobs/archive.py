@@ -25,7 +25,7 @@ from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
@@ -129,12 +129,8 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     return ArchiveArguments(**resolved(parser, ArchiveArguments, argv, environment))
 
 
+@command("archive")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job as a command, return the exit code."""
-    return exit_code("archive", lambda: _job(argv))
-
-
-def _job(argv: Sequence[str] | None) -> int:
     print(f"{run_archive(parse(argv)):,} records archived")
     return 0
 

@@ -15,11 +15,10 @@ Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong argum
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
@@ -30,7 +29,7 @@ from spark_jobs.audit_run import coverage, daily_spans, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, parse
 from spark_jobs.audit_run.stream import run_stream
 from spark_jobs.kafka.admin import Cluster
-from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.lock import folder_lock
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_table, write_table
@@ -65,14 +64,19 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
 
 
 def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits) -> AuditVerdict:
-    old = _old(spark, arguments)
+    old = None
+    if arguments.archive is not None:
+        since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
+        old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
-    with _kept(read_plan.read_requests(spark, plan.read, arguments, old)) as parsed:
+    # Kept on disk, so that Kafka is read once and memory does not grow with the requests.
+    parsed = read_plan.read_requests(spark, plan.read, arguments, old).persist(StorageLevel.DISK_ONLY)
+    try:
         # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
         census = read_plan.census(parsed, cluster, arguments)
-        since = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
+        since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
         others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-        ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since))
+        ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since_ms))
         seen = Observations(
             parsed=parsed,
             rejections=ends.rejections,
@@ -85,6 +89,8 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             has_moves=census.has_moves,
         )
         unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
+    finally:
+        parsed.unpersist()
     notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(
         cluster, arguments, census.topics
     )
@@ -92,30 +98,18 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
     return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
 
 
-def _old(spark: SparkSession, arguments: AuditArguments) -> DataFrame | None:
-    """Return the archive's records from the start of the requested range on."""
-    if arguments.archive is None:
-        return None
-    return archived(spark, arguments.archive, arguments.timer_topic).where(
-        F.col("timestamp_ms") >= (arguments.from_ms or 0)
-    )
-
-
 def _write_requests(
     outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
 ) -> UnjudgedCounts:
     # A request that retention took is outside the log, but its copy was read and speaks for it.
-    outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & _is_gone(arguments, plan))
+    is_gone = coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
+    outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & is_gone)
     marked = outcomes.withColumn("outside", outside)
     seen = Observation("outside")
     elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden_by_transaction(limits)
     counted = marked.observe(seen, F.count_if(elsewhere).alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
     write_table(classify(counted.where(~F.col("outside")), limits), arguments.out, REQUESTS)
     return UnjudgedCounts(**seen.get)
-
-
-def _is_gone(arguments: AuditArguments, plan: read_plan.ReadPlan) -> Column:
-    return coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
 
 
 def conclude(
@@ -138,22 +132,8 @@ def conclude(
     return verdict
 
 
-@contextmanager
-def _kept(rows_: DataFrame) -> Iterator[DataFrame]:
-    """Keep the rows on disk, so that Kafka is read once and memory does not grow with the requests."""
-    kept = rows_.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
-
-
+@command("audit")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job as a command: print the verdict, return the exit code."""
-    return exit_code("audit", lambda: _job(argv))
-
-
-def _job(argv: Sequence[str] | None) -> int:
     arguments = parse(argv)
     if arguments.stream:
         return run_stream(arguments)

@@ -2,11 +2,15 @@
 
 
 class UsageError(ValueError):
-    """An argument is wrong; the message has its name and the remedy. Exit code 2."""
+    """An argument is wrong; the message has its name and the remedy."""
+
+    exit_code = 2
 
 
 class JobFailedError(Exception):
-    """The job failed: no broker, no timer topic, no Java. Proves nothing about the bridge. Exit code 1."""
+    """The job failed: no broker, no timer topic, no Java. Proves nothing about the bridge."""
+
+    exit_code = 1
 
 
 def reason_of(wrong: Exception) -> str:

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_jobs.audit_run.arguments import make_folder
-from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.session import KAFKA_PACKAGE
 from spark_jobs.platform.shipped import write_zip
 
@@ -45,15 +45,13 @@ def job(argv: Sequence[str]) -> int:
     return int(import_module(JOBS[argv[0]]).main(argv[1:]))
 
 
+@command("package")
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m spark_jobs.package", description="Write the jobs for spark-submit."
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
-    return exit_code("package", lambda: _written(parser.parse_args(argv).folder))
-
-
-def _written(folder: Path) -> int:
+    folder = parser.parse_args(argv).folder
     make_folder(folder)
     archive = write_zip(folder / "timer-bridge.zip")
     starter = folder / "timer-bridge-job.py"

@@ -45,7 +45,7 @@ from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
@@ -347,12 +347,8 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     return BackfillArguments(**{"out": given["audit"], **given})
 
 
+@command("backfill")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job as a command: print the outcomes, return the exit code."""
-    return exit_code("backfill", lambda: _job(argv))
-
-
-def _job(argv: Sequence[str] | None) -> int:
     done = run_backfill(parse(argv))
     print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
     print(f"Each of them: {done.out / BACKFILL.name}")

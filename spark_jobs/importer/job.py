@@ -48,7 +48,7 @@ from spark_jobs.kafka.admin import (
     read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.exit_codes import exit_code
+from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
 
@@ -374,12 +374,8 @@ def _format_of(file: str) -> str:
     return found
 
 
+@command("import")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job as a command, return the exit code."""
-    return exit_code("import", lambda: _job(argv))
-
-
-def _job(argv: Sequence[str] | None) -> int:
     arguments = parse(argv)
     done = run_import(arguments)
     print(f"{done.staged:,} requests, of which this run sent {done.sent:,}; {done.rejected:,} rows rejected")

@@ -1,23 +1,31 @@
 """Exit codes and error output of jobs as commands."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Protocol
 
 from spark_jobs.errors import JobFailedError, UsageError
 
 
-def exit_code(name: str, job: Callable[[], int]) -> int:
-    """Run `job` and return its exit code. An error is printed on standard error, with the remedy."""
-    try:
-        return job()
-    except UsageError as wrong:
-        return _print_error(name, wrong, 2)
-    except JobFailedError as trouble:
-        return _print_error(name, trouble, 1)
-    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-        return asked.code if isinstance(asked.code, int) else 2
+class Main(Protocol):
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
-def _print_error(name: str, wrong: Exception, code: int) -> int:
-    print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
-    return code
+def command(name: str) -> Callable[[Main], Main]:
+    """Print an error of ours on standard error, with the remedy, and return its exit code."""
+
+    def decorate(main: Main) -> Main:
+        @wraps(main)
+        def run(argv: Sequence[str] | None = None) -> int:
+            try:
+                return main(argv)
+            except (UsageError, JobFailedError) as wrong:
+                print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
+                return wrong.exit_code
+            except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+                return asked.code if isinstance(asked.code, int) else 2
+
+        return run
+
+    return decorate
