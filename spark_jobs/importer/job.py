@@ -51,6 +51,7 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
 from spark_jobs.platform.session import job_session
+from spark_jobs.platform.tables import rows_in
 
 _DAY_MS = 86_400_000
 _PATTERN = frozenset("*?[{")
@@ -105,8 +106,9 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     with job_session("import", arguments.out, arguments.master) as spark:
         name = _stage(spark, arguments)
         sent = 0 if arguments.dry_run else _send(spark, cluster, arguments, name)
-        staged, rejected = (_count(spark, arguments.out / folder) for folder in ("staged", "rejects"))
-        return ImportResult(staged, rejected, sent, len(_failed(arguments.out)))
+    rejects = (arguments.out / "rejects").glob("part-*")
+    rejected = sum(path.read_bytes().count(b"\n") for path in rejects)
+    return ImportResult(rows_in(arguments.out / "staged"), rejected, sent, len(_failed(arguments.out)))
 
 
 def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
@@ -326,13 +328,6 @@ def _transaction_rows(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[
         if count and size > _MOST_BYTES:
             return rows[:count]
     return rows[:most]
-
-
-def _count(spark: SparkSession, folder: Path) -> int:
-    if not any(folder.glob("part-*")):
-        return 0
-    kind = "parquet" if any(folder.glob("*.parquet")) else "text"
-    return spark.read.format(kind).load(str(folder)).count()
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:

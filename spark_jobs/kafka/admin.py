@@ -12,7 +12,7 @@ up here, once, up to the last stable offset (read_committed), and those of the r
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -36,7 +36,12 @@ _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
 }
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _PERMANENT_ERRORS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
+
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
 
 
 class Span(NamedTuple):
@@ -60,24 +65,19 @@ class Cluster:
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
         """Return the spans of these topics by timestamp, everything by default. Topics must exist."""
         places = self._places(topics)
-        ends = self._offsets(places, OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        starts = self._bounds(places, from_ms, ends) if from_ms is not None else self._starts(places)
+        ends = self._offsets(places, _LATEST)
+        starts = self._bounds(places, from_ms, ends) if from_ms is not None else self._offsets(places, _EARLIEST)
         stops = self._bounds(places, to_ms, ends) if to_ms is not None else ends
         return [Span(*place, starts[place], max(starts[place], stops[place])) for place in places]
 
-    def _places(self, topics: Iterable[str]) -> list[tuple[str, int]]:
+    def _places(self, topics: Iterable[str]) -> list[Place]:
         return [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
 
-    def _starts(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return self._offsets(places, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
-
-    def _uncommitted_ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def _uncommitted_ends(self, places: list[Place]) -> dict[Place, int]:
         """Return the ends including open transactions."""
-        return self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+        return self._offsets(places, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
-    def _bounds(
-        self, places: list[tuple[str, int]], at_ms: int, ends: dict[tuple[str, int], int]
-    ) -> dict[tuple[str, int], int]:
+    def _bounds(self, places: list[Place], at_ms: int, ends: dict[Place, int]) -> dict[Place, int]:
         """Return the offsets of the first records at or after a time; the end if there is none."""
         found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
         return {place: offset if 0 <= offset <= ends[place] else ends[place] for place, offset in found.items()}
@@ -167,7 +167,7 @@ class Cluster:
 
     def _first_records_after_loss(self, topics: Iterable[str]) -> Iterator[tuple[str, int | None]]:
         """Return the time of the first record of each partition without its beginning; None: it is empty."""
-        gone = [place for place, start in self._starts(self._places(topics)).items() if start > 0]
+        gone = [place for place, start in self._offsets(self._places(topics), _EARLIEST).items() if start > 0]
         for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
             yield topic, first.timestamp if first.offset >= 0 else None
 
@@ -188,28 +188,19 @@ class Cluster:
         return found
 
     def _offsets(
-        self,
-        places: list[tuple[str, int]],
-        spec: OffsetSpec,
-        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[tuple[str, int], int]:
+        self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[Place, int]:
         return {place: found.offset for place, found in self._listed(places, spec, level).items()}
 
     def _listed(
-        self,
-        places: list[tuple[str, int]],
-        spec: OffsetSpec,
-        level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[tuple[str, int], Any]:
+        self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    ) -> dict[Place, Any]:
         """Return the listed offsets. Retries: a leader may have changed."""
         end_s = time.monotonic() + _TIMEOUT_S
         while places:
             try:
-                answers = self._admin.list_offsets(
-                    {TopicPartition(*place): spec for place in places},
-                    isolation_level=level,
-                    request_timeout=_TIMEOUT_S,
-                )
+                asked = {TopicPartition(*place): spec for place in places}
+                answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
                 return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
@@ -232,9 +223,8 @@ class Cluster:
                 if self._remedy is not None:
                     raise JobFailedError(f"{self._servers} does not let us in: {self._remedy}") from wrong
                 if time.monotonic() > end_s:
-                    raise JobFailedError(
-                        f"no broker answers at {self._servers} ({wrong.args[0].str()}): check --bootstrap-servers"
-                    ) from wrong
+                    why = f"no broker answers at {self._servers} ({wrong.args[0].str()})"
+                    raise JobFailedError(f"{why}: check --bootstrap-servers") from wrong
             else:
                 return {name: len(topic.partitions) for name, topic in topics.items()}
 
@@ -383,14 +373,8 @@ class TransactionalSender:
     def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:
         while True:
             try:
-                self._producer.produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    headers=list(record.headers),
-                    on_delivery=on_delivery,
-                )
+                topic, partition, key, value, headers = record
+                self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
             except BufferError:
                 self._producer.poll(0.1)
             else:
