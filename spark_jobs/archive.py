@@ -26,7 +26,7 @@ from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
+from spark_jobs.platform.flags import Setting, directory, job_parser, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
@@ -39,9 +39,9 @@ _MOST_BATCHES = 100_000
 @dataclass(frozen=True, kw_only=True)
 class ArchiveArguments:
     access: KafkaAccess
-    out: Annotated[Path, Option(type=Path, metavar="DIR")]
+    out: Annotated[Path, directory()]
     timer_topic: Setting = "timer.requests"
-    follow: Annotated[bool, Option(action="store_true", help="go on until it is ended, a batch a minute")] = False
+    follow: Annotated[bool, switch("go on until it is ended, a batch a minute")] = False
     master: str | None = None
 
 
@@ -69,7 +69,7 @@ def require_no_gap(cluster: Cluster, out: Path, timer_topic: str) -> None:
             )
         if span.start > end:
             raise JobFailedError(
-                f"{timer_topic}/{span.partition}: {span.start - end:,} offsets behind what {out} holds are gone"
+                f"{timer_topic}/{span.partition}: {span.start - end:,} offsets after those in {out} were deleted"
                 " (retention), and an archive has no holes: give a new --out, and let it run more often"
             )
 

@@ -13,7 +13,7 @@ from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
+from spark_jobs.platform.flags import Option, Setting, directory, job_parser, number, resolved, switch
 
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
@@ -42,7 +42,7 @@ def parse_offsets(flag: str, text: str) -> dict[int, tuple[int, int]]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
         if match is None or int(match[2]) >= int(match[3]):
-            raise UsageError(f"{flag} {part!r}: give partition:first-behind, such as 0:1200-9800")
+            raise UsageError(f"{flag} {part!r}: give partition:first-end, such as 0:1200-9800")
         found[int(match[1])] = (int(match[2]), int(match[3]))
     return found
 
@@ -59,20 +59,12 @@ def _time(flag: str, help_: str) -> Option:
     return Option(flag, parse=time_ms, metavar="TIME", help=help_)
 
 
-def _number(help_: str) -> Option:
-    return Option(type=int, help=f"{help_}; default %(default)s")
-
-
-def _switch(help_: str) -> Option:
-    return Option(action="store_true", help=help_)
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditArguments:
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    out: Annotated[Path, Option(type=Path, metavar="DIR")]
+    out: Annotated[Path, directory()]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
@@ -80,23 +72,19 @@ class AuditArguments:
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
     as_of_ms: Annotated[int | None, _time("--as-of", "judge what was due by then; default: now")] = None
-    settle_ms: Annotated[int, _number("due so lately is pending")] = SETTLE_MS
+    settle_ms: Annotated[int, number("due so lately is pending; default %(default)s")] = SETTLE_MS
     offsets: Annotated[
         Mapping[int, tuple[int, int]] | None,
         Option(parse=parse_offsets, metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300"),
     ] = None
-    daily: Annotated[bool, _switch("go on where the last run in DIR ended: reads the day, not the history")] = False
-    stream: Annotated[bool, _switch("go on where the last run in DIR ended, batch by batch, until SIGTERM")] = False
-    available_now: Annotated[bool, _switch("with --stream: end when what stands by now is judged")] = False
-    every_s: Annotated[int, _number("with --stream: seconds from batch to batch")] = 10
-    tolerance_ms: Annotated[int, _number("how long the bridge may take to read a cancel")] = 10_000
-    skew_ms: Annotated[int, _number("how far the brokers' clocks may be apart")] = 1_000
-    late_ms: Annotated[int | None, Option(type=int, help="delivered later than this is late; default: nothing is")] = (
-        None
-    )
-    archive: Annotated[
-        Path | None, Option(type=Path, metavar="DIR", help="the --out of archive, for requests that retention took")
-    ] = None
+    daily: Annotated[bool, switch("go on where the last run in DIR ended: reads the day, not the history")] = False
+    stream: Annotated[bool, switch("go on where the last run in DIR ended, batch by batch, until SIGTERM")] = False
+    available_now: Annotated[bool, switch("with --stream: end when what stands by now is judged")] = False
+    every_s: Annotated[int, number("with --stream: seconds from batch to batch; default %(default)s")] = 10
+    tolerance_ms: Annotated[int, number("how long the bridge may take to read a cancel; default %(default)s")] = 10_000
+    skew_ms: Annotated[int, number("how far the brokers' clocks may be apart; default %(default)s")] = 1_000
+    late_ms: Annotated[int | None, number("delivered later than this is late; default: nothing is")] = None
+    archive: Annotated[Path | None, directory("the --out of archive, for requests that retention took")] = None
     levels_ms: Annotated[
         tuple[int, ...],
         Option(
@@ -112,12 +100,12 @@ class AuditArguments:
         if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:
             raise UsageError("--from is not before --to: nothing lies between")
         if self.offsets is not None and (self.from_ms is not None or self.to_ms is not None):
-            raise UsageError("--offsets stands beside --from or --to: give one of them")
+            raise UsageError("--offsets cannot be combined with --from or --to: give one of them")
         if self.archive is not None and (self.daily or self.offsets is not None):
-            raise UsageError("--archive stands beside --daily or --offsets: it goes with --from and --to alone")
+            raise UsageError("--archive cannot be combined with --daily or --offsets: use --from and --to")
         if self.daily and (self.to_ms is not None or self.offsets is not None):
             raise UsageError(
-                "--daily goes on from its last run: leave out --to and --offsets; --as-of ends a run earlier"
+                "--daily continues after its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
         self._demand_fitting_stream()
         if not self.daily and not self.stream and (self.out / "spans").exists():
@@ -140,7 +128,7 @@ class AuditArguments:
         given = {"--daily": self.daily, "--to": self.to_ms, "--offsets": self.offsets, "--as-of": self.as_of_ms}
         beside = [name for name, value in {**given, "--archive": self.archive}.items() if value not in (None, False)]
         if self.stream and beside:
-            raise UsageError(f"--stream goes on from its last batch to now: leave out {', '.join(beside)}")
+            raise UsageError(f"--stream continues after its last batch: leave out {', '.join(beside)}")
         if self.available_now and not self.stream:
             raise UsageError("--available-now ends a stream: add --stream")
         if self.every_s < 1:

@@ -21,7 +21,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 from pyspark import StorageLevel
@@ -46,7 +46,7 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
+from spark_jobs.platform.flags import Setting, directory, job_parser, number, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
@@ -54,37 +54,26 @@ _NEVER_MS = 2**62
 _DAY_S = 86_400
 
 
-def _folder(help_: str, **for_argparse: Any) -> Option:
-    return Option(type=Path, metavar="DIR", help=help_, **for_argparse)
-
-
-def _count(help_: str, flag: str = "") -> Option:
-    return Option(flag, type=int, metavar="N", help=help_)
-
-
 @dataclass(frozen=True, kw_only=True)
 class BackfillArguments:
     """Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    audit: Annotated[Path, _folder("the --out of the audit")]
-    out: Annotated[Path, _folder("where it tells of each; default: --audit", required=False)]
+    audit: Annotated[Path, directory("the --out of the audit")]
+    out: Annotated[Path, directory("where it tells of each; default: --audit", required=False)]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     journal_topic: Setting = "timer.journal"
     backfilled_topic: Setting = "timer.backfilled"
     group: Setting = "timer-bridge"
-    archive: Annotated[Path | None, _folder("the --out of archive, for requests that are gone")] = None
-    apply: Annotated[bool, Option(action="store_true", help="send; without it nothing is sent")] = False
+    archive: Annotated[Path | None, directory("the --out of archive, for requests that are gone")] = None
+    apply: Annotated[bool, switch("send; without it nothing is sent")] = False
     although_unknown: Annotated[
         bool,
-        Option(
-            action="store_true",
-            help="also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere",
-        ),
+        switch("also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere"),
     ] = False
-    limit: Annotated[int | None, _count("no more than these, earliest due first")] = None
-    per_s: Annotated[int | None, _count("records a second; default: no limit", "--rate")] = None
+    limit: Annotated[int | None, number("no more than these, earliest due first", metavar="N")] = None
+    per_s: Annotated[int | None, number("records a second; default: no limit", "--rate", metavar="N")] = None
     master: str | None = None
 
     def __post_init__(self) -> None:
@@ -194,7 +183,8 @@ def _with_later_outcomes(
     targets = sorted(bounds[1])
     marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
     real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
-    refused = read_records(spark, arguments.access, _rejected_spans(cluster, arguments, since))
+    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
+    refused = read_records(spark, arguments.access, refused_spans)
     marked = read_records(spark, arguments.access, cluster.stable_spans(marks))
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     sent = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
@@ -206,10 +196,6 @@ def _with_later_outcomes(
         remembered |= cluster.complete_since_ms(targets)
         refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
     return with_outcomes(found, remembered, now_ms(), refused_ms)
-
-
-def _rejected_spans(cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> list[Span]:
-    return cluster.stable_spans([arguments.rejected_topic], from_ms=since_ms)
 
 
 def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
@@ -251,7 +237,8 @@ def _with_superseding(
     timers = _requests(spark, spans, arguments)
     own = {arguments.timer_topic, arguments.rejected_topic}
     since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
-    refused = read_records(spark, arguments.access, _rejected_spans(cluster, arguments, since))
+    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
+    refused = read_records(spark, arguments.access, refused_spans)
     # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
     parsed = requests(timers, own_topics=own).persist(StorageLevel.DISK_ONLY)
     named = _materialized(with_ids(parsed), steps / "named")

@@ -49,7 +49,7 @@ from spark_jobs.kafka.admin import (
 )
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Option, Setting, job_parser, resolved
+from spark_jobs.platform.flags import Option, Setting, directory, job_parser, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import rows_in
 
@@ -72,7 +72,7 @@ class ImportArguments:
 
     access: KafkaAccess
     files: tuple[str, ...]
-    out: Annotated[Path, Option(type=Path, metavar="DIR", help="for rejects and what a rerun needs")]
+    out: Annotated[Path, directory("for rejects and what a rerun needs")]
     mapped: ColumnMapping
     format: Annotated[
         str, Option(choices=("csv", "json", "parquet"), required=False, help="default: by the name of FILE")
@@ -80,7 +80,7 @@ class ImportArguments:
     timer_topic: Setting = "timer.requests"
     imported_topic: Setting = "timer.imported"
     group: Setting = "timer-bridge"
-    dry_run: Annotated[bool, Option(action="store_true", help="look for rejects, send nothing")] = False
+    dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
     master: str | None = None
 
 

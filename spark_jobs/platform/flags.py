@@ -37,6 +37,18 @@ class Option:
 Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
 
 
+def switch(text: str) -> Option:
+    return Option(action="store_true", help=text)
+
+
+def number(text: str, flag: str = "", **for_argparse: Any) -> Option:
+    return Option(flag, type=int, help=text, **for_argparse)
+
+
+def directory(text: str = "", **for_argparse: Any) -> Option:
+    return Option(type=Path, metavar="DIR", help=text, **for_argparse)
+
+
 def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.ArgumentParser:
     """Return the parser of a job, with the flags that all jobs share and those of its arguments, a dataclass."""
     parser = argparse.ArgumentParser(prog=f"timer-bridge {job}", description=description)
