@@ -21,8 +21,8 @@ EVIDENCE = Table(
     (
         Column("origin", Kind.STRING, "topic/partition/offset of the request"),
         Column("asked", Kind.ASKED, "the request; null: not seen"),
-        Column("copies", Kind.INT64, "copies of it; told anew from claims in each run"),
-        Column("rolls", Kind.INT32, "the highest timer-rolls of them; told anew in each run"),
+        Column("copies", Kind.INT64, "copies of it; counted again from claims in each run"),
+        Column("rolls", Kind.INT32, "the highest timer-rolls of them; found again in each run"),
         Column("deliveries", Kind.INT64, "records on real topics"),
         Column("place", Kind.PLACE, "the first of them"),
         Column("got_low", Kind.GOT, "least contents of them"),
@@ -101,7 +101,11 @@ BATCHES = Table(
         Column("rows", Kind.INT64, "rows of `requests` that it told"),
         Column("faults", Kind.INT64, "those of them that are a fault"),
         *(Column(c.column, Kind.INT64, f"those of them in the class {c}") for c in AuditClass),
-        Column("standing_faults", Kind.INT64, "faults told by it or before that may still be mended: missing ones"),
+        Column(
+            "standing_faults",
+            Kind.INT64,
+            "faults of it or of earlier batches that may still be corrected: missing ones",
+        ),
         Column("open", Kind.INT64, "timers that are carried to the next batch"),
         Column("gaps", Kind.STRINGS, "what retention took before it was read"),
     ),

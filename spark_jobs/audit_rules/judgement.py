@@ -55,8 +55,8 @@ class UnjudgedCounts(NamedTuple):
         told = []
         if self.hidden:
             told.append(
-                f"Pending, though due: {self.hidden:,} timers. Something of each stands behind a transaction"
-                " (anybody's) that is still open on its topic, where no consumer reads it yet."
+                f"Pending, though due: {self.hidden:,} timers. A record of each follows a transaction that is"
+                " still open on its topic, so no consumer reads it yet."
             )
         if self.elsewhere:
             told.append(f"Not judged, as their requests lie {outside}: {self.elsewhere:,} origins.")

@@ -119,7 +119,7 @@ def spans_since(
         if place[0] in asked and end < known.end:
             raise JobFailedError(
                 f"{place[0]}/{place[1]} ends at {end}, but an earlier run has read up to {known.end}: the topic was"
-                " made anew, or lost its end (another cluster, an unclean election): look what is lost, then give a"
+                " created again, or lost its end (another cluster, an unclean election): look what is lost, then give a"
                 " new --out"
             )
     spans = []

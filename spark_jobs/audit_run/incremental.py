@@ -63,9 +63,9 @@ def carried(spark: SparkSession, part: Part) -> tuple[DataFrame | None, DataFram
     # Recompute copies, from the claims, and `next` if that request is still open.
     is_open = kept.select(F.col("origin").alias("again"))
     joined = kept.join(is_open, F.col("next.origin") == F.col("again"), "left")
-    anew = {"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")}
-    anew["next"] = F.when(F.col("again").isNull(), F.col("next"))
-    counted = joined.withColumns(anew).drop("again")
+    reset = {"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")}
+    reset["next"] = F.when(F.col("again").isNull(), F.col("next"))
+    counted = joined.withColumns(reset).drop("again")
     if not part.has_claims:
         return counted, empty_table(spark, CLAIMS.spark_ddl())
     return counted, read_table(spark, part.out, CLAIMS, part.previous)

@@ -73,7 +73,7 @@ def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int
         if log[at].end < old.behind:
             raise JobFailedError(
                 f"{topic}/{at} ends at {log[at].end}, but {arguments.archive} holds it up to {old.behind}: the topic"
-                " was made anew, or lost its end: audit it without this archive, and give the archive a new --out"
+                " was created again, or lost its end: audit it without this archive, and give the archive a new --out"
             )
         end = asked[at].end if old.until is None else min(asked[at].end, old.until)
         asked[at] = asked[at]._replace(start=min(old.first, asked[at].start), end=end)

@@ -46,5 +46,5 @@ def _stores(file: str) -> dict[Shard, Age]:
     except ValueError as wrong:
         raise UsageError(f"{file}: {wrong}") from wrong
     if stores is None:
-        raise UsageError(f"{file} does not tell how new it is, as an older version wrote it: export it anew")
+        raise UsageError(f"{file}: an older version wrote it, and it does not say how new it is: export it again")
     return stores

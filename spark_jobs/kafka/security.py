@@ -104,6 +104,6 @@ def _pem(name: str, text: str) -> str:
     """Return `text`. Raises UsageError for a key that is not PKCS #8, which Java's client cannot read."""
     if name.startswith("ssl.key.") and any(old in text for old in _OLD_KEYS):
         raise UsageError(
-            f"kafka: {name}: Java reads keys in PKCS #8 alone: write it anew by `openssl pkcs8 -topk8 -in KEY -out NEW`"
+            f"kafka: {name}: Java reads only PKCS #8 keys: convert it with `openssl pkcs8 -topk8 -in KEY -out NEW`"
         )
     return text

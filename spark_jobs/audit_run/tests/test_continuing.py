@@ -85,7 +85,7 @@ def archive(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("span", "told"),
     [
-        (Span(TIMERS, 0, 107, 200), r"timer.requests/0: 7 offsets .* are gone \(retention\).* give a new --out"),
+        (Span(TIMERS, 0, 107, 200), r"timer.requests/0: 7 offsets .* were deleted \(retention\).* give a new --out"),
         (Span(TIMERS, 0, 0, 99), r"timer.requests/0 ends at 99, but .* up to 100: .* give a new --out"),
         (Span(TIMERS, 1, 0, 99), r"timer.requests/0 ends at 0, but .* up to 100: .* give a new --out"),
     ],
@@ -98,7 +98,7 @@ def test_an_archive_gets_no_hole(archive: Path, span: Span, told: str) -> None:
 def test_a_partition_that_is_new_has_its_beginning_in_an_archive(archive: Path) -> None:
     known = Span(TIMERS, 0, 0, 100)
     require_no_gap(Now(known, Span(TIMERS, 1, 0, 5)), archive, TIMERS)
-    with pytest.raises(JobFailedError, match=r"timer.requests/1: 3 offsets .* are gone"):
+    with pytest.raises(JobFailedError, match=r"timer.requests/1: 3 offsets .* were deleted"):
         require_no_gap(Now(known, Span(TIMERS, 1, 3, 99)), archive, TIMERS)
 
 

@@ -35,7 +35,7 @@ def test_each_partition_counts_in_the_file_that_has_it_from_latest(tmp_path: Pat
 def test_a_file_without_stores_is_refused_with_the_remedy(tmp_path: Path) -> None:
     new, old = file_of(tmp_path / "new", {}), file_of(tmp_path / "old", None)
     for files, told in (
-        ([new, old], "old does not tell how new it is, as an older version wrote it: export it anew"),
+        ([new, old], "old: an older version wrote it, and it does not say how new it is: export it again"),
         ([str(tmp_path / "*")], "give exports as files of this machine, one by one"),
         ([new, new], "given twice"),
     ):
