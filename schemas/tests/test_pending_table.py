@@ -23,7 +23,7 @@ def test_another_format_of_stores_is_refused(text: str) -> None:
         parse_stores({STORES.encode(): text.encode()})
 
 
-def test_of_two_the_later_one_is_the_newer_though_nothing_was_read_since() -> None:
+def test_the_later_of_two_stores_is_newer_even_without_new_requests() -> None:
     """C stays where it is while timers leave, and K where nothing is due: each transaction has a number."""
     ages = [
         age_of(Progress(40, Key(-1, -1), 0, 0)),

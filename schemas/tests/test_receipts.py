@@ -32,5 +32,5 @@ def test_modes_choose_kinds() -> None:
     assert all(is_sent(kind, "all") and not is_sent(kind, "none") for kind in KINDS)
 
 
-def test_an_id_that_is_no_text_can_be_read_all_the_same() -> None:
+def test_a_binary_id_is_shown_as_text() -> None:
     assert printable(b"caf\xe9") == "caf\\xe9"

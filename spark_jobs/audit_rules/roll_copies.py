@@ -49,7 +49,7 @@ def verify_claims(
 
     asked: origin, asked, moved_low and moved_high of every known request, and rolls of copies that were counted.
     refused: the origins on the rejected topic, as `place`. moves: parsed requests; only the moves are used.
-    gone: retention has deleted everything before these spans; unread: that is outside the audited range.
+    deleted_before: retention has deleted everything before these spans; excluded_before: that is out of the range.
     """
     columns = {"wanted": copy_claim_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
     known = asked.select("origin", *(column.alias(name) for name, column in columns.items()), "moved_low", "moved_high")

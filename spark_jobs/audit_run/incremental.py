@@ -85,7 +85,7 @@ def judge(
 ) -> UnjudgedCounts:
     """Judge a part and write its `requests`, `evidence` and `claims`.
 
-    new: new records, and the results of `carried`. tell: writes `requests` instead of the default.
+    new: new records, and the results of `carried`. write_requests: replaces the default writer.
     """
     again = _closed_ones_named(spark, new, part)
     seen = replace(new, closed=again)

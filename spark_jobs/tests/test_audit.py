@@ -143,7 +143,7 @@ def test_records_after_an_open_transaction_are_pending(spark: SparkSession) -> N
     }
 
 
-def test_one_that_was_too_large_for_the_rejected_topic_too_is_rejected(spark: SparkSession) -> None:
+def test_a_record_too_large_for_the_rejected_topic_is_rejected(spark: SparkSession) -> None:
     """Its reasons alone stand there, which say so; a null value without that, or beside more, is not what was sent."""
     asked = [request(n) for n in range(4)]
     left = b"too large; too large for this topic, so key, value and headers are left at timer-origin"
@@ -242,7 +242,7 @@ def test_headers_that_must_be_rejected(spark: SparkSession) -> None:
     assert history.classes(spark) == {str(a.offset): name for name, those in expected.items() for a in those}
 
 
-def test_other_traffic_on_a_real_topic_is_none_of_ours(spark: SparkSession) -> None:
+def test_other_records_of_a_target_topic_are_ignored(spark: SparkSession) -> None:
     foreign = Record("orders", 0, 77, 2_000, "CreateTime", b"k", b"v", ())
     also_foreign = foreign._replace(offset=78, headers=((names.TOPIC, b"orders"),))
     assert History([], [foreign, also_foreign]).classes(spark) == {}

@@ -33,7 +33,7 @@ def test_the_jobs_are_found_in_the_zip_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["audits"]])
-def test_which_job_has_to_be_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_argument_must_be_a_job(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert package.job(words) == 2
     assert "one of archive, audit, backfill, import" in capsys.readouterr().err
 

@@ -71,7 +71,7 @@ def test_a_topic_has_a_legal_name(spark: SparkSession) -> None:
     ]
 
 
-def test_an_origin_that_is_none_stays_visible(spark: SparkSession) -> None:
+def test_a_malformed_origin_stays_visible(spark: SparkSession) -> None:
     values = [b"timer.requests/3/17", b"timer.requests/3", b"\xff/1/1", b"", None]
     assert over(spark, values, c.origin_name(F.col("v"))) == [
         "timer.requests/3/17",

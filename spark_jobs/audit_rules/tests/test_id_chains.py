@@ -244,7 +244,7 @@ def test_an_id_of_another_partition_is_another_id(spark: SparkSession) -> None:
     assert history.classes(spark, spans=spans) == {"0": "delivered", "timer.requests/1/1": "cancel-not-found"}
 
 
-def test_receipts_that_are_none_say_nothing(spark: SparkSession) -> None:
+def test_invalid_receipts_are_ignored(spark: SparkSession) -> None:
     a, c = timer(), cancel(X, 1)
     junk = [b"", b"{", b"[]", b'{"kind": 5}', b'{"kind": "cancelled"}', b"\xff\xfe", None]
     odd = [receipt("cancelled", c, a)._replace(value=value) for value in junk]

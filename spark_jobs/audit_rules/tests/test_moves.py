@@ -107,7 +107,7 @@ def test_the_earliest_of_its_times_is_in_the_table(spark: SparkSession) -> None:
     ]
 
 
-def test_one_that_was_moved_while_the_audit_read_is_pending(spark: SparkSession) -> None:
+def test_a_timer_that_was_moved_during_the_audit_is_pending(spark: SparkSession) -> None:
     """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
     far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
     moved, seen, ended, other, sooner, past = (request(n, id=b"%d" % n, due_ms=far_ms) for n in (0, 1, 3, 4, 5, 6))

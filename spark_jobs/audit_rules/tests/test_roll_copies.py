@@ -29,7 +29,7 @@ def test_a_copy_is_no_request_of_its_own(spark: SparkSession) -> None:
     ]
 
 
-def test_a_rolled_one_may_be_missing_double_or_cancelled_too(spark: SparkSession) -> None:
+def test_a_rolled_timer_may_be_missing_duplicate_or_cancelled(spark: SparkSession) -> None:
     lost, twice, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
     copies = [copy(asked, 10 + asked.offset) for asked in (lost, twice, ended)]
     ends = cancel(b"x", 20)

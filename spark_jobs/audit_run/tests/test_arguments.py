@@ -27,7 +27,7 @@ def test_times(text: str, at_ms: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "-5", "2023-11-14"])
-def test_a_time_that_is_none_or_has_no_zone_is_refused(text: str) -> None:
+def test_an_invalid_time_or_one_without_a_zone_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--from"):
         time_ms("--from", text)
 

@@ -151,7 +151,7 @@ def test_deleted_and_compacted_topics_are_noted(tmp_path: Path) -> None:
     assert read_plan.loss_notes(Compacted(Span("orders", 0, 0, 9)), whole, ["orders"]) == []
 
 
-def test_of_two_audits_in_one_folder_the_second_is_refused(tmp_path: Path) -> None:
+def test_the_second_of_two_audits_in_one_folder_is_refused(tmp_path: Path) -> None:
     told = pytest.raises(JobFailedError, match=f"another audit is at work in --out {tmp_path}")
     with folder_lock(tmp_path), told, folder_lock(tmp_path):
         pass

@@ -89,7 +89,7 @@ def test_a_broken_line_and_what_an_export_says_itself_are_refused() -> None:
         ColumnMapping({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
 
 
-def test_an_export_keeps_until_when_it_may_be_delivered() -> None:
+def test_an_export_keeps_the_expiry() -> None:
     expiry = (EXPIRE_MS, b"%d" % (NOW_MS + 10))
     found = moved([(TOPIC, b"orders"), ("timer-delay-ms", b"9"), expiry, (ID, b"x")])
     assert found.headers == [*OURS, expiry, ("imported-from", b"timers/2/7")]

@@ -154,7 +154,7 @@ def test_since_when_the_rejected_topic_is_complete(
     assert told(settings, start, first_ms).rejected_complete_since_ms("orders") == wanted_ms
 
 
-def test_of_an_emptied_rejected_topic_its_retention_tells() -> None:
+def test_an_empty_rejected_topic_is_complete_for_its_retention_time() -> None:
     before_ms = int(time.time() * 1000)
     found_ms = told(BY_SENDERS, 7, None).rejected_complete_since_ms("orders")
     assert before_ms - HOUR_MS <= found_ms <= int(time.time() * 1000) - HOUR_MS

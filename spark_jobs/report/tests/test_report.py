@@ -65,7 +65,7 @@ def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) 
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_nothing_to_audit_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_report_says_that_there_was_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     verdict = concluded(spark, History(), tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
     assert verdict.counts == {c.value: 0 for c in AuditClass}
@@ -109,14 +109,14 @@ def test_histogram_and_time_line(spark: SparkSession, tmp_path: Path) -> None:
     ]
 
 
-def test_the_trend_is_drawn_also_where_a_day_delivered_nothing() -> None:
+def test_a_trend_may_have_days_without_deliveries() -> None:
     days = [DaySummary("2026-01-01", 5, 0, 5, 0, 1, 2, 3), DaySummary("2026-01-02", 1, 1, 0, 1, None, None, None)]
     picture = trend_svg(days)
     assert "2026-01-01" in picture
     assert "2026-01-02" in picture
 
 
-def test_times_that_no_calendar_holds_are_not_drawn() -> None:
+def test_times_without_a_calendar_date_are_not_drawn() -> None:
     odd = [Moment(at_ms, 1, 2, 3, 4) for at_ms in (-1_000, 5_000, 2**62)]
     assert "<svg" in timeline_svg(odd, 1_000)
     assert timeline_svg([odd[0]], 1_000) == ""
