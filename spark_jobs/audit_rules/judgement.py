@@ -85,8 +85,8 @@ def claims_of(seen: Observations) -> DataFrame:
 def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt_only: bool = False) -> DataFrame:
     """Return the outcomes for `classify`.
 
-    as_evidence: keep the columns that a later run needs. with_told: include origins that only receipts name, with a
-    column `is_receipt_only`.
+    as_evidence: keep the columns that a later run needs. with_receipt_only: include origins that only receipts name,
+    and add the column `is_receipt_only`.
     """
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *_kept(seen)):

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import pyarrow as pa
@@ -210,13 +210,7 @@ def _rows(batches: Batches) -> Iterator[Row]:
 
 
 def _batches(rows: Iterator[Row], schema: pa.Schema) -> Batches:
-    some: list[Row] = []
-    for row in rows:
-        some.append(row)
-        if len(some) == _ROWS:
-            yield pa.RecordBatch.from_pylist(some, schema=schema)
-            some = []
-    if some:
+    while some := [*islice(rows, _ROWS)]:
         yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 

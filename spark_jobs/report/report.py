@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
 
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, RULES
@@ -29,7 +28,6 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
     """Return the page. `trend`: the earlier days of a daily audit."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, extensions=["jinja2.ext.do"])
     environment.filters |= {"iso": iso, "span": span_text, "number": "{:,}".format}
-    environment.filters |= {"ms": _nowrap_span, "time": _nowrap_time, "text": _breakable}
     days = [*trend, _today(verdict)] if trend else []
     return environment.from_string(files(__package__).joinpath("report.html").read_text(encoding="utf-8")).render(
         verdict=verdict,
@@ -48,23 +46,3 @@ def _today(verdict: AuditVerdict) -> DaySummary:
     counts, faults = verdict.counts, sum(verdict.faults.values())
     delivered, day = counts[AuditClass.DELIVERED] + counts[AuditClass.LATE], iso(verdict.as_of_ms)[:10]
     return DaySummary(day, verdict.requests, faults, delivered, counts[AuditClass.PENDING], *verdict.lateness[1:])
-
-
-def _breakable(value: str | None) -> Markup:
-    """Return a shortened name that the browser may break at its slashes and dots."""
-    if value is None:
-        return Markup("–")
-    shown = value if len(value) <= 120 else value[:117] + "..."
-    return escape(shown).replace("/", Markup("/<wbr>")).replace(".", Markup(".<wbr>"))
-
-
-def _nowrap_span(value_ms: int | None) -> Markup:
-    return _nowrap(None if value_ms is None else span_text(value_ms))
-
-
-def _nowrap_time(at_ms: int | None) -> Markup:
-    return _nowrap(None if at_ms is None else iso(at_ms).removesuffix(" UTC"))
-
-
-def _nowrap(text: str | None) -> Markup:
-    return Markup("–") if text is None else Markup('<span class="nowrap">{}</span>').format(text)
