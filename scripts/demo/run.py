@@ -76,9 +76,11 @@ def _table(verdict: AuditVerdict) -> Table:
     for name in ("requests", "delivered", "faults", "late p50", "p99", "max"):
         table.add_column(name, justify="right")
     for topic in sorted(verdict.topics, key=lambda found: found.topic or ""):
-        counts = (f"{number:,}" for number in (topic.requests, topic.counts["delivered"], topic.faults))
-        late = topic.lateness
-        times = ("-" if ms is None else f"{ms:,}" for ms in (late.p50_ms, late.p99_ms, late.max_ms))
+        counts = (f"{number:,}" for number in (topic.requests, topic.delivered, topic.faults))
+        times = (
+            "-" if ms is None else f"{ms:,}"
+            for ms in (topic.lateness_p50_ms, topic.lateness_p99_ms, topic.lateness_max_ms)
+        )
         table.add_row(topic.topic or "(none)", *counts, *times, style="red" if topic.faults else "")
     return table
 

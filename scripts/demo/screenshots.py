@@ -30,7 +30,7 @@ FOLDER = Path(".run/screenshots-demo")
 IMAGES = Path("docs/img")
 WIDTH, HEIGHT = 1100, 900
 COLOURS = 64
-"""Of a PNG: the pages have few, and a palette makes the file a third of the size."""
+"""Colours of a PNG: the pages have few, and a palette makes the file a third of the size."""
 
 
 def screenshots(console: Console) -> int:
