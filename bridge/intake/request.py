@@ -2,7 +2,7 @@
 
 record --RequestBatch--> Schedule | Cancel | Move | Claim | Refusal
 Schedule --body_of--> Body: stored, marked with its profile (schemas.profiles)
-Body --native_headers--> copies and deliveries;   --sent_headers--> rejected records, as the sender wrote them
+Body --native_headers--> copies;   --profile_free_headers--> deliveries;   --sent_headers--> rejected records
 """
 
 from collections.abc import Iterable, Sequence
@@ -84,6 +84,11 @@ def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body
 def sent_headers(body: Body) -> list[tuple[str, bytes | None]]:
     """Return the headers of a stored request as its sender wrote them."""
     return as_sent(unpack_headers(body.headers))
+
+
+def profile_free_headers(body: Body) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a stored request without those of its profile."""
+    return as_native(unpack_headers(body.headers))
 
 
 def native_headers(body: Body) -> list[tuple[str, bytes | None]]:

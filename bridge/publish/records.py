@@ -1,7 +1,7 @@
 """Build the records of a release: deliveries, rejected records and receipts."""
 
 from bridge.intake.decisions import ReceiptDraft
-from bridge.intake.request import native_headers, sent_headers
+from bridge.intake.request import profile_free_headers, sent_headers
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
     BARE,
@@ -42,7 +42,7 @@ def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
     key = body.key
     headers: list[tuple[str, bytes | None]] = []
     if not body.plain:
-        for name, value in native_headers(body):
+        for name, value in profile_free_headers(body):
             if name not in CONTROL:
                 headers.append((name, value))
             elif name == KEY:

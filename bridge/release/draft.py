@@ -128,8 +128,14 @@ class FrozenDraft:
         return receipts
 
     def receipt_counts(self) -> Counter[str]:
-        """Return the number of receipts of each kind."""
-        return Counter(map(_KIND, self._receipts()))
+        """Return the number of receipts of each kind, without making them: metrics ask after each commit."""
+        draft, mode = self.draft, self.options.receipts
+        kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
+        if is_sent("rejected", mode):
+            kinds["rejected"] += len(draft.parked)
+        if is_sent("delivered", mode):
+            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
+        return kinds
 
     def reject(self, row: int, code: str) -> bool:
         """Handle the broker's refusal of the record at `row` of `outgoing`. Return False if there is no other way.
