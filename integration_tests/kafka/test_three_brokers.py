@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.conftest import JARS_CACHE, RUN
-from integration_tests.support.instances import Field
+from integration_tests.support.instances import Field, sending
 from integration_tests.support.ports import World, out, progress
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common.kafka_io import Delivery, Receiver
@@ -110,26 +110,15 @@ class Load:
         self._field = field
         self._targets = targets
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        over = threading.Event()
+    def running(self) -> AbstractContextManager[None]:
+        return sending(self._field.cluster, self._send_to_each, every_s=0.05)
 
-        def run() -> None:
-            while not over.wait(0.05):
-                for target in self._targets:
-                    headers = [("timer-topic", target.encode()), ("timer-delay-ms", b"1000")]
-                    partition = self.sent[target] % self._field.partitions
-                    self._field.cluster.send(self._field.timers, b"v", headers=headers, partition=partition)
-                    self.sent[target] += 1
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-            self._field.cluster.flush()
+    def _send_to_each(self, _: int) -> None:
+        for target in self._targets:
+            headers = [("timer-topic", target.encode()), ("timer-delay-ms", b"1000")]
+            partition = self.sent[target] % self._field.partitions
+            self._field.cluster.send(self._field.timers, b"v", headers=headers, partition=partition)
+            self.sent[target] += 1
 
 
 def p99_ms(seen: list[Delivery], from_ms: float, to_ms: float) -> int:

@@ -31,13 +31,13 @@ _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out
 
 
 @contextmanager
-def sending(cluster: Cluster, send: Callable[[int], None]) -> Iterator[None]:
-    """Call `send` every 20 ms in a thread, with 1, 2, ...; at the end wait for it and flush `cluster`."""
+def sending(cluster: Cluster, send: Callable[[int], None], every_s: float = 0.02) -> Iterator[None]:
+    """Call `send` every `every_s` in a thread, with 1, 2, ...; at the end wait for it and flush `cluster`."""
     over = threading.Event()
 
     def run() -> None:
         count = 0
-        while not over.wait(0.02):
+        while not over.wait(every_s):
             count += 1
             send(count)
 
