@@ -40,7 +40,7 @@ class NewDecisions:
     held: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     receipts: list[ReceiptDraft] = field(default_factory=list)
-    """Of requests. Receipts of timers that leave are made when the draft is published."""
+    """Receipts of requests. Those of timers that leave are made when the draft is published."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
@@ -68,7 +68,7 @@ class NewDecisions:
 
 @dataclass(slots=True)
 class Intake:
-    """What becomes of one batch: changes for the store, timers that leave at once, and decisions."""
+    """The outcome of one batch: changes for the store, timers that leave at once, and decisions."""
 
     batch: Batch = field(default_factory=Batch)
     overdue: dict[int, Body] = field(default_factory=dict)

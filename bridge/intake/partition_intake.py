@@ -50,7 +50,7 @@ class IntakeOutcome(NamedTuple):
 
 @dataclass(eq=False)
 class PartitionIntake:
-    """Of one open partition. A draft is given to each call: the partition freezes it and begins another."""
+    """Intake of one open partition. Each call gets a draft, as the partition freezes one and begins another."""
 
     _shard: Shard
     _disk: Disk

@@ -29,7 +29,7 @@ class PendingTimers(Protocol):
 
 
 class Place(Enum):
-    """Where a timer of this batch is. Its number `at`: the index in `batch`, the offset, the new due time."""
+    """The place of a timer of this batch. Its number `at`: the index in `batch`, the offset, the new due time."""
 
     STORED = auto()
     OVERDUE = auto()

@@ -1,4 +1,4 @@
-"""What one partition may hold: pending timers and their bytes, and targets with a rate.
+"""Limits of what one partition may hold: pending timers and their bytes, and targets with a rate.
 
 A quota is asked once, at intake. It is exact, as the pending timers of a partition are known in the order of requests.
 """

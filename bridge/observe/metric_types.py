@@ -1,4 +1,4 @@
-"""What prometheus_client lacks: a histogram of whole batches, and a bound for labels that senders choose."""
+"""Two types that prometheus_client lacks: a histogram of whole batches, and a bound for labels that senders choose."""
 
 from collections.abc import Mapping, Sequence
 

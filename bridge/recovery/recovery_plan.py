@@ -30,7 +30,7 @@ def read_checkpoint(disk: Disk) -> Checkpoint | None:
 
 
 class RecoveryPlan(NamedTuple):
-    """Where a recovery starts, and how much it has to read."""
+    """The start of a recovery, and how much it has to read."""
 
     progress: Progress
     found: Checkpoint | None

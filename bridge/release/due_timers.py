@@ -33,7 +33,7 @@ _CROWDED_SHARE = 4
 
 
 class DueTimers:
-    """Of one open partition. A draft is given to each call: the partition freezes it and begins another."""
+    """Due timers of one open partition. Each call gets a draft, as the partition freezes one and begins another."""
 
     def __init__(self, shard: Shard, store: Store, options: TurnOptions, breakers: CircuitBreakers) -> None:
         self._shard = shard

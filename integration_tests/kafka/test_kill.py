@@ -1,6 +1,6 @@
 """Case 22 and 23: kill -9 under load, again and again, once with the data directory deleted: each timer exactly once.
 
-KILLS=50 pytest integration_tests/kafka/test_kill.py       so many; without it 3
+KILLS=50 pytest integration_tests/kafka/test_kill.py       kills; the default is 3
 """
 
 import json

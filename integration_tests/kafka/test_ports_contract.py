@@ -1,4 +1,4 @@
-"""What the bridge requires of its ports (bridge.ports), for the fakes and for a real broker alike.
+"""The contract of the bridge's ports (bridge.ports), for the fakes and for a real broker alike.
 
 A `Harness` is one Kafka of either kind, and what other clients do to it: senders, readers, a hanging transaction.
 """

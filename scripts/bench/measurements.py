@@ -1,4 +1,4 @@
-"""What the bench measures: a number for each dotted name.
+"""Measurements of the bench: a number for each dotted name.
 
 flat({"burst": {"drain_per_s": 90000, "account": Account(requested=100000, ...)}})
 -> {"burst.drain_per_s": 90000.0, "burst.account.requested": 100000.0, ...}

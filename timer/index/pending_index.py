@@ -1,4 +1,4 @@
-"""What is known in memory of all pending timers: ids, due times, and bytes by segment of both logs."""
+"""Index in memory of all pending timers: ids, due times, and bytes by segment of both logs."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What leaves a store next, and which timers wait for their target.
+"""Queue of the timers that leave a store next, and of those that wait for their target.
 
     TimerWheel -> ticks up to now are opened -> rows in order   -> due      K (`settled`) follows the rows taken
     out of order                             -> rows released   -> due

@@ -27,7 +27,7 @@ from bridge.query.search import NamedTimer
 SentRequests = list["Future[Sent]"]
 
 NO_ID_REMEDY = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
-"""What to do about timers without an id, which no request can name."""
+"""Advice for timers without an id, which no request can name."""
 
 
 class FormField(NamedTuple):
