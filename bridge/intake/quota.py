@@ -1,6 +1,7 @@
 """Limits of what one partition may hold: pending timers and their bytes, and targets with a rate.
 
 A quota is asked once, at intake. It is exact, as the pending timers of a partition are known in the order of requests.
+A timer that is being delivered does not count; it counts again if its target takes nothing (`roll_unavailable`).
 """
 
 from collections import Counter

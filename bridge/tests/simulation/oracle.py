@@ -114,6 +114,8 @@ class TrackedTimer:
     """It was rolled just now, and by the bridge's clock it would be rolled again soon."""
     is_flying: bool = False
     """Rolled, and the copy was not read yet."""
+    was_leaving: bool = False
+    """Rolled instead of delivered, and the copy was not read yet: the quota did not count it for a moment."""
     must_go_round: bool = False
     """It was moved: its next copy is to be published by the commit that is judged."""
     moved_ms: set[int] = field(default_factory=set)
@@ -461,7 +463,7 @@ class Oracle:
         offset, rules = entry.offset, note.options.rules
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
-            code = _refusal(wish, due_ms, entry, note.options, book)
+            code = _refusal(wish, due_ms, entry, note.options, book, is_refused=offset in expected.rejected)
             if code:
                 self._refuse(entry, code, expected)
                 return
@@ -553,6 +555,7 @@ class Oracle:
             return
         timer.entry, timer.rolls, timer.key = entry, rolls, _key(timer.due_ms, entry, origin, note)
         timer.is_fresh, timer.is_held, timer.is_flying, timer.read_ms = True, False, False, self._begun_ms
+        timer.was_leaving = False
         timer.may_rest = _may_rest(timer, rolled_ms, note)
         if timer.due_ms != timer.copy_due_ms:
             timer.moved_ms, timer.must_go_round = {timer.due_ms}, True
@@ -627,7 +630,8 @@ class Oracle:
         _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
         at_ms = entry.timestamp_ms
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
-        is_time |= timer.must_go_round or (timer.wish.target in self.failed_targets and timer.due_ms <= at_ms)
+        timer.was_leaving = timer.wish.target in self.failed_targets and timer.due_ms <= at_ms
+        is_time |= timer.must_go_round or timer.was_leaving
         _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
         self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
         timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
@@ -764,8 +768,12 @@ def _same(copy: Entry, entry: Entry) -> bool:
     return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
 
 
-def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook) -> str:
-    """Why a schedule that is well made is refused all the same; empty where it is not."""
+def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook, *, is_refused: bool) -> str:
+    """Return why a well-formed schedule is refused, empty if it is accepted.
+
+    The quota does not count a timer that is leaving. If its target takes nothing, it is rolled and counts again; a
+    request that was judged in between may be refused or not, so `is_refused` decides.
+    """
     if wish.expire_ms is not None and wish.expire_ms <= due_ms:
         return "bad-header"
     if due_ms - entry.append_ms > options.rules.max_delay_ms:
@@ -775,8 +783,11 @@ def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: 
     is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
     if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
         return "too-large"
-    is_full = options.max_pending is not None and len(book.timers) >= options.max_pending
-    return "quota-exceeded" if is_full and wish.id not in book.ids else ""
+    most, pending = options.max_pending, len(book.timers)
+    if most is None or wish.id in book.ids or pending < most:
+        return ""
+    may_be_accepted = pending - sum(timer.was_leaving for timer in book.timers.values()) < most
+    return "" if may_be_accepted and not is_refused else "quota-exceeded"
 
 
 def _is_denied(target: str, options: TurnOptions) -> bool:
