@@ -103,11 +103,11 @@ class Schedule(NamedTuple):
 class Cancel(NamedTuple):
     """End the timer that is pending under `id`.
 
-    on: a real topic and an id; if no timer is pending under `id`, end the one under that id for that topic.
+    fallback: a real topic and an id; if no timer is pending under `id`, end the one under that id for that topic.
     """
 
     id: bytes
-    on: tuple[str, bytes] | None = None
+    fallback: tuple[str, bytes] | None = None
 
 
 class Move(NamedTuple):

@@ -31,11 +31,11 @@ from timer.files.body_reader import BodyReader
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog, delete_other_files
 from timer.files.wheel import SLOT_SIZE, Wheel
-from timer.format.batch import Batch, delete_marks
+from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint, runs
 from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
-from timer.format.unit import MAGIC_UNCHAINED, UNIT, UNIT_EXTRA, Ints, Rows, joined, run_of, visits_ms
+from timer.format.unit import MAGIC_UNCHAINED, UNIT, UNIT_EXTRA, Ints, Rows, delete_marks, joined, run_of, visits_ms
 from timer.index.id_index import IdIndex
 from timer.index.pending_index import PendingIndex
 from timer.maintenance import shutdown_snapshot

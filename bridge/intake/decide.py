@@ -1,6 +1,7 @@
 """Decide what each request means for the store, without I/O.
 
     key = (visit_ms, origin)          visit_ms: the wake-up time (timer.schedule.wake_time)
+    K, C                              the last settled key, the next offset to read (schemas.progress)
 
     refused                          -> rejected topic, named in the journal
     key >  K                         -> store, in its order        (a target that waits: timer.schedule.target_backlog)
@@ -159,12 +160,12 @@ class BatchIntake:
             return
         if self._end("cancelled", record, ask.id):
             return
-        if ask.on is not None and self._ids.is_for(ask.on[1], ask.on[0]):
-            self._end("cancelled", record, ask.on[1])
+        if ask.fallback is not None and self._ids.is_for(ask.fallback[1], ask.fallback[0]):
+            self._end("cancelled", record, ask.fallback[1])
             return
         missed = self._missed(ask.id)
-        if ask.on is not None and missed == "not-found":
-            missed = self._missed(ask.on[1])
+        if ask.fallback is not None and missed == "not-found":
+            missed = self._missed(ask.fallback[1])
         self._receipt(missed, record, -1, ask.id)
 
     def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:

@@ -44,7 +44,7 @@ class RequestBatch:
     def __init__(self, records: Iterable[Record], rules: Rules) -> None:
         self.asked = [(record, ask_of(record, rules)) for record in records]
         ids = {ask.id: None for _, ask in self.asked if isinstance(ask, _WITH_ID) and ask.id is not None}
-        ids |= {ask.on[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.on is not None}
+        ids |= {ask.fallback[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.fallback is not None}
         self.ids = list(ids)
 
 

@@ -8,13 +8,13 @@ import logging
 
 from bridge.config.durations import has_passed
 from bridge.intake.partition_intake import IntakeOutcome, Stop
-from bridge.intake.rate_limit import TokenBucket
+from bridge.intake.token_bucket import TokenBucket
+from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
-from bridge.loop.partitions import Partitions
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.status import undecodable_text
 from bridge.ports import Record, UndecodableRecord
-from bridge.release.partition import OwnedPartition, StallProbe
+from bridge.release.owned_partition import OwnedPartition, StallProbe
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ _STALL_MS = 5000
 
 
 class Admission:
-    """Steps 2 and 3 of a turn for all partitions. For the loop's thread alone."""
+    """Intake of a turn (steps 2 and 3 of `Bridge.turn`) for all partitions. For the loop's thread alone."""
 
-    def __init__(self, partitions: Partitions, control: ControlState) -> None:
+    def __init__(self, partitions: AssignedPartitions, control: ControlState) -> None:
         self._partitions = partitions
         self._control = control
         self._clock = partitions.clock

@@ -7,7 +7,7 @@ from bridge.errors import PartitionUnreadableError
 from bridge.loop.retry_delay import RetryDelay
 from bridge.ports import Clock, History
 from bridge.recovery.journal_owner import ours
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)

@@ -4,11 +4,13 @@
     2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.intake
     3 store     timers to disk                                 no reader sees anything of 2-4 before 5
     4 due       timers whose time has come                     bridge.release
-    5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight
+    5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight.
+                Each partition freezes its part (OwnedPartition.freeze), CommitPipeline.submit puts them together
     6 advance   what is committed is settled in the stores; now and then a checkpoint
 
 After a crash before the commit of 5 the next run takes the store back to its checkpoint and reads again from C; no
-reader saw anything. After a later crash it reads (C, K) and the journal, and settles what was delivered.
+reader saw anything. After a later crash it reads (C, K) and the journal, and settles what was delivered. C is the next
+offset to read, K the last settled key (schemas.progress).
 """
 
 import logging
@@ -18,15 +20,15 @@ from contextlib import ExitStack
 
 from bridge.config.loop_options import TurnOptions
 from bridge.loop.admission import Admission
+from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
-from bridge.loop.partitions import Partitions
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
 from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.files.disk import Disk
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
@@ -63,7 +65,7 @@ class Bridge:
         self._metrics = metrics or Metrics()
         self._status = status or Status()
         self._breakers = CircuitBreakers(options.rules.own_topics)
-        self._partitions = Partitions(
+        self._partitions = AssignedPartitions(
             clock=clock,
             source=source,
             history=history,

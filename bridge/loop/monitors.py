@@ -2,13 +2,13 @@
 
 import logging
 
+from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.clock_skew import skew_ms
 from bridge.loop.open_transactions import OpenTransactions
-from bridge.loop.partitions import Partitions
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.metrics import Lag
 from bridge.publish.commit_pipeline import CommitPipeline
-from bridge.release.partition import LagSample, OwnedPartition
+from bridge.release.owned_partition import LagSample, OwnedPartition
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ _LAG_OFFSETS = 5000
 class Monitors:
     """Warn in the log, and set the metrics, of what Kafka shows about our partitions."""
 
-    def __init__(self, partitions: Partitions, pipeline: CommitPipeline) -> None:
+    def __init__(self, partitions: AssignedPartitions, pipeline: CommitPipeline) -> None:
         self._partitions = partitions
         self._pipeline = pipeline
         self._clock = partitions.clock

@@ -1,4 +1,6 @@
-"""Count the bridge's work after it is committed to Kafka, once per transaction instead of once per record.
+"""Count the bridge's work after it is committed to Kafka: once per transaction instead of once per record.
+
+Gauges of the stores: metrics_snapshot.py. Gauges of the process, and the text that Prometheus reads: prometheus.py.
 
 The loop's thread writes, any thread reads. One object serves the process through all its runs. The values of each label
 are bounded.
@@ -22,7 +24,7 @@ from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from bridge.recovery.recovery_plan import RecoveryPlan
 from bridge.release.draft import FrozenDraft
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from schemas.receipts import Kind
 from timer.format.body import Body
@@ -226,7 +228,7 @@ class Metrics:
             landed += len(draft.decisions.landed)
             for kind, count in frozen.receipt_counts().items():
                 sums[self.receipts, kind] += count
-            for refusal in draft.parked.values():
+            for refusal in draft.parked_rows.values():
                 sums[self.parked, refusal.code] += 1
             for _, refusal in draft.decisions.refused:
                 sums[self.refused, refusal.code] += 1
@@ -245,11 +247,15 @@ class Metrics:
         for frozen in parts:
             draft = frozen.draft
             bodies = draft.bodies
-            if draft.parked:
-                bodies = [body for row, body in enumerate(bodies) if row not in draft.parked]
+            if draft.parked_rows:
+                bodies = [body for row, body in enumerate(bodies) if row not in draft.parked_rows]
             delivered += bodies
             counts.append(len(bodies))
-            waited += [body.origin in draft.waited for body in bodies] if draft.waited else [False] * len(bodies)
+            waited += (
+                [body.origin in draft.waited_origins for body in bodies]
+                if draft.waited_origins
+                else [False] * len(bodies)
+            )
         if not delivered:
             return
         for target, count in self.targets.sums(Counter(map(_TARGET, delivered))).items():

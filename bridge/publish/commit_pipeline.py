@@ -18,7 +18,7 @@ from bridge.observe.metrics import Metrics
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Outgoing, Sink, SubmittedTransaction, Transaction
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import FrozenDraft
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
@@ -159,7 +159,7 @@ class CommitPipeline:
         progress: dict[Shard, Progress] = {}
         acknowledged: set[int] = set()
         for owned, frozen in unit.parts:
-            acknowledged.update(len(unit.outgoing) + row for row in frozen.draft.acknowledged)
+            acknowledged.update(len(unit.outgoing) + row for row in frozen.draft.acknowledged_rows)
             try:
                 unit.outgoing += frozen.outgoing()
             except CorruptStoreError as error:
@@ -180,11 +180,11 @@ class CommitPipeline:
             if not frozen.reject(row, code):
                 raise BridgeError(
                     f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
-                    f" vanish, so the bridge stops; mend the topic, then start again"
+                    f" vanish, so the bridge stops; fix the topic, then start again"
                 )
         for index in outcome.acknowledged:
             _, frozen, row = _locate(unit, index)
-            frozen.draft.acknowledged.add(row)
+            frozen.draft.acknowledged_rows.add(row)
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"

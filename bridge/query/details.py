@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.format.body import Body, unpack_headers
 from timer.format.unit import Rows

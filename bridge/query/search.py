@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard

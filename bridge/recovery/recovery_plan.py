@@ -50,7 +50,11 @@ def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptio
     found = read_checkpoint(disk)
     progress, is_adopted = _progress(shard, history, options, found)
     if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
-        log.warning("%s: the local store is of another time and is rebuilt from offset %d", shard, progress.low_offset)
+        log.warning(
+            "%s: the local store does not match Kafka's progress; it is rebuilt from offset %d",
+            shard,
+            progress.low_offset,
+        )
         found = None
     if found is not None and found.tick_ms != options.store.tick_ms:
         _require_rebuild_possible(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)

@@ -32,20 +32,20 @@ class Draft:
     """What became of requests and timers of one partition since the last freeze. Numbers are origins (offsets)."""
 
     bodies: list[Body] = field(default_factory=list)
-    """Timers that leave: to their target topic, or to the rejected topic if `parked`."""
-    parked: dict[int, Refusal] = field(default_factory=dict)
+    """Timers that leave: to their target topic, or to the rejected topic if in `parked_rows`."""
+    parked_rows: dict[int, Refusal] = field(default_factory=dict)
     """By row of `bodies`: those that go to the rejected topic, with the reason."""
-    bare: set[int] = field(default_factory=set)
+    bare_rows: set[int] = field(default_factory=set)
     """By row of `FrozenDraft.outgoing`: records without payload, as the rejected topic does not take them whole."""
-    acknowledged: set[int] = field(default_factory=set)
+    acknowledged_rows: set[int] = field(default_factory=set)
     """By row of `bodies`: already delivered, though their transaction was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     size_bytes: int = 0
     """Of bodies and copies, approximately."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
-    too_large: set[int] = field(default_factory=set)
+    too_large_origins: set[int] = field(default_factory=set)
     """Timers that have waited for too long and cannot be rolled."""
-    waited: set[int] = field(default_factory=set)
+    waited_origins: set[int] = field(default_factory=set)
     """Timers that leave later than due because their target was paused or beyond its rate."""
     requests: int = 0
     """Requests that were taken in, without copies."""
@@ -53,8 +53,8 @@ class Draft:
     def park_expired(self, now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`."""
         for row, body in enumerate(self.bodies):
-            if not body.plain and row not in self.acknowledged and (why := expired(body, now_ms)):
-                self.parked[row] = why
+            if not body.plain and row not in self.acknowledged_rows and (why := expired(body, now_ms)):
+                self.parked_rows[row] = why
 
     def add_delivery(self, body: Body) -> None:
         self.bodies.append(body)
@@ -66,9 +66,11 @@ class Draft:
             return
         left = [row for row in range(len(self.bodies)) if row not in copies]
         moved_to = {row: at for at, row in enumerate(left)}
-        self.bare = {moved_to.get(row, row) for row in self.bare}  # outputs after bodies and copies keep their row
-        self.parked = {moved_to[row]: why for row, why in self.parked.items()}
-        self.acknowledged = {moved_to[row] for row in self.acknowledged}
+        self.bare_rows = {
+            moved_to.get(row, row) for row in self.bare_rows
+        }  # outputs after bodies and copies keep their row
+        self.parked_rows = {moved_to[row]: why for row, why in self.parked_rows.items()}
+        self.acknowledged_rows = {moved_to[row] for row in self.acknowledged_rows}
         self.bodies = [self.bodies[row] for row in left]
         for copy, flight in copies.values():
             self.add_copy(copy, flight)
@@ -106,11 +108,11 @@ class FrozenDraft:
         draft, shard, options, now_ms = self.draft, self.shard, self.options, self.at_ms
         refused = draft.decisions.refused
         records = [deliver(shard, body, now_ms) for body in draft.bodies]
-        for row, refusal in draft.parked.items():
+        for row, refusal in draft.parked_rows.items():
             records[row] = park(options.rejected_topic, shard, draft.bodies[row], refusal, now_ms)
         records += draft.copies
         records += [refuse(options.rejected_topic, shard, record, why, now_ms) for record, why in refused]
-        for row in draft.bare:
+        for row in draft.bare_rows:
             records[row] = bare(records[row])
         records += [receipt(options.receipts_topic, shard, each, now_ms) for each in self._receipts()]
         return records
@@ -119,11 +121,11 @@ class FrozenDraft:
         draft, mode = self.draft, self.options.receipts
         receipts = draft.decisions.receipts.copy()
         if is_sent("rejected", mode):
-            for row, why in draft.parked.items():
+            for row, why in draft.parked_rows.items():
                 body = draft.bodies[row]
                 receipts.append(ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code))
         if is_sent("delivered", mode):
-            left = (body for row, body in enumerate(draft.bodies) if row not in draft.parked)
+            left = (body for row, body in enumerate(draft.bodies) if row not in draft.parked_rows)
             receipts += [ReceiptDraft("delivered", b.origin, b.origin, b.id or b"", b.due_ms) for b in left]
         return receipts
 
@@ -132,9 +134,9 @@ class FrozenDraft:
         draft, mode = self.draft, self.options.receipts
         kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
         if is_sent("rejected", mode):
-            kinds["rejected"] += len(draft.parked)
+            kinds["rejected"] += len(draft.parked_rows)
         if is_sent("delivered", mode):
-            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
+            kinds["delivered"] += len(draft.bodies) - len(draft.parked_rows)
         return kinds
 
     def reject(self, row: int, code: str) -> bool:
@@ -144,13 +146,15 @@ class FrozenDraft:
         its payload: a sender that compresses may write more than that topic takes.
         """
         draft = self.draft
-        if row < len(draft.bodies) and row not in draft.parked:
+        if row < len(draft.bodies) and row not in draft.parked_rows:
             target = draft.bodies[row].target
-            draft.parked[row] = Refusal(code, f"topic {target} does not take it: mend the topic, then send it again")
+            draft.parked_rows[row] = Refusal(
+                code, f"topic {target} does not take it: fix the topic, then send it again"
+            )
             return True
         refused_from = len(draft.bodies) + len(draft.copies)
-        is_rejected = row in draft.parked or 0 <= row - refused_from < len(draft.decisions.refused)
-        if code != "too-large" or not is_rejected or row in draft.bare:
+        is_rejected = row in draft.parked_rows or 0 <= row - refused_from < len(draft.decisions.refused)
+        if code != "too-large" or not is_rejected or row in draft.bare_rows:
             return False
-        draft.bare.add(row)
+        draft.bare_rows.add(row)
         return True

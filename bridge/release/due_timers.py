@@ -64,7 +64,7 @@ class DueTimers:
         if due.total:
             draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             for rows in (due.rows, due.released) if waiting else ():
-                draft.waited.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
+                draft.waited_origins.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
             self.leave(draft, self._store.bodies(due.rows) + self._store.bodies(due.released), now_ms)
             self._roll(draft, self._store.bodies(due.old_rows) + self._store.bodies(due.old_released), now_ms)
 
@@ -94,7 +94,7 @@ class DueTimers:
             copy, flight = copy_of(self._shard, body, now_ms)
             if body.due_ms <= now_ms and self._is_too_large(copy):
                 draft.add_delivery(body)
-                draft.too_large.add(body.origin)
+                draft.too_large_origins.add(body.origin)
             else:
                 draft.add_copy(copy, flight)
 
@@ -111,13 +111,15 @@ class DueTimers:
         rows = [
             row
             for row, body in enumerate(draft.bodies if breakers else ())
-            if breakers.is_open(body.target, now_ms) and row not in draft.parked and row not in draft.acknowledged
+            if breakers.is_open(body.target, now_ms)
+            and row not in draft.parked_rows
+            and row not in draft.acknowledged_rows
         ]
         copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
         for row in rows:
             copy, flight = copy_of(self._shard, draft.bodies[row], at_ms)
             if self._is_too_large(copy):
-                draft.parked[row] = TOO_LARGE_TO_WAIT
+                draft.parked_rows[row] = TOO_LARGE_TO_WAIT
             else:
                 copies[row] = copy, flight
         draft.replace_by_copies(copies)

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from timer.format.body import Body, pack
 from timer.format.unit import (
-    MAGIC_DELETE,
     MAGIC_NORMAL,
     MAGIC_ROLL,
     MAGIC_UNCHAINED,
@@ -113,16 +112,3 @@ def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
     hashes = np.zeros(len(ids), np.int64)
     hashes[[id_ is not None for id_ in ids]] = hashes_of([id_ for id_ in ids if id_ is not None])
     return hashes
-
-
-def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:
-    """Return delete marks for `ended`, whose units are at `positions`. chained: those that join their tick's chain."""
-    units = np.zeros(len(ended), UNIT)
-    units["size"] = UNIT_SIZE
-    units["previous"] = -1
-    units["magic"] = np.where(chained, MAGIC_DELETE, MAGIC_DELETE | MAGIC_UNCHAINED)
-    units["written_ms"] = ended["visit_ms"]
-    units["body"] = positions
-    units["topic_hash"] = ended["topic_hash"]
-    units["origin"] = ended["origin"]
-    return units

@@ -167,3 +167,16 @@ def topic_hash(topic: str) -> int:
     for character in topic:
         value = (31 * value + ord(character)) & 0xFFFFFFFF
     return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:
+    """Return delete marks for `ended`, whose units are at `positions`. chained: those that join their tick's chain."""
+    units = np.zeros(len(ended), UNIT)
+    units["size"] = UNIT_SIZE
+    units["previous"] = -1
+    units["magic"] = np.where(chained, MAGIC_DELETE, MAGIC_DELETE | MAGIC_UNCHAINED)
+    units["written_ms"] = ended["visit_ms"]
+    units["body"] = positions
+    units["topic_hash"] = ended["topic_hash"]
+    units["origin"] = ended["origin"]
+    return units

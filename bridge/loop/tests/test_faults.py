@@ -1190,8 +1190,8 @@ def test_a_journal_is_read_from_its_beginning_where_brokers_clocks_stood_far_apa
 @pytest.mark.parametrize(
     ("era_ms", "commits", "told"),
     [
-        (7, 6, "the local store is of another time"),
-        (7, 1, "the local store is of another time"),
+        (7, 6, "the local store does not match Kafka's progress"),
+        (7, 1, "the local store does not match Kafka's progress"),
         (0, 1, "of another journal"),
     ],
 )

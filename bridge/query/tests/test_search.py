@@ -12,7 +12,7 @@ from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, TrafficMeter, joined_traffic
 from bridge.query.details import MAX_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, find_by_id
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.timer_world import TIMERS
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard

@@ -227,7 +227,7 @@ def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_t
 
     world = World()
     world.bridge.lose_disks()
-    monkeypatch.setattr("bridge.loop.partitions.recover", noted)
+    monkeypatch.setattr("bridge.loop.assigned_partitions.recover", noted)
     with monkeypatch.context() as patched:
         patched.setattr("bridge.testing.fake_instance.prepare_store", full)
         world.bridge.start()

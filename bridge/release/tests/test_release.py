@@ -18,10 +18,10 @@ from bridge.loop import control_state as control
 from bridge.loop.control_state import ControlState
 from bridge.loop.tests.test_histories import TROUBLE, Trouble, World, go_on
 from bridge.release import due_timers
-from bridge.release import partition as shard
+from bridge.release import owned_partition as shard
 from bridge.release import target_rate_limits as limits
 from bridge.release.draft import FrozenDraft
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fakes import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld

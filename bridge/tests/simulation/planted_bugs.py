@@ -16,7 +16,7 @@ from bridge.intake import copies_in_flight as flights
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
 from bridge.intake.partition_intake import IntakeOutcome
-from bridge.intake.rate_limit import TokenBucket
+from bridge.intake.token_bucket import TokenBucket
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.recovery import recovery_plan
@@ -24,7 +24,7 @@ from bridge.recovery.journal_reader import JournalReader
 from bridge.release import draft
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from schemas.headers import MAX_INT64, Claim

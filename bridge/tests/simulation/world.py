@@ -33,7 +33,7 @@ from bridge.config.loop_options import Delivery, StoreOptions, TurnOptions
 from bridge.errors import OutcomeUnknownError
 from bridge.garbage_collection import tune_gc
 from bridge.intake.target_policy import Policy
-from bridge.loop import partitions
+from bridge.loop import assigned_partitions
 from bridge.recovery import recover as recovery
 from bridge.recovery.recover import invalidate_store
 from bridge.recovery.recovery_plan import read_checkpoint
@@ -939,7 +939,7 @@ def damage_judged() -> Iterator[None]:
         invalidate_store(shard, disk, wrong)
 
     with ExitStack() as patches:
-        for module in (recovery, partitions):
+        for module in (recovery, assigned_partitions):
             patches.enter_context(mock.patch.object(module, "invalidate_store", judged))
         yield
 

@@ -230,9 +230,9 @@ class OwnedPartition:
         progress = progress._replace(number=self._frozen_number)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
-        draft.parked = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
-        draft.parked |= {
-            row: TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin in draft.too_large
+        draft.parked_rows = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
+        draft.parked_rows |= {
+            row: TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin in draft.too_large_origins
         }
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)
@@ -311,7 +311,7 @@ class OwnedPartition:
         """The transaction of `frozen`, the oldest frozen draft, is committed."""
         oldest = self._frozen.popleft()
         assert frozen is oldest, "out of order"
-        parked = frozen.draft.parked
+        parked = frozen.draft.parked_rows
         left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
         self._recently.forget(id_ for id_, is_parked in left if is_parked)
         self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)

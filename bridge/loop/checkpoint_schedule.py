@@ -7,7 +7,7 @@ from bridge.config.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.observe.log_throttle import LogThrottle
 from bridge.ports import Clock, History
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 
@@ -19,7 +19,7 @@ _REST_MS = 60_000
 """Pause after a read of Kafka without an answer: each try holds up all partitions."""
 
 
-class Checkpoints:
+class CheckpointSchedule:
     def __init__(self, clock: Clock, history: History, interval_ms: int) -> None:
         self._clock = clock
         self._history = history

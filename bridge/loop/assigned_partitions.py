@@ -19,7 +19,7 @@ from bridge.config.durations import has_passed
 from bridge.config.loop_options import TurnOptions
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.intake.quota import MOST_PAUSED
-from bridge.loop.checkpoints import Checkpoints
+from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.control_state import ControlState
 from bridge.loop.journal_claims import JournalClaims
 from bridge.loop.opening_errors import OpeningErrors
@@ -30,7 +30,7 @@ from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
 from bridge.recovery.recover import Recovered, invalidate_store, recover, require_rebuildable
 from bridge.recovery.recovery_plan import plan_recovery
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.partition import OwnedPartition
+from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 from timer.files.disk import Disk
@@ -43,7 +43,7 @@ _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
 
 
-class Partitions:
+class AssignedPartitions:
     """Open, replace and close partitions. For the loop's thread alone."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Partitions:
         self.options = self._began_with = options
         self.open: dict[Shard, OwnedPartition] = {}
         self.preparing: dict[Shard, BackgroundRecovery] = {}
-        self.checkpoints = Checkpoints(clock, history, options.store.checkpoint_interval_ms)
+        self.checkpoints = CheckpointSchedule(clock, history, options.store.checkpoint_interval_ms)
         self.was_opened = False
         self._disk_for = disk_for
         self._prepare = prepare
