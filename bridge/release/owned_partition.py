@@ -281,7 +281,7 @@ class OwnedPartition:
         frozen.draft.park_expired(frozen.at_ms)
         rolled = self._due.roll_unavailable(frozen.draft, now_ms, frozen.at_ms)
         if rolled:
-            self.flights.depart(rolled, now_ms)
+            self.flights.depart(rolled)  # due, so they need no roll cooldown
             frozen.journal = self._journal_of(frozen)
 
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.files.disk import Disk, RealDisk, RealFile, Syncing
@@ -31,6 +32,8 @@ from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
+from timer.schedule import target_backlog
+from timer.schedule.release_policy import OpenGate
 from timer.schedule.release_queue import Due
 from timer.store import Store
 from timer.testing import SimDisk
@@ -549,6 +552,20 @@ def test_a_flipped_byte_of_a_unit_is_detected_at_the_opening_or_when_its_tick_op
             store.due(1500, 9, 1 << 20)
 
 
+def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -> None:
+    """The wheel is whole but older than the log: it does not know that a timer has ended."""
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    older = disk.read("wheel") or b""
+    store = reopen(disk, progress, set())
+    store.add(ended(store, 1), 5)
+    progress = stopped(store)
+    disk.open("wheel").overwrite(0, older)
+    store = reopen(disk, progress, set())
+    with pytest.raises(CorruptStoreError, match="3 live units where the slot counts 4"):
+        store.due(1500, 9, 1 << 20)
+
+
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
@@ -881,3 +898,95 @@ def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_go
 def refusing(files: object) -> Syncing:
     del files
     raise OSError(errno.EMFILE, "Too many open files")
+
+
+# -- targets that wait
+
+
+class Rate(OpenGate):
+    """Four timers of each target may leave now, half of them recent ones."""
+
+    def allowance(self, target: str) -> int:
+        del target
+        return 4
+
+    def fresh(self, target: str) -> tuple[float, int]:
+        del target
+        return 0.5, 100
+
+
+def to(target: str, offset: int, due_ms: int) -> Body:
+    return body(offset, due_ms)._replace(target=target)
+
+
+def held(*bodies: Body) -> Batch:
+    batch = Batch()
+    for each in bodies:
+        batch.hold(each, each.due_ms)
+    return batch
+
+
+def stretches(*edges_ms: int) -> tuple[tuple[Key, Key], ...]:
+    """Return key ranges between pairs of `edges_ms`; the last range has no end."""
+    keys = [*(Key(edge_ms, -1) for edge_ms in edges_ms), END]
+    return tuple(zip(keys[::2], keys[1::2], strict=True))
+
+
+def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
+    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store.pause("bills", is_paused=True)
+    store.add(held(to("bills", 0, 1100), to("orders", 1, 1100)), 2)
+    assert origins(store, store.due(1100, 9, 1 << 20)) == [1]
+
+
+def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None:
+    """By our clock, which is ahead of the brokers', the copy has waited for too long at once."""
+    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store.pause("orders", is_paused=True)
+    store.add(batch_of(body(0, 1100)), 1)
+
+    def rolled(now_ms: int) -> list[int]:
+        due = store.due(now_ms, 9, 1 << 20, most_wait_ms=800)
+        return [*due.old_rows["origin"].tolist(), *due.old_released["origin"].tolist()]
+
+    assert rolled(2500) == [0]
+    store.add(batch_of(body(1, 1100, timestamp_ms=1200)), 2)
+    store.add(held(body(2, 1100)), 3)
+    assert [rolled(now_ms) for now_ms in (2500, 2599, 2600)] == [[], [], [1, 2]]
+
+
+def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit() -> None:
+    """One target has none that waited too long."""
+    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    targets = ("young", "orders", "bills")
+    for target in targets:
+        store.pause(target, is_paused=True)
+    store.add(held(to("young", 0, 1900)), 1)
+    assert store.due(1900, 99, 1 << 20).total == 0
+    store.add(held(*(to(targets[1 + offset % 2], offset, 1100) for offset in range(1, 9))), 9)
+    assert store.due(1900, 99, 1 << 20).total == 0
+    turns = [store.due(1901, 2, 1 << 20, most_wait_ms=800) for _ in range(5)]
+    rolled = [[offset % 2 for offset in due.old_released["origin"].tolist()] for due in turns]
+    assert rolled in ([[0, 0], [1, 1], [0, 0], [1, 1], []], [[1, 1], [0, 0], [1, 1], [0, 0], []])
+
+
+def test_recent_timers_of_a_backlog_get_their_share_and_what_the_oldest_leave() -> None:
+    """Those in between are loaded when they are the oldest."""
+    wait = Wait("orders", False, stretches(1000, 1100, 1200, 1300, 1400))
+    store = Store.create(SimDisk(), OPTIONS, EMPTY, [wait])
+    dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1420))
+    store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
+    turns = [store.due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
+    recent = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
+    oldest = [[1050, 1051], [1052], [1250, 1251]]
+    assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, recent, strict=True)]
+
+
+@pytest.mark.parametrize(("most", "ranges"), [(1, 1), (2, 2)])
+def test_key_ranges_of_an_earlier_process_count_too(most: int, ranges: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_backlog, "MAX_EXTRA_KEY_RANGES", most)
+    waits = [Wait("orders", True, stretches(1000, 1100, 1200)), Wait("bills", False, stretches(1000))]
+    store = Store.create(SimDisk(), OPTIONS, EMPTY, waits)
+    store.add(batch_of(to("orders", 0, 1050), *(to("bills", offset, 1050) for offset in range(1, 9))), 9)
+    store.due(1300, 99, 1 << 20, Rate())
+    assert [len(wait.stretches) for wait in store.release_queue.waits] == [2, ranges]

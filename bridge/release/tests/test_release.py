@@ -16,7 +16,7 @@ from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
 from bridge.loop import control_state as control
 from bridge.loop.control_state import ControlState
-from bridge.loop.tests.test_histories import TROUBLE, Trouble, World, go_on
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, go_on
 from bridge.release import due_timers
 from bridge.release import owned_partition as shard
 from bridge.release import target_rate_limits as limits
@@ -108,6 +108,22 @@ def test_what_expires_while_transactions_before_it_are_waited_for_is_rejected() 
     world.bridge.turn()
     world.bridge.stop()
     assert (world.delivered(), world.rejected()) == (["a", "b"], [(b"expired", b"m")])
+
+
+def test_a_start_after_a_delivery_that_left_requests_to_a_later_commit_begins_at_its_checkpoint() -> None:
+    """Between C and the first of these requests lies an aborted transaction: its offsets are no requests."""
+    world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
+    world.send("m", 300)
+    world.bridge.run(290)
+    sender = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"aborted", transaction=sender)
+    world.kafka.abort(sender)
+    world.send("later", 500)
+    world.bridge.run(20)
+    assert world.delivered() == ["m"]
+    world.restart()
+    world.bridge.run(500)
+    assert world.delivered() == ["m", "later"]
 
 
 # -- limits
