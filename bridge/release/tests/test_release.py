@@ -110,7 +110,7 @@ def test_what_expires_while_transactions_before_it_are_waited_for_is_rejected() 
     assert (world.delivered(), world.rejected()) == (["a", "b"], [(b"expired", b"m")])
 
 
-def test_a_start_after_a_delivery_that_left_requests_to_a_later_commit_begins_at_its_checkpoint() -> None:
+def test_the_bridge_starts_after_a_delivery_that_left_requests_to_a_later_commit() -> None:
     """Between C and the first of these requests lies an aborted transaction: its offsets are no requests."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
     world.send("m", 300)
