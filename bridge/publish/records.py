@@ -1,5 +1,7 @@
 """Build the records of a release: deliveries, rejected records and receipts."""
 
+from collections.abc import Iterable
+
 from bridge.intake.decisions import ReceiptDraft
 from bridge.intake.request import profile_free_headers, sent_headers
 from bridge.ports import Outgoing, Record
@@ -37,23 +39,30 @@ def expired(body: Body, now_ms: int) -> Refusal | None:
     return Refusal("expired", f"it could not be released before {EXPIRE_MS} {int(expire_ms)}: send it again if it may")
 
 
-def deliver(shard: Shard, body: Body, now_ms: int) -> Outgoing:
-    """Return the delivery: key, value and the sender's own headers, with `timer-origin` and kin as control headers."""
-    key = body.key
-    headers: list[tuple[str, bytes | None]] = []
-    if not body.plain:
-        for name, value in profile_free_headers(body):
-            if name not in CONTROL:
-                headers.append((name, value))
-            elif name == KEY:
-                key = value
-    headers += (
-        (ORIGIN, origin(shard, body.origin)),
-        (DELIVER_MS, b"%d" % body.due_ms),
-        (RELEASED_MS, b"%d" % now_ms),
-        (ROLLS, b"%d" % body.rolls),
-    )
-    return Outgoing(body.target, body.partition, key, body.value, headers, now_ms)
+def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoing]:
+    """Return the delivery of each timer: key, value, the sender's own headers, then four of ours.
+
+    Release times, equal due times that follow each other, and `timer-rolls: 0` are made once: a batch is large.
+    """
+    origin_prefix = origin(shard, 0)[:-1]
+    released, not_rolled, last_ms, due = (RELEASED_MS, b"%d" % now_ms), (ROLLS, b"0"), -1, (DELIVER_MS, b"")
+    records: list[Outgoing] = []
+    for body in bodies:
+        target, partition, _, _, due_ms, key, value, _, plain, offset, rolls, _ = body
+        if due_ms != last_ms:
+            last_ms, due = due_ms, (DELIVER_MS, b"%d" % due_ms)
+        headers: list[tuple[str, bytes | None]] = [
+            (ORIGIN, origin_prefix + b"%d" % offset),
+            due,
+            released,
+            (ROLLS, b"%d" % rolls) if rolls else not_rolled,
+        ]
+        if not plain:
+            theirs = profile_free_headers(body)
+            key = dict(theirs).get(KEY, key)
+            headers[:0] = [header for header in theirs if header[0] not in CONTROL]
+        records.append(tuple.__new__(Outgoing, (target, partition, key, value, headers, now_ms)))
+    return records
 
 
 def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Outgoing:

@@ -14,7 +14,7 @@ from bridge.config.loop_options import TurnOptions
 from bridge.intake.decisions import NewDecisions, ReceiptDraft
 from bridge.intake.request import size_of
 from bridge.ports import Outgoing
-from bridge.publish.records import bare, deliver, expired, park, receipt, refuse
+from bridge.publish.records import bare, deliveries, expired, park, receipt, refuse
 from schemas.headers import Refusal
 from schemas.journal import CopyInFlight, JournalRecord
 from schemas.origin import Shard
@@ -107,7 +107,7 @@ class FrozenDraft:
         """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
         draft, shard, options, now_ms = self.draft, self.shard, self.options, self.at_ms
         refused = draft.decisions.refused
-        records = [deliver(shard, body, now_ms) for body in draft.bodies]
+        records = deliveries(shard, draft.bodies, now_ms)
         for row, refusal in draft.parked_rows.items():
             records[row] = park(options.rejected_topic, shard, draft.bodies[row], refusal, now_ms)
         records += draft.copies

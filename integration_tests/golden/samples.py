@@ -12,7 +12,8 @@ from bridge.cli.parquet_export import pending_file
 from bridge.intake.copies_in_flight import copy_of
 from bridge.intake.decisions import ReceiptDraft
 from bridge.ports import Record
-from bridge.publish.records import bare, deliver, park, receipt, refuse
+from bridge.publish import records as made
+from bridge.publish.records import bare, park, receipt, refuse
 from bridge.redrive.rules import Parked, marker_key, marker_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text
@@ -148,7 +149,7 @@ BODIES = [
 
 
 def deliveries() -> bytes:
-    return lines_of(deliver(SHARD, each, NOW_MS + 5001) for each in BODIES)
+    return lines_of(made.deliveries(SHARD, BODIES, NOW_MS + 5001))
 
 
 def copies() -> bytes:

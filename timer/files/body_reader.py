@@ -29,7 +29,7 @@ class BodyReader:
         while at < len(positions):
             base = positions[at]
             end, upto = self._span(positions, sizes, at)
-            data = memoryview(self._log.read(base, end - base))
+            data = self._log.read(base, end - base)
             for i in range(at, upto):
                 offset = positions[i] - base
                 bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
@@ -66,7 +66,7 @@ class BodyReader:
         return found
 
 
-def _unpack(frame: bytes | memoryview, position: int, origin: int) -> Body:
+def _unpack(frame: bytes, position: int, origin: int) -> Body:
     body = unpack(frame, position)
     if body.origin != origin:
         raise CorruptStoreError(f"body log at {position}", f"origin {body.origin}, not {origin}")

@@ -147,7 +147,7 @@ class _Verification:
             if size > len(data):
                 data = file.read(at, min(size, end - at))
             try:
-                unpack(memoryview(data)[:size], at)
+                unpack(data[:size], at)
             except CorruptStoreError as error:
                 raise CorruptStoreError(name, error.what, at) from error
             at += size

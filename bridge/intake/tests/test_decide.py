@@ -14,7 +14,7 @@ from bridge.intake.quota import Quota, TargetGate
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.intake.request import RequestBatch
 from bridge.ports import Record
-from bridge.publish.records import deliver, park, receipt, refuse
+from bridge.publish.records import deliveries, park, receipt, refuse
 from bridge.recovery.replay import replay
 from bridge.release.target_rate_limits import TargetRateLimits
 from schemas.headers import Headers, Refusal, Rules
@@ -334,7 +334,7 @@ def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
 def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> None:
     foreign: Headers = [("trace", b"1"), ("trace", b"1"), ("none", None)]
     (body,) = bodies(request(7, extra=[*foreign, ("timer-key", b"other"), ("timer-partition", b"3")], value=None))
-    assert deliver(SHARD, body._replace(origin=5, rolls=2), 1600) == (
+    assert deliveries(SHARD, [body._replace(origin=5, rolls=2)], 1600)[0] == (
         "orders",
         3,
         b"other",
@@ -352,7 +352,7 @@ def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> 
 
 def test_case_31_an_empty_value_is_not_a_null_one() -> None:
     (body,) = bodies(request(value=b""))
-    assert deliver(SHARD, body, 1600).value == b""
+    assert deliveries(SHARD, [body], 1600)[0].value == b""
 
 
 def test_what_is_rejected_is_kept_whole_with_the_reason_behind_it() -> None:
