@@ -59,4 +59,6 @@ class SendFailure:
     def __str__(self) -> str:
         if self.unavailable:
             return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
-        return self.cause.str() if self.cause is not None else f"{len(self.named)} records failed"
+        if self.cause is not None:
+            return self.cause.str()
+        return f"{len(self.named)} records failed" if self.named else "the broker did not answer in time"

@@ -120,7 +120,7 @@ class EarlyDeliverySender:
             self._await(outgoing)
 
     def _await(self, outgoing: Sequence[Outgoing]) -> None:
-        self._sending.await_acknowledgements(outgoing, until_all_answered=True, on_stall=self._require_available)
+        self._sending.await_acknowledgements(outgoing, has_failed=lambda: False, on_stall=self._require_available)
 
     def _require_available(self) -> None:
         """Raise TopicsUnavailableError if a topic takes no records."""

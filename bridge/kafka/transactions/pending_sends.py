@@ -33,7 +33,7 @@ def _keep_waiting() -> None:
 class PendingSends:
     """Records that were sent and may still fail. Not for use by two threads at a time.
 
-    failures: error codes by the index under which a record was sent.
+    failures: error codes by the index under which a record was sent, if `send` names them.
     """
 
     def __init__(self, producer: Any, retrier: Retrier) -> None:
@@ -45,10 +45,16 @@ class PendingSends:
         """Forget failures of records sent before."""
         self.failures = {}
 
-    def send(self, numbered: Numbered) -> None:
-        produce, fail = self._producer.produce, self._fail
+    def send(self, numbered: Numbered, *, names_failures: bool = True) -> None:
+        """Send without waiting.
+
+        names_failures: False to send without callbacks, for a transaction that will be repeated if anything fails.
+        confluent-kafka takes the interpreter's lock for each record with a callback, even if it is not called.
+        """
+        produce, fail, told = self._producer.produce, self._fail, None
         for index, (topic, partition, key, value, headers, timestamp_ms) in numbered:
-            told = partial(fail, index)
+            if names_failures:
+                told = partial(fail, index)
             while True:
                 try:
                     produce(topic, value, key, partition, told, None, timestamp_ms, headers)
@@ -69,9 +75,13 @@ class PendingSends:
             self.send(chunk)
 
     def await_acknowledgements(
-        self, records: Sequence[Outgoing], *, until_all_answered: bool, on_stall: Callable[[], None] = _keep_waiting
+        self,
+        records: Sequence[Outgoing],
+        *,
+        has_failed: Callable[[], bool],
+        on_stall: Callable[[], None] = _keep_waiting,
     ) -> None:
-        """Wait until all records are acknowledged or failed, or, without `until_all_answered`, until one has failed.
+        """Wait until all records are acknowledged or failed, or until `has_failed()`.
 
         records: after a while, the metadata of their topics is fetched.
         on_stall: called each time nothing was acknowledged for STALL_S; an exception ends the wait.
@@ -79,7 +89,7 @@ class PendingSends:
         slow_s = time.monotonic() + _SLOW_S
         most, stalled_s = math.inf, time.monotonic() + STALL_S
         with self._retrier.long_wait() as still_waits:
-            while (left := self._producer.flush(SLICE_S)) and (until_all_answered or not self.failures):
+            while (left := self._producer.flush(SLICE_S)) and not has_failed():
                 still_waits("publishing", "records are not acknowledged")
                 if left < most or time.monotonic() > stalled_s:
                     if left == most:

@@ -21,7 +21,9 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
 9. librdkafka repeats a request after a timeout, and a slow broker may execute the first one after the second. Starts
    and aborts change the epoch, so the producer then fences itself. Until a commit has succeeded, a fence after a
    timeout does not prove that there is another process; the next producer finds out.
-10. A record may get no report at all: seen once, for 10 minutes, with a topic that was deleted meanwhile on a machine
+10. While a transaction is open, a second `begin_transaction` is refused: with the error of the transaction if a broker
+   has refused a record, else with _STATE. A record that librdkafka itself gives up shows only at the commit.
+11. A record may get no report at all: seen once, for 10 minutes, with a topic that was deleted meanwhile on a machine
    under heavy load.
 """
 
@@ -79,7 +81,7 @@ class _RecordFailedError(Exception):
 
 
 class _RecordLostError(Exception):
-    """librdkafka reports neither an acknowledgement nor a failure of a record (rule 10)."""
+    """librdkafka reports neither an acknowledgement nor a failure of a record (rule 11)."""
 
 
 class TransactionalProducer:
@@ -120,6 +122,8 @@ class TransactionalProducer:
         """Topics of the current transaction."""
         self._topics_before: frozenset[str] = frozenset()
         """Topics of the transaction before, whose markers may not be written yet."""
+        self._names_failures = replaces_broken
+        """Send with callbacks, which say which records fail: after a failure, until a commit."""
         self._loaded: TransactionContents | None = None
         self._load_error: KafkaException | None = None
         self._began_s = 0.0
@@ -130,13 +134,16 @@ class TransactionalProducer:
         self._start()
 
     def load(self, batch: TransactionContents) -> None:
-        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors."""
+        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors.
+
+        It names failed records only after a failure: the transaction is then repeated.
+        """
         self._loaded = batch
         self._load_error = None
         try:
             with unwrapped():
                 self._begin(batch.records)
-                self._sending.send(enumerate(batch.records))
+                self._sending.send(enumerate(batch.records), names_failures=self._names_failures)
         except KafkaException as failure:
             self._load_error = failure
 
@@ -207,6 +214,7 @@ class TransactionalProducer:
 
     def _fill(self, batch: TransactionContents) -> None:
         if batch is not self._loaded:
+            self._names_failures = True
             self._begin(batch.records)
             for _ in self._sending.send_in_small_batches([*enumerate(batch.records)], batch.max_batch_bytes):
                 self._await_acknowledgements()
@@ -225,9 +233,14 @@ class TransactionalProducer:
         self._producer.begin_transaction()
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(self._records, until_all_answered=False, on_stall=self._require_available)
-        if self._sending.failures:
+        self._sending.await_acknowledgements(
+            self._records, has_failed=self._has_failed, on_stall=self._require_available
+        )
+        if self._has_failed():
             raise _RecordFailedError
+
+    def _has_failed(self) -> bool:
+        return bool(self._sending.failures) or (not self._names_failures and self._cause() is not None)
 
     def _require_available(self) -> None:
         """Raise TopicsUnavailableError if a topic takes no records, or _RecordLostError.
@@ -236,6 +249,8 @@ class TransactionalProducer:
         """
         if found := self._find_unavailable(self._topics | self._topics_before):
             raise TopicsUnavailableError(found)
+        if not self._names_failures:  # the repeated transaction finds out which topics get no acknowledgement
+            raise _RecordLostError
         if time.monotonic() - self._began_s > _LOST_SHARE * self._timeout_s:
             raise _RecordLostError
 
@@ -253,7 +268,7 @@ class TransactionalProducer:
 
     def _abandon(self, unavailable: frozenset[str]) -> SendFailure:
         """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
-        self.is_broken = True
+        self.is_broken = self._names_failures = True
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
@@ -292,12 +307,13 @@ class TransactionalProducer:
             self.is_broken = True
             why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
             raise OutcomeUnknownError(why) from failure
-        self.has_committed, self._had_timeout = True, False
+        self.has_committed, self._had_timeout, self._names_failures = True, False, False
         return None
 
     def _abort(self, cause: KafkaError | None) -> SendFailure:
         """Abort, or mark the producer as broken so that the next one aborts."""
         is_old = self._is_old()
+        self._names_failures = True
         if cause is None or not cause.fatal():
             try:
                 self._retry(
@@ -323,6 +339,7 @@ class TransactionalProducer:
     def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
         def send() -> None:
             self._begin(records)
+            self._names_failures = True
             self._sending.send(enumerate(records))
             self._await_acknowledgements()
 

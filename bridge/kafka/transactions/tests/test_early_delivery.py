@@ -44,9 +44,9 @@ class Sending:
         return [None] if max_batch_bytes else []
 
     def await_acknowledgements(
-        self, records: Sequence[Outgoing], *, until_all_answered: bool, on_stall: Callable[[], None]
+        self, records: Sequence[Outgoing], *, has_failed: Callable[[], bool], on_stall: Callable[[], None]
     ) -> None:
-        assert (records, until_all_answered) == (OUTGOING, True)
+        assert (records, has_failed()) == (OUTGOING, False)
         on_stall()
         if self._wrong is not None:
             raise self._wrong

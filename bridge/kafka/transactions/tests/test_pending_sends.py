@@ -37,7 +37,7 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    PendingSends(producer, Retrier(status=status)).await_acknowledgements([], until_all_answered=False)
+    PendingSends(producer, Retrier(status=status)).await_acknowledgements([], has_failed=lambda: False)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
@@ -55,5 +55,5 @@ def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkey
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     stalls: list[float] = []
     sending = PendingSends(producer, Retrier())
-    sending.await_acknowledgements([], until_all_answered=False, on_stall=lambda: stalls.append(round(producer.now_s)))
+    sending.await_acknowledgements([], has_failed=lambda: False, on_stall=lambda: stalls.append(round(producer.now_s)))
     assert stalls == [5, 8, 11]

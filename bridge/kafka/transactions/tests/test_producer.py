@@ -150,13 +150,13 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
 
 def test_a_record_without_any_report_is_given_up_when_kafka_has_aborted_its_transaction() -> None:
     producer: Any = TransactionalProducer.__new__(TransactionalProducer)
-    producer.is_broken = False
     producer._timeout_s = 10.0
     producer._topics = producer._topics_before = frozenset({"deleted"})
     producer._find_unavailable = none_unavailable
     producer._sending = SimpleNamespace(failures={})
     producer._producer = SimpleNamespace(purge=lambda: None, flush=lambda _: 1)
-    for age_s, is_broken in ((19.0, False), (21.0, True)):
+    for age_s, names_failures, is_broken in ((19.0, True, False), (21.0, True, True), (3.0, False, True)):
+        producer.is_broken, producer._names_failures = False, names_failures
         producer._began_s = time.monotonic() - age_s
         failed = producer._abort_on_error(producer._require_available)
         assert (failed is not None) == producer.is_broken == is_broken
