@@ -1,6 +1,6 @@
 """Take polled records of one partition into its store and its draft, part by part.
 
-    backlog --first part--> BatchIntake --> store.add --> draft          repeated up to a Stop
+    backlog --first part--> BatchIntake --> store.add --> draft          repeated up to an IntakeStop
 
 A part ends with a move, or where the wheel is full: a batch that spans more than a lap is taken in by parts.
 """
@@ -28,8 +28,8 @@ from timer.format.body import Body, frame_size
 from timer.store import Store
 
 
-class Stop(Enum):
-    """Why intake stopped before the last record that it was given. The values are labels of status and metrics."""
+class IntakeStop(Enum):
+    """Why intake stopped before the last record that it was given. Pauses are labels of status and metrics."""
 
     DISK_FULL = "disk"
     WHEEL_FULL = "wheel"
@@ -44,7 +44,7 @@ class IntakeOutcome(NamedTuple):
     """taken: number of records taken in, copies of rolled or moved timers too. detail: of `stop`, for operators."""
 
     taken: int
-    stop: Stop | None = None
+    stop: IntakeStop | None = None
     detail: str = ""
 
 
@@ -80,8 +80,8 @@ class PartitionIntake:
     ) -> IntakeOutcome:
         """Take in `records` after the backlog, at most `most` records in all (None: any number).
 
-        leaving: ids of the timers of each transaction in flight. After Stop.UNDECIDED, call again without records when
-        no transaction is in flight.
+        leaving: ids of the timers of each transaction in flight. After IntakeStop.UNDECIDED, call again without records
+        when no transaction is in flight.
         """
         self.backlog += records
         if records:
@@ -91,15 +91,15 @@ class PartitionIntake:
         try:
             stop, detail = self._take_in_backlog(draft, leaving, now_ms, before if most is None else min(most, before))
         except OSError as error:
-            stop, detail = Stop.DISK_FULL, str(error)
-        if stop is not Stop.UNDECIDED:
+            stop, detail = IntakeStop.DISK_FULL, str(error)
+        if stop is not IntakeStop.UNDECIDED:
             overdue, self._overdue = self._overdue, {}
             self._due.leave(draft, list(overdue.values()), now_ms)
         return IntakeOutcome(before - len(self.backlog), stop, detail)
 
     def _take_in_backlog(
         self, draft: Draft, leaving: Sequence[frozenset[bytes]], now_ms: int, left: int
-    ) -> tuple[Stop | None, str]:
+    ) -> tuple[IntakeStop | None, str]:
         """Take in the first `left` records of the backlog.
 
         Moves may fill half of a transaction; the rest is for due timers. If the disk is full, requests that store no
@@ -109,7 +109,7 @@ class PartitionIntake:
         if no_room:
             left = needing_no_room(self.backlog[:left], self.options.rules)
         if self.backlog and (too_many := self._due.too_many_held):
-            return Stop.TOO_MANY_HELD, too_many
+            return IntakeStop.TOO_MANY_HELD, too_many
         count, rolling = left, self._rolling(draft)
         while left and not self._has_moved_enough(draft):
             count = min(count, left)
@@ -117,19 +117,19 @@ class PartitionIntake:
             del part[until_move(part) :]
             requests = RequestBatch(part, self.options.rules)
             if not all(ids.isdisjoint(requests.ids) for ids in leaving):
-                return Stop.UNDECIDED, ""
+                return IntakeStop.UNDECIDED, ""
             try:
                 self._take_in_part(requests, draft, rolling, now_ms)
             except WheelFullError as full:
                 if count == 1:
-                    return Stop.WHEEL_FULL, str(full)
+                    return IntakeStop.WHEEL_FULL, str(full)
                 count //= 2
             else:
                 left -= len(part)
         self.is_transaction_full = left > 0
         if no_room and self.backlog:
-            return Stop.DISK_FULL, no_room
-        return (Stop.TRANSACTION_FULL if left else None), ""
+            return IntakeStop.DISK_FULL, no_room
+        return (IntakeStop.TRANSACTION_FULL if left else None), ""
 
     def _no_room(self) -> str:
         """Return the reason if the disk has no room for bodies, else an empty text."""

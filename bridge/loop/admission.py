@@ -7,14 +7,14 @@ meanwhile.
 import logging
 
 from bridge.config.durations import has_passed
-from bridge.intake.partition_intake import IntakeOutcome, Stop
-from bridge.intake.token_bucket import TokenBucket
+from bridge.intake.partition_intake import IntakeOutcome, IntakeStop
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
 from bridge.observe.log_throttle import LogThrottle
 from bridge.observe.status import undecodable_text
 from bridge.ports import Record, UndecodableRecord
 from bridge.release.owned_partition import OwnedPartition, StallProbe
+from bridge.token_bucket import TokenBucket
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Admission:
         waiting: list[OwnedPartition] = []
 
         def take_in(owned: OwnedPartition) -> None:
-            if self._take_in_one(owned, records.get(owned.shard, []), now_ms) is Stop.UNDECIDED:
+            if self._take_in_one(owned, records.get(owned.shard, []), now_ms) is IntakeStop.UNDECIDED:
                 waiting.append(owned)
 
         self._partitions.each(take_in)
@@ -65,7 +65,7 @@ class Admission:
 
         self._partitions.each(take_in)
 
-    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> Stop | None:
+    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> IntakeStop | None:
         if not owned.is_claimed:
             return None
         waited = bool(owned.backlog)
@@ -74,12 +74,12 @@ class Admission:
             records = self._read_missed_records(owned, records[0].offset) or records
         _, stop, detail = self._admit(owned, records, now_ms)
         match stop:
-            case Stop.UNDECIDED:
+            case IntakeStop.UNDECIDED:
                 pass
-            case Stop.DISK_FULL | Stop.WHEEL_FULL | Stop.TOO_MANY_HELD:
+            case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(owned, stop.value, detail)
                 self._warnings.warn(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, detail)
-            case Stop.TRANSACTION_FULL | None:
+            case IntakeStop.TRANSACTION_FULL | None:
                 if waited:
                     self._status.partition_running(owned.shard)
                 if stop is not None:

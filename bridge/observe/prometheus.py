@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 from bridge.loop.loop import Bridge
 from bridge.observe.metric_types import NAMESPACE, gauge, label_gauge, partition_gauge
 from bridge.observe.metrics import PAUSES, Metrics
-from bridge.observe.metrics_snapshot import store_metrics
 from bridge.observe.status import Phase, Status
+from bridge.observe.store_metrics import store_metrics
 
 
 class AlertLimits(NamedTuple):

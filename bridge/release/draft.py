@@ -3,6 +3,8 @@
 take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
                                           ^    |
                       the broker refuses  +----+ reject: to the rejected topic instead, then repeated
+
+`OwnedPartition.freeze` freezes it, `OwnedPartition.recheck` prepares its retry.
 """
 
 from collections import Counter
@@ -90,7 +92,7 @@ class Draft:
 
 @dataclass(slots=True)
 class FrozenDraft:
-    """A partition's part of one transaction. It is repeated as it is if the transaction is aborted.
+    """A partition's part of one transaction. It is repeated if the transaction is aborted.
 
     options: those of the freeze. ids: of the timers that leave.
     """

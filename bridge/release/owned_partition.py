@@ -2,9 +2,10 @@
 
     take_in(records) -> find_due(now) -> freeze() -> transaction -> committed() | closed with the partition
 
-A frozen draft belongs to one transaction and is repeated as it is if that is aborted. Meanwhile the next draft collects
-what comes after it. A request for a timer that is frozen to leave waits for the outcome of that transaction
-(`Stop.UNDECIDED`): only then it is known whether the request came before the delivery or too late.
+A frozen draft belongs to one transaction. If that is aborted, the draft is repeated, without timers that have expired
+or whose target takes nothing (`recheck`). Meanwhile the next draft collects what comes after it. A request for a timer
+that is frozen to leave waits for the outcome of that transaction (`IntakeStop.UNDECIDED`): only then is known whether
+the request came before the delivery or too late.
 """
 
 from collections import Counter, deque
@@ -214,7 +215,7 @@ class OwnedPartition:
         return min(looks)
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
-        """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals change it now.
+        """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
 
         Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
         """

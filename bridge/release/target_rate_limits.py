@@ -3,7 +3,7 @@
     [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
 
 Each partition has its part of the rate, as with `max_pending`, so the target never gets more, however many instances
-there are. Timers that wait leave in lots, as each lot is a transaction (bridge.intake.token_bucket). The first pattern
+there are. Timers that wait leave in lots, as each lot is a transaction (bridge.token_bucket). The first pattern
 that fits counts.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 
-from bridge.intake.token_bucket import TokenBucket
 from bridge.release.circuit_breaker import CircuitBreakers
+from bridge.token_bucket import TokenBucket
 
 _MOST_BUCKETS = 10_000
 """Beyond this, buckets that are full again are dropped; one that is in use never is."""

@@ -76,13 +76,13 @@ class TestOutages:
                 asked_twice = TransactionalProducer(settings, world.retrier)
             late = TransactionalProducer(settings, world.retrier)
             batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
-            assert asked_twice.fill(batch) or asked_twice.settle(batch)
+            assert asked_twice.fill(batch) or asked_twice.commit(batch)
             assert asked_twice.is_broken
             assert late.fill(batch) is None
-            assert late.settle(batch) is None
+            assert late.commit(batch) is None
             TransactionalProducer(settings, world.retrier)
             with pytest.raises(FencedError):
-                assert late.fill(batch) or late.settle(batch)
+                assert late.fill(batch) or late.commit(batch)
 
     def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
         """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.

@@ -25,7 +25,7 @@ from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader
 from integration_tests.support.patience import PATIENCE_S
 from schemas.origin import Shard
 
-_begin, _wait, _settle = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.settle
+_begin, _wait, _commit = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.commit
 _TOLD = len(b"CGMDv2:")
 
 
@@ -59,7 +59,7 @@ def without_member(producer: TransactionalProducer, batch: TransactionContents) 
     assert isinstance(batch.group_metadata, bytes)
     group, _, rest = batch.group_metadata[_TOLD + 4 :].split(b"\0", 2)
     group_metadata = b"".join([batch.group_metadata[:_TOLD], struct.pack("=i", -1), group, b"\0\0", rest])
-    return _settle(producer, replace(batch, group_metadata=group_metadata))
+    return _commit(producer, replace(batch, group_metadata=group_metadata))
 
 
 TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
@@ -80,7 +80,7 @@ TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
         ports.TestHistory.test_progress_that_may_still_change_is_waited_for,
     ),
     "stale fence accepted": (
-        lambda: mock.patch.object(TransactionalProducer, "settle", without_member),
+        lambda: mock.patch.object(TransactionalProducer, "commit", without_member),
         ports.TestSink.test_stale_group_metadata_publishes_nothing,
     ),
 }

@@ -118,7 +118,7 @@ class TestSink:
         sink = world.sink()
         for number, producer in enumerate(former):
             with pytest.raises(FencedError):
-                producer.settle(TransactionContents([], {world.shard(): progress(number)}, group_metadata, {}))
+                producer.commit(TransactionContents([], {world.shard(): progress(number)}, group_metadata, {}))
         publish(sink, Transaction([out(target)], {}, {world.shard(): progress(7)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.shard()) == progress(7)
@@ -146,7 +146,7 @@ class TestSink:
         def fenced(lane: ProducerSlot) -> bool:
             TransactionalProducer(settings, world.retrier)
             try:
-                assert lane.producer.fill(batch) or lane.producer.settle(batch)
+                assert lane.producer.fill(batch) or lane.producer.commit(batch)
             except FencedError:
                 return True
             lane.replace_if_broken()
@@ -163,7 +163,7 @@ class TestSink:
         lane = healed()
         assert not fenced(lane)
         assert lane.producer.fill(batch) is None
-        assert lane.producer.settle(batch) is None
+        assert lane.producer.commit(batch) is None
         assert fenced(lane)
         assert world.cluster.values(target) == [b"v"]
 

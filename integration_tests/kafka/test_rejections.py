@@ -12,7 +12,7 @@ from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentSink
-from bridge.kafka.transactions.pending_sends import PendingSends
+from bridge.kafka.transactions.record_sender import RecordSender
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import Outgoing, Transaction
 from integration_tests.conftest import Broker, started
@@ -75,13 +75,13 @@ class TestRejections:
     ) -> None:
         """It would keep the name for ever and ask for it each second, and senders choose names."""
         asked: list[str] = []
-        real = PendingSends.partitions_of
+        real = RecordSender.partitions_of
 
-        def partitions_of(sending: PendingSends, topic: str) -> int | KafkaError:
+        def partitions_of(sending: RecordSender, topic: str) -> int | KafkaError:
             asked.append(topic)
             return real(sending, topic)
 
-        monkeypatch.setattr(PendingSends, "partitions_of", partitions_of)
+        monkeypatch.setattr(RecordSender, "partitions_of", partitions_of)
         there, names = world.cluster.topic(), [f"nobody-made-{uuid4().hex}" for _ in range(5)]
         refused, _ = self.run(world, world.sink(), [out(topic) for topic in (there, *names)])
         assert refused == dict.fromkeys(range(1, 6), "unknown-topic")

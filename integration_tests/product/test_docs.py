@@ -161,6 +161,19 @@ def test_files_that_the_text_names_exist(page: Path) -> None:
         assert any(ROOT.glob(f"*/{name}")) or (ROOT / name).exists(), name
 
 
+def test_functions_of_the_code_tour_are_where_it_says() -> None:
+    """In a module that the same cell names; in a cell without a module, anywhere in the bridge."""
+    everywhere = [path.read_text() for path in ROOT.glob("bridge/**/*.py")]
+    checked = 0
+    for cell in (ROOT / "docs" / "code-tour.md").read_text().split("|"):
+        texts = [(ROOT / path).read_text() for path in re.findall(r"`(\w+/[\w/]+\.py)`", cell)] or everywhere
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", cell):
+            defined = re.compile(rf"^ *(def|class) {name}\b|^ *{name} = ", re.MULTILINE)
+            assert any(defined.search(text) for text in texts), name
+            checked += 1
+    assert checked > 40
+
+
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_metrics_that_are_named_exist(page: Path) -> None:
     known = (ROOT / "docs" / "metrics.md").read_text()

@@ -11,7 +11,7 @@ import pytest
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.intake.target_policy import Policy
 from bridge.observe.metric_types import TopicLabels
-from bridge.observe.metrics_snapshot import store_metrics
+from bridge.observe.store_metrics import store_metrics
 from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline

@@ -34,7 +34,7 @@ class Producer:
             return SendFailure(cause=LATE)
         return None
 
-    def settle(self, batch: TransactionContents) -> SendFailure | None:
+    def commit(self, batch: TransactionContents) -> SendFailure | None:
         self.taken.append(len(batch.records) // 2)
         return None
 

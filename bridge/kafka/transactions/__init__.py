@@ -5,7 +5,7 @@ submitted.py         InFlightTransaction: one of them, from `submit` to its outc
 producer_slot.py     one producer, replaced when it breaks, and its thread
 producer.py          TransactionalProducer: the calls of one transaction
 contents.py          contents of a transaction, and why it failed
-pending_sends.py     records that are sent and not acknowledged, and their size
+record_sender.py     records that are sent and not acknowledged, and their size
 early_delivery.py    deliveries of at-least-once, sent before their transaction
 failure_handler.py   what becomes of a transaction that fails
 rejection_finder.py  records that made it fail           topic_probe.py    questions about topics

@@ -18,7 +18,7 @@ from bridge.kafka.client_config import make
 from bridge.kafka.errors import error_of, unwrapped
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions.contents import FindUnavailable, SendFailure, TopicsUnavailableError
-from bridge.kafka.transactions.pending_sends import SLICE_S, PendingSends
+from bridge.kafka.transactions.record_sender import SLICE_S, RecordSender
 from bridge.ports import Outgoing
 
 _FATAL = frozenset({KafkaError._FATAL, KafkaError._STATE})  # noqa: SLF001
@@ -107,7 +107,7 @@ class EarlyDeliverySender:
 
     def _make_producer(self) -> None:
         self._producer: Any = make(Producer, self._config, self._retrier)
-        self._sending = PendingSends(self._producer, self._retrier)
+        self._sending = RecordSender(self._producer, self._retrier)
 
     def _begin(self, outgoing: Sequence[Outgoing]) -> None:
         own = self._own_topics

@@ -109,7 +109,7 @@ class FailureHandler:
                 self._suspects |= failed.unavailable
         return Aborted(self._refused_by(submitted, failed), unavailable=failed.unavailable)
 
-    def settling_failed(self, failed: SendFailure) -> Aborted:
+    def commit_failed(self, failed: SendFailure) -> Aborted:
         """Wait before a retry. Raises BridgeError if only the operator can fix the fault."""
         self._wait_before_retry(failed)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")

@@ -1,4 +1,4 @@
-"""One librdkafka producer, one transaction at a time, in two stages: `fill` and `settle`.
+"""One librdkafka producer, one transaction at a time, in two stages: `fill` and `commit`.
 
     begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; committed
                   \\____________\\________|_____\\_________\\-> abort     SendFailure: aborted, and why
@@ -45,7 +45,7 @@ from bridge.kafka.transactions.contents import (
     TransactionContents,
     none_unavailable,
 )
-from bridge.kafka.transactions.pending_sends import PendingSends
+from bridge.kafka.transactions.record_sender import RecordSender
 from bridge.kafka.worker_thread import CallTimeoutError, TimedCaller
 from bridge.ports import Outgoing
 
@@ -129,7 +129,7 @@ class TransactionalProducer:
         self._began_s = 0.0
         self._timed_caller = TimedCaller("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
-        self._sending = PendingSends(self._producer, retrier)
+        self._sending = RecordSender(self._producer, retrier)
         self.partitions_of = self._sending.partitions_of
         self._start()
 
@@ -148,10 +148,10 @@ class TransactionalProducer:
             self._load_error = failure
 
     def fill(self, batch: TransactionContents) -> SendFailure | None:
-        """Send all records and wait for acknowledgements. Return None if `settle` or `give_up` has to follow."""
+        """Send all records and wait for acknowledgements. Return None if `commit` or `give_up` has to follow."""
         return self._abort_on_error(lambda: self._fill(batch))
 
-    def settle(self, batch: TransactionContents) -> SendFailure | None:
+    def commit(self, batch: TransactionContents) -> SendFailure | None:
         """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
         failed = self._abort_on_error(lambda: self._send_offsets(batch)) if batch.progress else None
         return failed or self._commit()

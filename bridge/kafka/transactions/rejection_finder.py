@@ -17,7 +17,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.pending_sends import size_of
+from bridge.kafka.transactions.record_sender import size_of
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0

@@ -11,8 +11,8 @@
 
 Two stages, each for one transaction at a time and in the order of `submit`:
 
-    T1  fill | settle |                  fill: records sent and acknowledged, so targets keep the order of transactions
-    T2       | fill   | settle |         settle: offsets and commit, after the earlier one has committed
+    T1  fill | commit |                  fill: records sent and acknowledged, so targets keep the order of transactions
+    T2       | fill   | commit |         commit: offsets and commit, after the earlier one has committed
     T3                | fill   |         rejected records are searched for in a fill, with no other one in flight
 
 With at-least-once, a fill begins with the deliveries. They stay delivered if the transaction is aborted.
@@ -144,9 +144,9 @@ class ConfluentSink:
         if not submitted.earlier_committed():
             submitted.slot.producer.give_up()
             return _EARLIER_ABORTED
-        failed = submitted.slot.producer.settle(submitted.batch)
+        failed = submitted.slot.producer.commit(submitted.batch)
         if failed is not None:
-            return self._failures.settling_failed(failed)
+            return self._failures.commit_failed(failed)
         self._failures.note_committed()
         return Committed()
 

@@ -16,7 +16,6 @@ from bridge.intake import copies_in_flight as flights
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
 from bridge.intake.partition_intake import IntakeOutcome
-from bridge.intake.token_bucket import TokenBucket
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.recovery import recovery_plan
@@ -27,6 +26,7 @@ from bridge.release.draft import Draft, FrozenDraft
 from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
+from bridge.token_bucket import TokenBucket
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.pending_sends import size_of
+from bridge.kafka.transactions.record_sender import size_of
 from bridge.kafka.transactions.rejection_finder import MEMORY_S, RejectionFinder
 from bridge.ports import Outgoing
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.pending_sends import PendingSends
+from bridge.kafka.transactions.record_sender import RecordSender
 from bridge.observe.status import LIVE_WITHIN_S, Status
 
 
@@ -37,7 +37,7 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    PendingSends(producer, Retrier(status=status)).await_acknowledgements([], has_failed=lambda: False)
+    RecordSender(producer, Retrier(status=status)).await_acknowledgements([], has_failed=lambda: False)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
@@ -54,6 +54,6 @@ def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkey
     producer: Any = Stalling(12.0, lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
     stalls: list[float] = []
-    sending = PendingSends(producer, Retrier())
+    sending = RecordSender(producer, Retrier())
     sending.await_acknowledgements([], has_failed=lambda: False, on_stall=lambda: stalls.append(round(producer.now_s)))
     assert stalls == [5, 8, 11]

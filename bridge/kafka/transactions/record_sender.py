@@ -30,7 +30,7 @@ def _keep_waiting() -> None:
     pass
 
 
-class PendingSends:
+class RecordSender:
     """Records that were sent and may still fail. Not for use by two threads at a time.
 
     failures: error codes by the index under which a record was sent, if `send` names them.
