@@ -89,4 +89,4 @@ class TargetGate:
     def charge(self) -> None:
         """Charge the rates. Call it after the batch is stored: if the disk refuses it, it is taken in again."""
         for target, timers in self._leaving.items():
-            self._limits.at(self._now_ms).spend(target, timers)
+            self._limits.spend(target, timers)

@@ -168,14 +168,15 @@ class _Recovery:
 
     def _log_lost_requests(self, start: int) -> None:
         first, _ = self._history.bounds(self._shard)
-        if first > start:
+        end = min(first, self._plan.progress.next_offset)
+        if end > start:
             log.error(
                 "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
                 " them that were pending are lost; raise retention.ms to 3 roll windows",
                 self._shard,
-                min(first, self._plan.progress.next_offset) - start,
+                end - start,
                 start,
-                min(first, self._plan.progress.next_offset) - 1,
+                end - 1,
             )
 
     def _offset_of(self, origin_: bytes) -> int:

@@ -152,6 +152,7 @@ def test_case_17_a_cancel_meets_its_target_in_the_same_batch() -> None:
     assert taken.batch.places() == [(1500, 1)]
     assert taken.decisions.ended == [0]
     assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1), ("cancelled", 2, 0)]
+    assert taken.decisions.receipts[-1].due_ms == 1500
 
 
 def test_a_cancel_meets_its_target_in_the_store() -> None:

@@ -161,9 +161,9 @@ def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_
 @pytest.mark.parametrize(
     ("actions", "refused"),
     [
-        (("schedule",), ["cancel", "move", "other", "replace"]),
+        (("schedule",), ["cancel", "move", "other", "replace", "replace of nothing"]),
         (("schedule", "replace"), ["cancel", "move"]),
-        (("cancel",), ["new", "move", "other", "replace", "new with id"]),
+        (("cancel",), ["new", "move", "other", "replace", "replace of nothing", "new with id"]),
         (("move", "replace"), ["new", "cancel", "new with id"]),
     ],
 )
@@ -184,8 +184,9 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
         world.kafka.produce(TIMERS, action.encode(), headers=headers + [delay] * (action == "move"))
     world.send("other", id_="replaced")
     to = ("timer-topic", b"orders")
-    headers = [("timer-action", b"replace"), ("timer-id", b"replaced"), to, delay]
-    world.kafka.produce(TIMERS, b"replace", headers=headers)
+    for value, id_ in (("replace", "replaced"), ("replace of nothing", "nothing")):
+        headers = [("timer-action", b"replace"), ("timer-id", id_.encode()), to, delay]
+        world.kafka.produce(TIMERS, value.encode(), headers=headers)
     world.send("new with id", id_="id")
     world.pass_time(ms=100)
     assert world.rejected() == [(value, "denied-action") for value in refused]
@@ -193,7 +194,8 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
     world.set()
     world.bridge.start()
     world.pass_time(ms=400)
-    early = {"new", "new with id", "replace"} - set(refused) | ({"moved stands"} if "move" in actions else set())
+    early = {"new", "new with id", "replace", "replace of nothing"} - set(refused)
+    early |= {"moved stands"} if "move" in actions else set()
     assert set(world.delivered()) == early
     world.pass_time(ms=500)
     kept = {f"{id_} stands" for action, id_ in ids.items() if action not in actions}
@@ -442,10 +444,13 @@ def test_a_request_beyond_max_request_bytes_is_refused_whole_and_the_other_topic
     for size in (10, 1000):
         world.send("x" * size, on=PAYMENTS)
         world.send("y" * size, to="bills")
+    headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"10")]
+    for size in (49, 50):  # with 51 bytes of value and headers
+        world.kafka.produce(PAYMENTS, b"%d" % size, key=b"k" * size, headers=headers)
     world.pass_time(ms=500)
-    assert world.delivered() == ["x" * 10]
+    assert world.delivered() == ["49", "x" * 10]
     assert world.delivered("bills") == ["y" * 10, "y" * 1000]
-    assert world.rejected() == [("x" * 1000, "too-large")]
+    assert world.rejected() == [("x" * 1000, "too-large"), ("50", "too-large")]
     told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
     assert b"max_request_bytes is 100: shorten it" in told
 

@@ -739,6 +739,7 @@ def test_case_28_what_retention_took_is_delivered_from_the_local_store(
     world.send("new", 100)
     world.bridge.run(2000)
     assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
+    assert "are not in the local store" not in caplog.text
 
 
 IS_RUNNING = pytest.mark.parametrize("is_running", [True, False])
@@ -842,6 +843,7 @@ def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
 
 def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
+    world.send("before", 0)
     for number in range(5):
         world.send(f"old {number}", 900)
     world.bridge.run(300)
@@ -852,10 +854,10 @@ def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog:
     world.bridge.start()
     world.send("new", 100)
     world.bridge.run(2000)
-    assert world.delivered() == ["new"]
-    assert "taken up to 5 requests that are not in the local store, offsets 0 to 4" in caplog.text
+    assert world.delivered() == ["before", "new"]
+    assert "taken up to 5 requests that are not in the local store, offsets 1 to 5" in caplog.text
     assert (
-        f"{SHARD}: retention has taken 1 offsets that were never read, from 5 on: their requests are lost; raise"
+        f"{SHARD}: retention has taken 1 offsets that were never read, from 6 on: their requests are lost; raise"
         " retention.ms to 3 roll windows"
     ) in caplog.messages
 
@@ -894,8 +896,9 @@ def test_a_start_behind_an_unclean_election_ends_with_the_way_to_go_on_and_does_
     assert world.delivered() == ["new"]
 
 
-def test_progress_beyond_an_open_transaction_is_no_lost_end() -> None:
-    """An operator's time may name a request that is not decided yet."""
+@pytest.mark.parametrize("is_end", [False, True])
+def test_progress_beyond_an_open_transaction_is_no_lost_end(is_end: bool) -> None:  # noqa: FBT001
+    """An operator's time may name a request that is not decided yet, or none: the end of the partition."""
     world = World()
     world.send("a", 0)
     world.bridge.run(100)
@@ -905,12 +908,15 @@ def test_progress_beyond_an_open_transaction_is_no_lost_end() -> None:
     world.kafka.produce(TIMERS, b"hung", headers=[("timer-topic", b"orders")], transaction=hung)
     world.kafka.timeline.advance(1)
     world.bridge.options = replace(world.options, adopt_progress=str(world.now_ms))
-    world.send("b", 500)
+    if not is_end:
+        world.send("b", 500)
     world.bridge.start()
     world.bridge.run(100)
     world.bridge.options = world.options
     world.bridge.start()
     world.bridge.run(100)
+    if is_end:
+        world.send("b", 500)
     world.kafka.commit(hung)
     world.bridge.run(1000)
     assert world.delivered() == ["a", "b"]
@@ -938,6 +944,21 @@ def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_d
     assert [headers["timer-origin"] for headers in bare] == [b"timer.requests/0/0", b"timer.requests/0/1"]
     assert all(b"left at timer-origin" in (headers["timer-error-detail"] or b"") for headers in bare)
     assert sorted(world.receipts("accepted")) == [("delivered", 3), ("rejected", 0), ("rejected", 1), ("rejected", 2)]
+
+
+def test_case_25_beside_a_delivery_and_a_copy_too() -> None:
+    world = World()
+    world.kafka.create("timer.rejected", max_bytes=1000)
+    world.send("moved", 900, id_="a")
+    world.bridge.run(100)
+    move: Headers = [("timer-action", b"move"), ("timer-id", b"a"), ("timer-delay-ms", b"200")]
+    world.send("now", 0)
+    world.kafka.produce(TIMERS, None, headers=move)
+    for number in range(2):
+        world.kafka.produce(TIMERS, b"%d" % number * 5000, headers=[])
+    world.bridge.run(300)
+    assert world.delivered() == ["now", "moved"]
+    assert world.rejected() == [(b"missing-time", None)] * 2
 
 
 @pytest.mark.parametrize("name", sorted(CONTROL.union(*(profile.control for profile in PROFILES.values()))))

@@ -1,6 +1,7 @@
 """Histories that must hold, seen from outside: requests in, records out. Named after their number in the case list."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ import pytest
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
 from bridge.ports import Polled
+from bridge.recovery import recover
 from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
@@ -682,6 +684,22 @@ def test_case_12_other_slots_need_nothing_of_kafka(*, clean: bool) -> None:
     log = world.kafka.partition(SHARD)
     log.delete_before(log.end)  # if it had to read again, it could not
     demand_all_leaves_once(world)
+
+
+def test_case_12_a_store_that_would_need_too_many_slots_is_rebuilt(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(recover, "MOST_SLOTS", 64)
+    world = changing_wheel(slots=16, clean=False)
+    world.bridge.start()
+    demand_all_leaves_once(world)
+    before, damage, after = caplog.text.partition(
+        f"{SHARD}: the local store is damaged (timer: visits further apart than 64"
+    )
+    assert damage
+    for text, slots in ((before, [32, 64]), (after, [32, 64, 128])):
+        assert re.findall(r"starting with (\d+) slots", text) == [str(each) for each in slots]
+    assert "retention" not in caplog.text
 
 
 @pytest.mark.parametrize(("tick_ms", "slots"), [(7, 1024), (5000, 1024), (1, 10)])

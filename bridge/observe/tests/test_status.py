@@ -186,8 +186,13 @@ def damage_headers(disk: SimDisk) -> None:
         file.overwrite(0, bytes(frame))
 
 
-@pytest.mark.parametrize("damage", [damage_bodies, damage_headers])
-def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(damage: Callable[[SimDisk], None]) -> None:
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [(damage_bodies, "body log at 0: the checksum"), (damage_headers, "body log: invalid headers")],
+)
+def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(
+    damage: Callable[[SimDisk], None], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Damaged headers are found when a transaction with another partition's timers is made."""
     kafka, shards, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
@@ -198,3 +203,4 @@ def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(dam
     instance.run(2000)
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
     assert instance.status.ready() == WELL
+    assert f"{shards[0]}: the local store is damaged ({told}" in caplog.text

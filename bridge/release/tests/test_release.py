@@ -59,6 +59,8 @@ def test_what_was_not_released_before_its_expiry_is_rejected_once(trouble: Troub
     assert "timer-expire-ms" not in world.deliveries()[0]
     assert world.rejected() == [(b"expired", b"too late")]
     assert world.receipts("accepted") == [("rejected", 0), ("delivered", 1)]
+    receipts = [json.loads(entry.value or b"{}") for entry in world.read("timer.receipts")]
+    assert [(each["id"], each["code"]) for each in receipts if each["kind"] == "rejected"] == [("a", "expired")]
 
 
 def test_an_expiry_says_nothing_of_what_leaves_in_time() -> None:
@@ -932,12 +934,42 @@ def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> N
         copies = sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
         value = world.bridge.metrics.registry.get_sample_value
         assert value("timer_bridge_rolled_total") == value("timer_bridge_landed_total") == copies
+        assert value("timer_bridge_requests_total", {"topic": TIMERS}) == 7
     world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"1")])
     world.bridge.run(1000)
     assert world.delivered() == ["m"]
     kinds = [kind for kind, _ in world.receipts("accepted", "delivered")]
     assert kinds[:-1] == ["moved"] * 4 + ["cancelled"]
     assert kinds[-1] in ("too-late", "not-found")
+
+
+@pytest.mark.parametrize("then", ["", "moved", "cancelled"])
+@TROUBLE
+def test_a_move_that_is_read_with_the_copy_of_its_timer_holds(trouble: Trouble, then: str) -> None:
+    """The copy comes between the move and `then` in one poll, and rolls once more."""
+    world = World()
+    world.send("m", 3000, id_="a")
+    world.bridge.run(100)
+    hung = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    dues_ms = [world.now_ms + 2000, world.now_ms + 2500]
+    moves: list[Headers] = [[*MOVE_A, ("timer-deliver-ms", b"%d" % due_ms)] for due_ms in dues_ms]
+    world.kafka.produce(TIMERS, None, headers=moves[0])
+    world.bridge.run(1000)  # the copy is written
+    if then == "moved":
+        world.kafka.produce(TIMERS, None, headers=moves[1])
+    elif then:
+        world.cancel("a")
+    world.kafka.abort(hung)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(3000)
+    left_ms = {"": dues_ms[:1], "moved": dues_ms[1:], "cancelled": []}[then]
+    assert [int(headers["timer-deliver-ms"]) for headers in world.deliveries()] == left_ms
+    receipts = [json.loads(entry.value or b"{}") for entry in world.read("timer.receipts")]
+    due_ms = [(each["kind"], each["due_ms"]) for each in receipts if each["kind"] not in ("accepted", "delivered")]
+    told = {"": [], "moved": [("moved", dues_ms[1])], "cancelled": [("cancelled", dues_ms[0])]}[then]
+    assert due_ms == [("moved", dues_ms[0]), *told]
 
 
 # -- how much at once
