@@ -29,7 +29,10 @@ from timer.store import Store
 
 
 class IntakeStop(Enum):
-    """Why intake stopped before the last record that it was given. Pauses are labels of status and metrics."""
+    """Why intake stopped before the last record that it was given.
+
+    The first three pause the partition, and are labels of status and metrics.
+    """
 
     DISK_FULL = "disk"
     WHEEL_FULL = "wheel"

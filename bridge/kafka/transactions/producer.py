@@ -1,4 +1,4 @@
-"""One librdkafka producer, one transaction at a time, in two stages: `fill` and `commit`.
+"""One librdkafka producer, one transaction at a time, in stages: `load`, `fill`, `commit`.
 
     begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; committed
                   \\____________\\________|_____\\_________\\-> abort     SendFailure: aborted, and why
