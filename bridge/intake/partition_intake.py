@@ -31,7 +31,7 @@ from timer.store import Store
 class IntakeStop(Enum):
     """Why intake stopped before the last record that it was given.
 
-    The first three pause the partition, and are labels of status and metrics.
+    The first three last, so status and metrics show them by these values.
     """
 
     DISK_FULL = "disk"

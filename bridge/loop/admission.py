@@ -1,6 +1,6 @@
 """Decide which polled records are taken in now, and which wait.
 
-Reasons to wait: a rate, a full disk or wheel, too many held timers, an undecodable record, a start.
+Reasons to wait: a rate, a full disk or wheel, too many held timers, an undecodable record, a journal without our claim.
 
 A record that waits stays in its partition's backlog, in order, and the consumer pauses its partition. Timers leave
 meanwhile.

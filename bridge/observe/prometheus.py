@@ -70,7 +70,7 @@ class Exposition(Collector):
         yield label_gauge(
             "partitions",
             "Partitions that this instance owns, by `phase`: `running`, `recovering` (if for long, see"
-            " `recovery_work`) or `paused` (intake only, see `paused_partitions`).",
+            " `recovery_work`) or `paused` (intake only, and not for a rate: see `paused_partitions`).",
             ["phase"],
             {(phase,): phases[phase] for phase in get_args(Phase)},
         )

@@ -1,4 +1,4 @@
-"""Backlogs of targets that are paused or over their rate. All other targets go on.
+"""Backlogs of targets that are paused, over their rate, or unavailable. All other targets go on.
 
     keys of one target    1 2 3 4 5 6 7 8 9          K = 8: all other targets have left up to 8
     left already          x x . . . x . . .

@@ -199,7 +199,7 @@ class TransactionalProducer:
                 step()
         except _RecordFailedError:
             is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
-            return self._timed_out() if is_late else self._abort(self._cause())
+            return self._timed_out() if is_late else self._abort(self._transaction_error())
         except TopicsUnavailableError as found:
             return self._abandon(found.topics)
         except _RecordLostError:
@@ -240,7 +240,7 @@ class TransactionalProducer:
             raise _RecordFailedError
 
     def _has_failed(self) -> bool:
-        return bool(self._sending.failures) or (not self._names_failures and self._cause() is not None)
+        return bool(self._sending.failures) or (not self._names_failures and self._transaction_error() is not None)
 
     def _require_available(self) -> None:
         """Raise TopicsUnavailableError if a topic takes no records, or _RecordLostError.
@@ -349,7 +349,7 @@ class TransactionalProducer:
         failed = self._abort(None)  # it may bring a failure to light
         return failed if failed.named or failed.cause is not None else None
 
-    def _cause(self) -> KafkaError | None:
+    def _transaction_error(self) -> KafkaError | None:
         """Return the error of the whole transaction, or None. A second begin is refused, with that error."""
         try:
             self._producer.begin_transaction()

@@ -18,6 +18,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -77,11 +78,26 @@ public final class RocketmqClient {
         }
     }
 
+    /** A broker says that it has started before the name server knows it. */
+    private void create(String topic, int queues) throws Exception {
+        for (int tries = 1; ; tries++) {
+            try {
+                producer.createTopic("TBW102", topic, queues, Map.of());
+                return;
+            } catch (MQClientException notYet) {
+                if (tries == 50) {
+                    throw notYet;
+                }
+                Thread.sleep(200);
+            }
+        }
+    }
+
     private String answer(String[] words) throws Exception {
         String topic = words[1];
         switch (words[0]) {
             case "create":
-                producer.createTopic("TBW102", topic, Integer.parseInt(words[2]), Map.of());
+                create(topic, Integer.parseInt(words[2]));
                 return "0";
             case "send":
                 return "" + send(topic, dues(Integer.parseInt(words[2]), Long.parseLong(words[3]),
