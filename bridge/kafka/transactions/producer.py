@@ -27,6 +27,7 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
    under heavy load.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -58,6 +59,8 @@ _OLD_SHARE = 0.9
 _LOST_SHARE = 2.0
 """Share of its timeout after which a transaction is given up: Kafka has aborted it."""
 
+_NAMES_S = 10.0
+"""Seconds with names after a failure. Else a sender of bad records would have each transaction fail twice."""
 _FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
@@ -122,8 +125,9 @@ class TransactionalProducer:
         """Topics of the current transaction."""
         self._topics_before: frozenset[str] = frozenset()
         """Topics of the transaction before, whose markers may not be written yet."""
-        self._names_failures = replaces_broken
-        """Send with callbacks, which say which records fail: after a failure, until a commit."""
+        self._names_failures = True
+        """True if the transaction is sent with callbacks, which say which records fail."""
+        self._names_until_s = math.inf if replaces_broken else 0.0
         self._loaded: TransactionContents | None = None
         self._load_error: KafkaException | None = None
         self._began_s = 0.0
@@ -136,10 +140,12 @@ class TransactionalProducer:
     def load(self, batch: TransactionContents) -> None:
         """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors.
 
-        It names failed records only after a failure: the transaction is then repeated.
+        It names failed records only after a failure, until `_NAMES_S` after the next commit. A transaction that fails
+        without names is repeated with them.
         """
         self._loaded = batch
         self._load_error = None
+        self._names_failures = time.monotonic() < self._names_until_s
         try:
             with unwrapped():
                 self._begin(batch.records)
@@ -268,7 +274,7 @@ class TransactionalProducer:
 
     def _abandon(self, unavailable: frozenset[str]) -> SendFailure:
         """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
-        self.is_broken = self._names_failures = True
+        self.is_broken, self._names_until_s = True, math.inf
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
@@ -307,13 +313,15 @@ class TransactionalProducer:
             self.is_broken = True
             why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
             raise OutcomeUnknownError(why) from failure
-        self.has_committed, self._had_timeout, self._names_failures = True, False, False
+        self.has_committed, self._had_timeout = True, False
+        if self._names_until_s == math.inf:
+            self._names_until_s = time.monotonic() + _NAMES_S
         return None
 
     def _abort(self, cause: KafkaError | None) -> SendFailure:
         """Abort, or mark the producer as broken so that the next one aborts."""
         is_old = self._is_old()
-        self._names_failures = True
+        self._names_until_s = math.inf
         if cause is None or not cause.fatal():
             try:
                 self._retry(
