@@ -205,6 +205,7 @@ class TransactionalProducer:
                 step()
         except _RecordFailedError:
             is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
+            is_late |= not self._names_failures and self._is_old()
             return self._timed_out() if is_late else self._abort(self._transaction_error())
         except TopicsUnavailableError as found:
             return self._abandon(found.topics)
