@@ -35,8 +35,8 @@ from scripts.common.processes import TIMER_BRIDGE
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
 OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))
-ON_TIME_AFTER_S = 30
-"""What an operator is promised."""
+ON_TIME_AFTER_S = 30 if OUTAGE_S else 12
+"""Seconds. An operator is promised 30; the short form asks only that nothing waits until the broker is back."""
 ON_TIME_MARGIN_MS = 3_000
 """Below the 10 s for which an unavailable target may hold up a transaction."""
 
