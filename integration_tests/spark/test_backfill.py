@@ -97,6 +97,7 @@ def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_fo
     assert (world.cluster.values(world.orders), world.cluster.values(compacted)) == ([b"v"], [b"v"])
 
 
+@pytest.mark.slow
 def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) -> None:
     """What was refused there may have been sent anew by hand: nothing else tells."""
     with world.bridge():
