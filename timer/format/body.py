@@ -12,6 +12,7 @@ The flag PLAIN says that no header matters to a delivery, so that they need not 
 
 import struct
 import zlib
+from functools import lru_cache
 from typing import NamedTuple
 
 from schemas.headers import CONTROL, EXPIRE_MS, KEY, Headers
@@ -129,11 +130,14 @@ def unpack(frame: bytes, position: int) -> Body:
     headers_at = value_at + value_size
     if not key_at <= value_at <= headers_at <= size:
         raise CorruptStoreError(f"body log at {position}", "its fields exceed the frame")
-    target = frame[HEAD_SIZE:id_at]
+    try:
+        target = _target_name(frame[HEAD_SIZE:id_at])
+    except UnicodeDecodeError as error:
+        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from error
     return tuple.__new__(
         Body,
         (
-            _target_names.get(target) or _target_name(target, position),
+            target,
             partition,
             offset,
             timestamp_ms,
@@ -149,20 +153,9 @@ def unpack(frame: bytes, position: int) -> Body:
     )
 
 
-_target_names: dict[bytes, str] = {}
-"""Cache. Bounded, as senders choose the targets."""
-_MOST_TARGETS = 1024
-
-
-def _target_name(target: bytes, position: int) -> str:
-    try:
-        name = str(target, "ascii")
-    except UnicodeDecodeError as error:
-        raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from error
-    if len(_target_names) >= _MOST_TARGETS:
-        _target_names.clear()
-    _target_names[target] = name
-    return name
+@lru_cache(maxsize=1024)
+def _target_name(target: bytes) -> str:
+    return str(target, "ascii")
 
 
 PEEK_SIZE = HEAD_SIZE + 249 + 1024

@@ -275,7 +275,7 @@ class TransactionalProducer:
 
     def _abandon(self, unavailable: frozenset[str]) -> SendFailure:
         """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
-        self.is_broken, self._names_until_s = True, math.inf
+        self.is_broken = True
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
