@@ -376,3 +376,4 @@ class Store:
         moved = self._maintenance.compact_some(self.settled.visit_ms)
         if moved is not None:
             self.release_queue.repoint(*moved)
+            self._log.forget_read_ahead()

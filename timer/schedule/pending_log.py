@@ -7,7 +7,8 @@ from timer.files.segment_log import UnitLog
 from timer.format.unit import NO_ROWS, Rows
 from timer.schedule.release_queue import ReleaseQueue
 
-_FIRST_BLOCK_UNITS = 16
+_READ_UNITS = 256
+_LOOKED_AT_UNITS = 16
 
 
 class PendingLog:
@@ -21,6 +22,8 @@ class PendingLog:
         """No unit below is pending."""
         self._lowest: tuple[Rows, Rows, int] | None = None
         """The lowest pending unit as of the last call, the same as TIMER_ROW, and the offset of its request."""
+        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
+        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
     def rows(self, start: int, end: int) -> Rows:
         """Return the pending rows among units [start, end) of one segment, none if it was deleted."""
@@ -40,12 +43,31 @@ class PendingLog:
         return None if self._lowest is None else self._lowest[2]
 
     def _find_lowest(self) -> tuple[Rows, Rows, int] | None:
-        for start, end in self._units.blocks(self.low_unit, _FIRST_BLOCK_UNITS):
-            units, run = self._units.read_rows(start, end, is_checked=True)  # units below L are never read again
-            for at in np.flatnonzero(self._release_queue.is_pending(units, run))[:1].tolist():
-                self.low_unit = start + at
-                row = run[at : at + 1].copy()
-                (body,) = self._body_reader.read(row)
-                return units[at : at + 1].copy(), row, body.offset  # the offset of a copy is not its origin
-            self.low_unit = end
+        if (row := self._first_pending()) is not None:
+            return row
+        for start, end in self._units.blocks(self.low_unit, _READ_UNITS):
+            self.low_unit = start
+            self._read = self._units.read_rows(start, end, is_checked=True)  # units below L are never read again
+            if (row := self._first_pending()) is not None:
+                return row
         return None
+
+    def _first_pending(self) -> tuple[Rows, Rows, int] | None:
+        """Return the first pending unit of those that were read ahead; drop the ones before it."""
+        count = _LOOKED_AT_UNITS
+        while len(self._read[0]):
+            units, run = self._read
+            found = np.flatnonzero(self._release_queue.is_pending(units[:count], run[:count]))
+            passed = int(found[0]) if len(found) else min(count, len(units))
+            self._read = units[passed:], run[passed:]
+            self.low_unit += passed
+            if len(found):
+                unit, row = units[passed : passed + 1].copy(), run[passed : passed + 1].copy()
+                (body,) = self._body_reader.read(row)
+                return unit, row, body.offset  # the offset of a copy is not its origin
+            count *= 4
+        return None
+
+    def forget_read_ahead(self) -> None:
+        """Read units again, as some have other body positions now."""
+        self._read = NO_ROWS, NO_ROWS
