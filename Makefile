@@ -84,12 +84,12 @@ screenshots: $(READY) ## docs/img: the page and the audit's report, with the fli
 	$(BIN)/python -m scripts.demo.screenshots
 
 .PHONY: bench
-bench: $(READY) ## lateness, drain, steady load, outage, pending timers beside a copy loop and RocketMQ [ARGS=--full]
+bench: $(READY) ## half an hour: the bridge beside RocketMQ, a copy loop and its last release [ARGS=--quick: 3 minutes]
 	$(BIN)/python -m scripts.bench.run $(ARGS)
 
 .PHONY: bench-page
-bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench ARGS=--full`
-	$(BIN)/python -m scripts.bench.report.page
+bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench` [ARGS=--release]
+	$(BIN)/python -m scripts.bench.report.page $(ARGS)
 
 .PHONY: bench-pending
 bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]

@@ -1,15 +1,16 @@
 """`make bench`: lateness, throughput and CPU of the bridge, beside a copy loop (the limit) and RocketMQ, in one run.
 
-    .run/bench/results.json        figures, machine, versions, sizes, and every number of each round
-    .run/bench/round-N/PART/       the logs of bridge and brokers
+    .run/bench/results.json        figures, machine, versions, sizes, and every number of each try
+    .run/bench/PART/               the logs of bridge and brokers
 
-Scenarios are in scripts.bench.scenarios, the parts of a run in scripts.bench.suite. With --repeat K each figure is the
-median of K rounds; faults are summed. A figure that was not measured is null, and `reasons` says why. Exit code 3
-if a message was lost, doubled or early, 1 if a part of ours could not be measured; a missed goal is no error.
+Scenarios are in scripts.bench.scenarios, the parts of a run in scripts.bench.suite. Each figure is the median of the
+tries in which it was measured; faults are summed. `reasons` says why a figure is missing. Exit code 3 if a message was
+lost, doubled or early, 1 if a part of ours could not be measured; a missed goal is no error.
 
-    make bench ARGS="--only core --messages 20000 --spread-seconds 5"      in a minute
-    make bench ARGS=--full                                                 three rounds, and 10 M pending in the first
-    make bench ARGS="--add slices disk"                                    measure these again, into the last results
+    make bench                                            all parts, in half an hour
+    make bench ARGS=--quick                               the main ratios in three minutes
+    make bench ARGS="--only steady --disk"                what a disk under the broker costs
+    make bench ARGS="--add slices"                        measure a part again, into the last results
 """
 
 import argparse
@@ -24,62 +25,67 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from bridge.dev.embedded_kafka import find_java
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError, SettingsError
 from scripts.bench.measurements import Flat, Sizes
-from scripts.bench.report.figures import FIGURES, number_text
+from scripts.bench.report import last_release
+from scripts.bench.report.figures import FAULTS, FIGURES, MedianValue, counted
 from scripts.bench.rocketmq.jars import ROCKETMQ_VERSION
 from scripts.bench.scenarios import TRANSACTION_SIZE
 from scripts.bench.servers import MEMORY, BenchServers
-from scripts.bench.suite import PARTS, PENDING, PENDING_FULL, measure
+from scripts.bench.suite import PARTS, WHOLE, measure
 from scripts.common import command, kafka_io, processes
 
 FOLDER = Path(".run/bench")
 RESULTS = FOLDER / "results.json"
 BUSY_SHARE = 0.15
 """If other processes use more than this share of the machine, the figures are marked."""
-FAULTS = ("early", "lost", "duplicates", "strangers", "cancelled_but_delivered")
+QUICK: dict[str, Any] = {"only": ["quick"], "messages": 30_000, "steady_seconds": 4.0}
 NEED_ROOT = ("rocketmq", "slices")
 """Without root, a run is complete without these parts."""
 
 
-class Round(NamedTuple):
-    """One round. `failed`: errors by part; `parts`: names of the measurements by part."""
-
-    measured: Flat
-    failed: dict[str, str]
-    parts: dict[str, list[str]]
-
-
 def bench(args: argparse.Namespace) -> int:
-    console, last = Console(), _last_run(args) if args.add else None
-    rounds = [Round(one["measured"], one["failed"], one["parts"]) for one in last["rounds"]] if last else []
-    results: dict[str, Any] = {}
+    console = Console()
+    results = _last_run(args) if args.add else _nothing(args)
     with command.fresh(FOLDER):
-        if last:
-            RESULTS.write_text(json.dumps(last, indent=2) + "\n")  # until there are newer ones
-        busy_before = _busy_share()
-        for number in range(1, args.repeat + 1):
-            new = _measured(FOLDER, number, args, console)
-            if last:
-                rounds[number - 1] = _replaced(rounds[number - 1], new, args.only)
-            else:
-                rounds.append(new)
-            results = _results(rounds, args, busy_before)
+        for part in args.only:
             RESULTS.write_text(json.dumps(results, indent=2) + "\n")
-    console.print(_table(results, rounds))
-    for remark in _remarks(rounds, results):
+            _measure(part, args, results, console)
+            _summarise(results)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    console.print(_table(results))
+    for whose, counts in results["counted"].items():
+        console.print(f"{whose}: " + ", ".join(f"{number:,.0f} {name}" for name, number in counts.items()))
+    for remark in _remarks(results):
         console.print(f"[yellow]{remark}[/]", highlight=False)
     console.print(f"Figures and machine: {RESULTS}")
-    if any(results[name] for name in FAULTS):
+    if any(results["counted"].get("the bridge", {}).get(name) for name in FAULTS):
         return command.FAULT_FOUND
-    return 1 if any(name not in NEED_ROOT for r in rounds for name in r.failed) else 0
+    return 1 if any(part not in NEED_ROOT for part in results["failed"]) else 0
+
+
+def _nothing(args: argparse.Namespace) -> dict[str, Any]:
+    """Return results without measurements. A round is a try; `parts`: names of the measurements by part."""
+    return {
+        "machine": {**_machine(), "busy_before": round(_busy_share(), 3)},
+        "versions": _versions(),
+        "settings": {
+            **{name: value for name, value in vars(args).items() if name != "only"},
+            "memory": not args.disk and MEMORY.is_dir(),
+            "transaction_size_of_copy_loop": TRANSACTION_SIZE,
+            "environment": {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")},
+        },
+        "failed": {},
+        "parts": {},
+        "rounds": [{"measured": {}} for _ in range(args.tries)],
+    }
 
 
 def _last_run(args: argparse.Namespace) -> dict[str, Any]:
@@ -91,53 +97,42 @@ def _last_run(args: argparse.Namespace) -> dict[str, Any]:
     if _versions() != last["versions"] or _machine().items() - last["machine"].items():
         raise SettingsError("the last run was on another machine, or of other versions: leave --add out")
     settings = last["settings"]
-    if _text(args.memory) != settings["memory"]:
-        raise SettingsError(f"the servers of the last run wrote to {settings['memory']}: give the same --memory")
-    added = sorted({*args.add, *settings["add"]})
-    for name in vars(args).keys() & settings.keys() - {"memory"}:
+    settings["add"] = sorted({*args.add, *settings["add"]})
+    for name in vars(args).keys() & settings.keys():
         setattr(args, name, settings[name])
-    args.repeat, args.add = len(last["rounds"]), added
     return last
 
 
-def _replaced(old: Round, new: Round, parts: Sequence[str]) -> Round:
-    """Return `old` with `parts` measured again."""
-    again = {name for part in parts for name in old.parts.get(part, ())}
-    kept = {name: value for name, value in old.measured.items() if name not in again}
-    failed = {part: why for part, why in old.failed.items() if part not in parts}
-    return Round(kept | new.measured, failed | new.failed, old.parts | new.parts)
+def _measure(part: str, args: argparse.Namespace, results: dict[str, Any], console: Console) -> None:
+    """Measure a part into `results`, in place of its former measurements."""
+    place = FOLDER / part
+    for one in results["rounds"]:
+        for name in results["parts"].get(part, ()):
+            one["measured"].pop(name, None)
+    results["failed"].pop(part, None)
 
+    def say(step: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')}  {part}  {step}", highlight=False)
 
-def _measured(folder: Path, number: int, args: argparse.Namespace, console: Console) -> Round:
-    """Measure the parts one after another."""
-    result = Round({}, {}, {})
+    say("")
     sizes = Sizes(args.messages, args.spread_seconds, args.body_bytes, args.partitions)
-    pending = (args.pending, PENDING_FULL) if args.full and number == 1 else (args.pending,)
-
-    def say(part: str, step: str) -> None:
-        line = f"{time.strftime('%H:%M:%S')}  round {number} of {args.repeat}  {part}  {step}"
-        console.print(line, highlight=False)
-
-    for part in args.only:
-        place = folder / f"round-{number}" / part
-        say(part, "")
-        machine, own_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
-        found: Flat = {}
-        try:
-            servers = BenchServers(place, sizes, args.steady_seconds, pending, partial(say, part), args.memory)
-            found = measure(part, servers)
-        except BridgeError as wrong:
-            say(part, f"could not be measured: {wrong}")
-            result.failed[part] = str(wrong)
-        now = processes.machine()
-        others_s = now.busy_s - machine.busy_s - (_own_s() - own_s)
-        found[f"{part}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
-        found[f"{part}.took_s"] = time.perf_counter() - begin_s
-        result.measured.update({name: round(value, 4) for name, value in found.items()})
-        result.parts[part] = list(found)
-        for data in list(place.rglob("timer-data")):  # the servers' data is deleted with them
-            shutil.rmtree(data, ignore_errors=True)
-    return result
+    memory = MEMORY if results["settings"]["memory"] else None
+    machine, own_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
+    found: list[Flat] = [{}]
+    try:
+        found = measure(part, BenchServers(place, sizes, args.steady_seconds, args.tries, args.pending, say, memory))
+    except BridgeError as wrong:
+        say(f"could not be measured: {wrong}")
+        results["failed"][part] = str(wrong)
+    now = processes.machine()
+    others_s = now.busy_s - machine.busy_s - (_own_s() - own_s)
+    found[0][f"{part}.others_share"] = max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01)
+    found[0][f"{part}.took_s"] = time.perf_counter() - begin_s
+    for one, measured in zip(results["rounds"], found, strict=False):
+        one["measured"] |= {name: round(value, 4) for name, value in measured.items()}
+    results["parts"][part] = sorted({name for measured in found for name in measured})
+    for data in list(place.rglob("timer-data")):  # the servers' data is deleted with them
+        shutil.rmtree(data, ignore_errors=True)
 
 
 def _own_s() -> float:
@@ -146,53 +141,43 @@ def _own_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def _results(rounds: Sequence[Round], args: argparse.Namespace, busy_before: float) -> dict[str, Any]:
-    values = {figure.key: figure.value(r.measured for r in rounds) for figure in FIGURES}
-    others = [value for r in rounds for name, value in r.measured.items() if name.endswith(".others_share")]
-    return {
-        **values,
-        "reasons": {figure.key: _reason(figure.part, rounds) for figure in FIGURES if values[figure.key] is None},
-        "machine": {**_machine(), "busy_before": round(busy_before, 3), "others_share": round(max(others), 3)},
-        "versions": _versions(),
-        "settings": {
-            **{name: value for name, value in vars(args).items() if name != "only"},
-            "memory": _text(args.memory),
-            "transaction_size_of_copy_loop": TRANSACTION_SIZE,
-            "environment": {name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")},
-        },
-        "rounds": [r._asdict() for r in rounds],
+def _summarise(results: dict[str, Any]) -> None:
+    """Compute the figures from what was measured so far."""
+    rounds = [one["measured"] for one in results["rounds"]]
+    values = {figure.key: figure.value(rounds) for figure in FIGURES}
+    results["figures"] = {key: value for key, value in values.items() if value is not None}
+    results["reasons"] = {
+        figure.key: results["failed"].get(figure.part, f"{figure.part} was left out")
+        for figure in FIGURES
+        if values[figure.key] is None
     }
+    results["counted"] = counted(rounds)
+    others = [value for name, value in rounds[0].items() if name.endswith(".others_share")]
+    results["machine"]["others_share"] = round(max(others), 3)
 
 
-def _text(memory: Path | None) -> str | None:
-    return None if memory is None else str(memory)
-
-
-def _reason(part: str, rounds: Sequence[Round]) -> str:
-    """Return why a figure of this part is missing."""
-    for r in rounds:
-        if part in r.failed:
-            return r.failed[part]
-    return "not in this size of a run" if any(part in r.parts for r in rounds) else f"{part} was left out"
-
-
-def _table(results: Mapping[str, Any], rounds: Sequence[Round]) -> Table:
-    table = Table("figure", title="one round" if len(rounds) == 1 else f"medians of {len(rounds)} rounds")
-    table.add_column("value", justify="right")
-    for heading in ("unit", "expected", *(["rounds"] if len(rounds) > 1 else [])):
-        table.add_column(heading)
+def _table(results: Mapping[str, Any]) -> Table:
+    """Return the figures beside those of the last release; of a quick run the ratios alone."""
+    quick, tries = results["settings"]["quick"], results["settings"]["tries"]
+    last = last_release.read("quick" if quick else "whole")
+    table = Table(Column("figure", no_wrap=True), title=f"medians of {tries} tries, beside release {last.release}")
+    for heading in ("value", "goal", last.release, "change"):
+        table.add_column(heading, no_wrap=True)
+    if not quick:
+        table.add_column("unit")
     for figure in FIGURES:
-        value = results[figure.key]
-        if value is None:
+        value = results["figures"].get(figure.key)
+        if value is None or (quick and not figure.goal):
             continue
-        colour = "" if not figure.goal else "[red]" if figure.is_missed(value) else "[green]"
-        each = ["  ".join(map(number_text, figure.each(r.measured for r in rounds)))] if len(rounds) > 1 else []
-        table.add_row(figure.key, colour + number_text(value), figure.unit, figure.goal, *each)
+        of = MedianValue(*value)
+        colour = "" if not figure.goal else "[red]" if figure.is_missed(of) else "[green]"
+        unit = [] if quick else [figure.unit]
+        table.add_row(figure.key, colour + of.text, figure.goal, *last.columns(figure, of), *unit)
     return table
 
 
-def _remarks(rounds: Sequence[Round], results: Mapping[str, Any]) -> list[str]:
-    found = [f"{name} could not be measured: {why}" for r in rounds for name, why in r.failed.items()]
+def _remarks(results: Mapping[str, Any]) -> list[str]:
+    found = [f"{part} could not be measured: {why}" for part, why in results["failed"].items()]
     before, during = results["machine"]["busy_before"], results["machine"]["others_share"]
     if max(before, during) > BUSY_SHARE:
         found.append(
@@ -232,23 +217,21 @@ def _versions() -> dict[str, str]:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description="Measure the bridge beside a copy loop and RocketMQ.")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART", help=" ".join(PARTS))
-    parser.add_argument("--add", nargs="+", choices=PARTS, default=[], metavar="PART", help="to the last run's figures")
-    parser.add_argument("--full", action="store_true", help="three rounds, and 10 M pending in the first: an hour")
-    parser.add_argument("--repeat", type=_at_least(1), help="rounds; figures are medians; default 1, 3 with --full")
+    parser.add_argument("--quick", action="store_true", help="the main ratios in three minutes")
+    parser.add_argument("--only", nargs="+", choices=PARTS, metavar="PART", help=" ".join(WHOLE))
+    parser.add_argument("--add", nargs="+", choices=WHOLE, default=[], metavar="PART", help="to the last run's figures")
+    parser.add_argument("--tries", type=_at_least(1), default=3, help="of each ratio; default 3")
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
     parser.add_argument("--spread-seconds", type=float, default=30.0, help="due times of `spread`; default 30")
     parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
-    parser.add_argument("--pending", type=_at_least(1_000), default=PENDING, help="timers that stay; default 1000000")
+    parser.add_argument("--pending", type=_at_least(20_000), default=10_000_000, help="timers; default 10000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
-    memory = MEMORY if MEMORY.is_dir() else None
-    parser.add_argument(
-        "--memory", type=Path, default=memory, help=f"folder for what servers write; default {MEMORY}, if it exists"
-    )
+    parser.add_argument("--disk", action="store_true", help=f"servers write to the disk, not to {MEMORY}")
     parser.add_argument("--partitions", type=_at_least(1), default=4, help="of every topic; default 4, as the bridge's")
+    if "--quick" in (sys.argv[1:] if argv is None else argv):
+        parser.set_defaults(**QUICK)
     args = parser.parse_args(argv)
-    args.repeat = args.repeat or (3 if args.full else 1)
-    args.only = args.add or args.only
+    args.only = args.add or args.only or list(WHOLE)
     return args
 
 

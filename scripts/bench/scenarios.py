@@ -1,13 +1,12 @@
 """Scenarios of the bench, one function each. Each returns its numbers by name.
 
-copy      the plain transactional loop: the limit              copy-in -> copy-out
+copy      the plain transactional loop: a reference            copy-in -> copy-out
 spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due
 burst     N timers, due at one instant: drain                  sent and taken in before
-named     as burst, half of them with ids, 10 % of N cancels   sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    a fixed rate, each timer due a little later          in and out at once
-small     transactions as small, without a bridge: the limit   what falls due at that rate between two turns
-outage    N timers, due at one instant, and no bridge          killed 1 s before, started when all are due
+small     transactions as many and as small, without a bridge  as those of a steady load
+idle      nothing to do: CPU
 pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 
 Lateness (`late`) is by the broker's clock, `seen_late` by the consumer's.
@@ -23,8 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from bridge.errors import BridgeError
-from bridge.kafka.consumer import POLL_INTERVAL_S
-from scripts.bench.measurements import CpuCost, Measured
+from scripts.bench.measurements import CpuCost, Measured, flat
 from scripts.bench.small_transactions import small_transactions
 from scripts.bench.topic_fixture import (
     AN_HOUR_MS,
@@ -44,7 +42,6 @@ from scripts.common.kafka_io import (
     OffsetRange,
     Receiver,
     TimerRequest,
-    cancel,
     copy_loop,
     named_timer,
     send_all,
@@ -52,8 +49,6 @@ from scripts.common.kafka_io import (
 )
 from scripts.common.processes import BridgeProcess
 
-CANCEL_EACH = 10
-"""Every 10th timer is cancelled; every second one has an id."""
 TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
 WARM_UP_RATES = (2_000, 30_000)
@@ -61,12 +56,11 @@ WARM_UP_RATES = (2_000, 30_000)
 LIVE_UP_TO_PER_S = 1_000
 """Above this rate a Python consumer would use the CPU that is measured: it reads afterwards."""
 STEADY_DELAY_MS = 2_000
-OUTAGE_S = 3.0
-"""Time from the due time to the start."""
-KILLED_BEFORE_MS = 1_000
+SETTLE_S = 10.0
+"""Time from ready to idle."""
+FEW_PENDING = 10_000
 LOOKED_UP = 1_000
 PAGE = ("--page", "true")
-STATIC = ("--static-membership", "true")
 _INTAKE_S = 900.0
 _START_S = 600.0
 
@@ -109,11 +103,10 @@ def spread_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange], cost
 def burst(
     topics: TopicFixture,
     bridges: Sequence[BridgeProcess],
-    use: str = "burst",
     when_taken_in: Callable[[], None] = lambda: None,
 ) -> Measured:
-    """Measure a burst to a target of its own, by all of the bridges together. No consumer runs meanwhile."""
-    meter, count, target = Meter(*bridges), topics.sizes.messages, topics.target(use)
+    """Measure a burst by all of the bridges together. No consumer runs meanwhile."""
+    meter, count, target = Meter(*bridges), topics.sizes.messages, topics.target("burst")
     due_ms = now_ms() + topics.sizes.head_start_ms
     spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridges[0])
     when_taken_in()
@@ -135,7 +128,6 @@ def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange], cost:
         "drain_per_s": drain_per_s(deliveries),
         "from_due_per_s": (counted.requested - counted.lost) * 1000 / max(last_ms, 1),
         "first_late_ms": first_ms,
-        "last_late_ms": last_ms,
         "account": counted,
         "cost": cost,
     }
@@ -148,37 +140,6 @@ def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
         if time.monotonic() > until_s:
             raise BridgeError(f"{len(bridges)} instances do not share {partitions} partitions evenly")
         time.sleep(0.5)
-
-
-def named(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
-    """Measure a burst with ids and cancels. `account`: of the timers without a cancel.
-
-    Cancelled timers have a target of their own, where nothing may arrive.
-    """
-    meter, count = Meter(bridge), topics.sizes.messages
-    target, elsewhere = topics.target("named"), topics.target("cancelled")
-    due_ms = now_ms() + topics.sizes.head_start_ms
-
-    def request(number: int) -> TimerRequest:
-        if number % 2:
-            return timer(target, due_ms, topics.body(number))
-        where = elsewhere if number % CANCEL_EACH == 0 else target
-        return named_timer(where, due_ms, topics.body(number), b"id-%d" % number)
-
-    spans = topics.send(map(request, range(count)))
-    cancels = [cancel(b"id-%d" % number) for number in range(0, count, CANCEL_EACH)]
-    topics.send_in_time(cancels, due_ms, bridge)
-    topics.await_quiet(target, due_ms, bridge.demand_alive)
-    cost = meter.read()
-    deliveries = topics.receive(target, spans, due_ms, bridge.demand_alive, without=len(cancels))
-    counted = account(spans, deliveries)
-    return {
-        "drain_per_s": drain_per_s(deliveries),
-        "account": counted._replace(requested=count - len(cancels), lost=counted.lost - len(cancels)),
-        "cancelled": len(cancels),
-        "cancelled_but_delivered": sum(topics.admin.ends(elsewhere).values()),
-        "cost": cost,
-    }
 
 
 def intake(topics: TopicFixture, folder: Path) -> Measured:
@@ -237,65 +198,46 @@ def steady_of(
     }
 
 
-def small(topics: TopicFixture, per_s: int, seconds: float) -> Measured:
-    """Measure small transactions, ms since their begin; nothing is read. `cpu_us`: a record, as of `copy`.
+def small(topics: TopicFixture, per_s: int, load: Measured, seconds: float) -> Measured:
+    """Measure transactions as many and as small as those of a steady `load`; nothing is read. `cpu_us`: a record.
 
-    The first half is a warm-up: its producers and its topic are new.
+    Times are since the begin. The first half is a warm-up: its producers and its topic are new.
     """
-    pace_s, sizes = POLL_INTERVAL_S["exactly-once"], topics.sizes
-    values = [topics.body(number) for number in range(int(per_s * pace_s))]
-    target = topics.target(f"small-{per_s}")
+    of = flat(load)
+    records = max(1, round(of["account.requested"] / max(of["cost.transactions"], 1.0)))
     times = small_transactions(
-        topics.servers, target, partitions=sizes.partitions, values=values, pace_s=pace_s, seconds=seconds
+        topics.servers,
+        topics.target(f"small-{per_s}"),
+        partitions=topics.sizes.partitions,
+        values=[topics.body(number) for number in range(records)],
+        pace_s=records / per_s,
+        seconds=seconds,
     )
     half = len(times.committed_ms) // 2
-    records = (len(times.cpu_s) - 1 - half) * len(values)
+    spent_s = times.cpu_s[-1] - times.cpu_s[half]
     return {
-        "records": len(values),
-        "cpu_us": (times.cpu_s[-1] - times.cpu_s[half]) * 1e6 / records,
+        "records": records,
+        "cpu_us": spent_s * 1e6 / (len(times.cpu_s) - 1 - half) / records,
         "acknowledged": lateness(np.array(times.acknowledged_ms[half:]).round().astype(np.int64)),
         "committed": lateness(np.array(times.committed_ms[half:]).round().astype(np.int64)),
     }
 
 
-def outage(topics: TopicFixture, folder: Path, seconds: float) -> Measured:
-    """Measure a bridge that is killed 1 s before its timers are due, and started when all are."""
-    target = topics.target("outage")
+def idle(topics: TopicFixture, folder: Path, seconds: float) -> Measured:
+    """Measure the CPU of a bridge without timers, as a share of a core in percent."""
     with topics.bridge(folder) as bridge:
-        warm_up(topics, bridge, seconds)
-        due_ms = now_ms() + topics.sizes.head_start_ms
-        spans = topics.send_in_time(
-            topics.timers(target, [due_ms] * topics.sizes.messages), due_ms - KILLED_BEFORE_MS, bridge
-        )
-        sleep_until(due_ms - KILLED_BEFORE_MS)
-        bridge.kill()
-        sleep_until(due_ms + int(OUTAGE_S * 1000))
-        begin_ms = now_ms()
-        bridge.start()
-        ready_s = (now_ms() - begin_ms) / 1000
-        topics.await_quiet(target, due_ms, bridge.demand_alive)
-        deliveries = topics.receive(target, spans, now_ms(), bridge.demand_alive)
-    return outage_of(begin_ms, ready_s, deliveries, spans)
+        time.sleep(SETTLE_S)
+        meter, begin_s = Meter(bridge), time.perf_counter()
+        time.sleep(seconds)
+        return {"cpu_percent": 100 * meter.read().cpu_s / (time.perf_counter() - begin_s)}
 
 
-def outage_of(begin_ms: int, ready_s: float, deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> Measured:
-    """Return the numbers of a start. `per_s`: from the start to the last delivery, each timer counted once."""
-    after = [delivery for delivery in deliveries if delivery.appended_ms >= begin_ms]
-    last_ms = max((delivery.appended_ms for delivery in after), default=begin_ms)
-    return {
-        "ready_s": ready_s,
-        "per_s": len({delivery.origin for delivery in after}) * 1000 / max(last_ms - begin_ms, 1),
-        "drain_per_s": drain_per_s(deliveries),
-        "account": account(spans, deliveries),
-    }
-
-
-def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float) -> Measured:
+def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tries: int) -> Sequence[Measured]:
     """Measure what pending timers cost. Half of them have ids; all are due within a roll window, none soon.
 
-    Starts are from the launch to the ready line: after SIGTERM, after SIGKILL, without the data directory. After a
-    SIGKILL the group waits for the dead member's session, unless it has static membership. A look-up is of one timer by
-    its id, with its value, over HTTP.
+    Each try has a burst among FEW_PENDING (`burst_before`) and one among all, the first try also the rest. Starts are
+    from the launch to the ready line: after SIGTERM, after SIGKILL (the group waits for the dead member's session),
+    without the data directory. A look-up is of one timer by its id, with its value, over HTTP.
     """
     rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
     after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
@@ -305,15 +247,20 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float) -> 
         due_ms, body = begin_ms + int(after_ms[number]), topics.body(number)
         return named_timer(target, due_ms, body, b"id-%d" % number) if number % 2 else timer(target, due_ms, body)
 
-    found: dict[str, object] = {"timers": timers}
+    each: list[dict[str, object]] = [{} for _ in range(tries)]
+    found = each[0]
+    found["timers"] = timers
     with topics.bridge(folder, PAGE) as bridge:
         warm_up(topics, bridge, seconds)
-        found["burst_before"] = burst(topics, [bridge])
+        topics.await_intake(topics.send(map(request, range(FEW_PENDING))), GIVE_UP_S, bridge)
+        for one in each:
+            one["burst_before"] = burst(topics, [bridge])
         found["rss_empty_mb"], found["disk_empty_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
         begin_s = time.perf_counter()
-        topics.await_intake(topics.send(map(request, range(timers))), _INTAKE_S, bridge)
-        found["taken_in_per_s"] = timers / (time.perf_counter() - begin_s)
-        found["burst"] = burst(topics, [bridge], "burst-among")
+        topics.await_intake(topics.send(map(request, range(FEW_PENDING, timers))), _INTAKE_S, bridge)
+        found["taken_in_per_s"] = (timers - FEW_PENDING) / (time.perf_counter() - begin_s)
+        for one in each:
+            one["burst"] = burst(topics, [bridge])
         found["rss_mb"], found["disk_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
         found["look_up_p99_ms"] = _look_up_p99_ms(bridge, timers)
         bridge.stop(timeout_s=_START_S)
@@ -323,10 +270,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float) -> 
         bridge.stop(timeout_s=_START_S)
         shutil.rmtree(bridge.data_dir)
         found["ready_after_loss_s"] = _start_s(bridge)
-    with topics.bridge(folder, (*PAGE, *STATIC)) as bridge:  # last, as its stop does not leave the group
-        bridge.kill()
-        found["ready_after_kill_static_s"] = _start_s(bridge)
-    return found
+    return each
 
 
 def _look_up_p99_ms(bridge: BridgeProcess, timers: int) -> float:

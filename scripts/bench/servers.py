@@ -2,8 +2,8 @@
 
 folder/kafka/logs/     the broker's logs, which stay          folder/kafka/data -> a temporary folder in memory
 
-On a virtual disk some writes to a partition took 30 ms, probably if a page of its mapped indexes was new. The part
-`disk` measures what such a disk costs.
+On a virtual disk some writes to a partition took 30 ms, probably if a page of its mapped indexes was new. `--disk`
+shows what such a disk costs.
 """
 
 import shutil
@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka
+from bridge.dev.embedded_kafka import G1, SHORT_PAUSES, EmbeddedKafka
 from scripts.bench.measurements import Sizes
 
 MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
+ZGC, G1_PREFIX = "", "g1."
+"""Garbage collectors, by the prefix of the measurements' names. ZGC has the shorter pauses, so most parts use it."""
+COLLECTORS = {ZGC: SHORT_PAUSES, G1_PREFIX: (*G1, "-XX:+AlwaysPreTouch")}
+"""Kafka's Java options."""
 _HEAP_MB = 1024
 _SMALLER = 0.4
 """Share of the messages in runs that show only ratios."""
@@ -24,12 +28,16 @@ _SMALLER = 0.4
 
 @dataclass(frozen=True)
 class BenchServers:
-    """`pending`: numbers of timers that stay. `memory`: a folder in memory for the servers' data; None: on the disk."""
+    """`tries`: how often ratios are measured, one after another on the same servers. `pending`: timers that stay.
+
+    `memory`: a folder in memory for the servers' data; None: on the disk.
+    """
 
     folder: Path
     sizes: Sizes
     steady_seconds: float
-    pending: tuple[int, ...]
+    tries: int
+    pending: int
     say: Callable[[str], None]
     memory: Path | None = None
 
@@ -37,10 +45,10 @@ class BenchServers:
         return replace(self.sizes, messages=int(self.sizes.messages * _SMALLER))
 
     @contextmanager
-    def kafka(self, folder: Path | None = None) -> Iterator[EmbeddedKafka]:
-        """Run a broker in the part's folder, or in a folder of it."""
-        home = (folder or self.folder) / "kafka"
-        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
+    def kafka(self, collector: str = ZGC) -> Iterator[EmbeddedKafka]:
+        """Run a broker in the part's folder."""
+        home = self.folder / f"{collector}kafka"
+        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*COLLECTORS[collector], f"-Xms{_HEAP_MB}m"))
         with self.in_memory(home / "data"), broker:
             yield broker
 

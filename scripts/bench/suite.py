@@ -1,47 +1,47 @@
 """Parts of the bench. Each has a broker of its own, and can be run alone.
 
-core            spread, burst, named, copy, intake: the first figures
-steady          in and out at once, at each of RATES          at-least-once   spread, burst, steady
-outage          killed with timers pending                    pending         1 M of them (full: 10 M)
-instances       1, 4, 16 partitions by 1 and 2 instances      bodies          0.1, 1, 10 KB
-publishing      compression and linger                        slices          1, 2, 4 instances of a tenth of a core
-disk            steady, the broker's data on a disk           rocketmq        the peer, ticks of 1000 and 100 ms
+core            burst, copy loop, full load, intake by each collector; spread      rocketmq        the peer
+steady          in and out at once, at each of RATES; small transactions           at-least-once   burst, steady
+pending         10 M timers that stay                                              idle            16 partitions
+bodies          0.1, 1, 10 KB                                                      slices          1, 2, 4 instances of
+instances       1 and 4 partitions by 1 and 2 instances                                            a tenth of a core
+quick           core and steady in small
+
+A part returns the measurements of each try. What a ratio compares is measured several times, in turn on the same
+servers; all else in the first try only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
 from scripts.bench import scenarios
 from scripts.bench.cpu_slice import CpuSlice
-from scripts.bench.measurements import Flat, Measured, Sizes, flat
+from scripts.bench.measurements import Flat, Sizes, flat
 from scripts.bench.rocketmq import runner
-from scripts.bench.scenarios import WARM_UP_RATES
-from scripts.bench.servers import BenchServers
+from scripts.bench.servers import COLLECTORS, ZGC, BenchServers
 from scripts.bench.topic_fixture import TopicFixture
 from scripts.common import processes
 from scripts.common.processes import BridgeProcess
 
-RATES = (1_000, 10_000, 20_000, 40_000, 60_000)
-AT_LEAST_ONCE_RATES = (10_000, 40_000, 60_000)
+LIMIT_PER_S = 10_000
+"""Rate of the goal for lateness."""
+GOAL_RATES = (1_000, LIMIT_PER_S)
+"""Rates of the goals for CPU."""
+RATES = (*GOAL_RATES, 20_000, 40_000)
+FULL_PER_S, FULL_S = 80_000, 6.0
+"""More than the bridge moves in and out at once, and for how long."""
+PEER_RATES = (*GOAL_RATES, 20_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
-INSTANCES = ((1, 1), (1, 2), (4, 1), (4, 2), (16, 1), (16, 2))
+IDLE_PARTITIONS, IDLE_S = 16, 30.0
+INSTANCES = ((1, 1), (4, 1), (4, 2))
 """Pairs of partitions and instances."""
 SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 8
 """Instances of a small part of a core: the broker has the rest of two cores."""
 LEAST_PER_PARTITION = 10_000
 """Messages. Fewer would leave in one transaction, whose begin no reader sees."""
 BODIES = (100, 1_000, 10_000)
-PUBLISHING = {
-    "default": (),
-    "lz4": ("--compression", "lz4"),
-    "zstd": ("--compression", "zstd"),
-    "linger-0": ("--linger-ms", "0"),
-}
-PENDING, PENDING_FULL = 1_000_000, 10_000_000
-TICKS_MS = (1000, 100)
-LIMIT_PER_S = 10_000
-"""Rate of the lateness goals: also of small transactions without a bridge, and of brokers that write to a disk."""
+Tries = list[dict[str, object]]
 
 
 def _warm_up(servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess) -> None:
@@ -49,103 +49,126 @@ def _warm_up(servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess)
     scenarios.warm_up(topics, bridge, servers.steady_seconds)
 
 
-def core(servers: BenchServers) -> Measured:
-    found: dict[str, object] = {}
+def core(servers: BenchServers, tries: Tries) -> None:
+    for collector in COLLECTORS:
+        with servers.kafka(collector) as kafka:
+            topics = TopicFixture(kafka, servers.sizes)
+            with topics.bridge(servers.folder / f"{collector}bridge") as bridge:
+                _warm_up(servers, topics, bridge)
+                _most(servers, topics, bridge, tries, collector)
+                if collector == ZGC:
+                    servers.say("spread")
+                    tries[0]["spread"] = scenarios.spread(topics, bridge)
+                for one in tries:
+                    _steady(servers, topics, bridge, one, FULL_PER_S, collector)
+            _intake(servers, topics, tries, collector)
+
+
+def steady(servers: BenchServers, tries: Tries) -> None:
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, servers.sizes)
         with topics.bridge(servers.folder) as bridge:
             _warm_up(servers, topics, bridge)
-            servers.say("spread")
-            found["spread"] = scenarios.spread(topics, bridge)
-            servers.say("burst")
-            found["burst"] = scenarios.burst(topics, [bridge])
-            servers.say("named: half of them with ids, a tenth cancelled")
-            found["named"] = scenarios.named(topics, bridge)
-            found["core.peak_rss_mb"] = bridge.usage().peak_rss_mb
-        servers.say("copy loop: a reference, after the same warm-up")
-        found["copy"] = scenarios.copy(topics)
+            for rate in RATES:
+                for one in tries if rate in GOAL_RATES else tries[:1]:
+                    _steady(servers, topics, bridge, one, rate)
+
+
+def quick(servers: BenchServers, tries: Tries) -> None:
+    with servers.kafka() as kafka:
+        topics = TopicFixture(kafka, servers.sizes)
+        with topics.bridge(servers.folder) as bridge:
+            _warm_up(servers, topics, bridge)
+            _most(servers, topics, bridge, tries)
+            for one in tries:
+                _steady(servers, topics, bridge, one, LIMIT_PER_S)
+            _steady(servers, topics, bridge, tries[0], FULL_PER_S)
+        _intake(servers, topics, tries)
+
+
+def _most(
+    servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess, tries: Tries, collector: str = ZGC
+) -> None:
+    """Measure bursts and, in turn with them, the copy loop."""
+    for one in tries:
+        servers.say("burst, copy loop")
+        one[f"{collector}burst"] = scenarios.burst(topics, [bridge])
+        one[f"{collector}copy"] = scenarios.copy(topics)
+
+
+def _intake(servers: BenchServers, topics: TopicFixture, tries: Tries, collector: str = ZGC) -> None:
+    for number, one in enumerate(tries):
         servers.say("intake: requests that wait for the bridge")
-        found["intake"] = scenarios.intake(topics, servers.folder)
-    return found
+        one[f"{collector}intake"] = scenarios.intake(topics, servers.folder / f"{collector}intake-{number}")
 
 
-def steady(servers: BenchServers, rates: Sequence[int] = RATES) -> Measured:
-    """Measure each rate, and then the limit without a bridge."""
-    with servers.kafka() as kafka:
-        topics = TopicFixture(kafka, servers.sizes)
-        with topics.bridge(servers.folder) as bridge:
-            _warm_up(servers, topics, bridge)
-            found = _steady(servers, topics, bridge, rates)
-        servers.say("small transactions alone: the limit")
-        found["small"] = scenarios.small(topics, LIMIT_PER_S, servers.steady_seconds)
-    return found
+def _steady(
+    servers: BenchServers,
+    topics: TopicFixture,
+    bridge: BridgeProcess,
+    one: dict[str, object],
+    per_s: int,
+    collector: str = ZGC,
+) -> None:
+    """Measure a steady load, and for the goals' rates small transactions like its own."""
+    servers.say(f"{per_s:,} a second")
+    load = scenarios.steady(topics, bridge, per_s, FULL_S if per_s == FULL_PER_S else servers.steady_seconds)
+    one[f"{collector}steady.{per_s}"] = load
+    if per_s in GOAL_RATES:
+        one[f"{collector}small.{per_s}"] = scenarios.small(topics, per_s, load, servers.steady_seconds)
 
 
-def disk(servers: BenchServers) -> Measured:
-    return {"disk": steady(replace(servers, memory=None), (LIMIT_PER_S,))}
-
-
-def at_least_once(servers: BenchServers) -> Measured:
+def at_least_once(servers: BenchServers, tries: Tries) -> None:
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, servers.sizes)
         with topics.bridge(servers.folder, AT_LEAST_ONCE) as bridge:
             _warm_up(servers, topics, bridge)
-            found = {"spread": scenarios.spread(topics, bridge), "burst": scenarios.burst(topics, [bridge])}
-            return {"at-least-once": found | _steady(servers, topics, bridge, AT_LEAST_ONCE_RATES)}
+            for one in tries:
+                servers.say("burst")
+                one["at-least-once.burst"] = scenarios.burst(topics, [bridge])
+            for rate, seconds in ((LIMIT_PER_S, servers.steady_seconds), (FULL_PER_S, FULL_S)):
+                servers.say(f"{rate:,} a second")
+                tries[0][f"at-least-once.steady.{rate}"] = scenarios.steady(topics, bridge, rate, seconds)
 
 
-def _steady(
-    servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess, rates: Sequence[int]
-) -> dict[str, Measured]:
-    found = {}
-    for per_s in rates:
-        servers.say(f"{per_s:,} a second")
-        found[f"steady.{per_s}"] = scenarios.steady(topics, bridge, per_s, servers.steady_seconds)
-    return found
+def idle(servers: BenchServers, tries: Tries) -> None:
+    with servers.kafka() as kafka:
+        topics = TopicFixture(kafka, replace(servers.sizes, partitions=IDLE_PARTITIONS))
+        tries[0]["idle"] = scenarios.idle(topics, servers.folder, IDLE_S)
 
 
-def outage(servers: BenchServers) -> Measured:
+def pending(servers: BenchServers, tries: Tries) -> None:
+    servers.say(f"{servers.pending:,} timers")
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, servers.sizes)
-        return {"outage": scenarios.outage(topics, servers.folder, servers.steady_seconds)}
+        found = scenarios.pending(topics, servers.folder, servers.pending, servers.steady_seconds, len(tries))
+    for one, measured in zip(tries, found, strict=True):
+        one["pending"] = measured
 
 
-def pending(servers: BenchServers) -> Measured:
-    found = {}
-    for timers in servers.pending:
-        servers.say(f"{timers:,} timers")
-        folder = servers.folder / str(timers)
-        with servers.kafka(folder) as kafka:
-            topics = TopicFixture(kafka, servers.sizes)
-            found[f"pending.{timers}"] = scenarios.pending(topics, folder, timers, servers.steady_seconds)
-    return found
-
-
-def instances(servers: BenchServers) -> Measured:
+def instances(servers: BenchServers, tries: Tries) -> None:
     """Measure one and two instances. Each has its own core, if there are enough."""
-    found: dict[str, Measured] = {}
+    warm = False
     with servers.kafka() as kafka:
         for partitions, count in INSTANCES:
             name = f"{partitions}x{count}"
             servers.say(f"{partitions} partitions, {count} instances")
             topics = TopicFixture(kafka, _sizes(servers, partitions), name)
             with ExitStack() as ends:
-                bridges = [topics.bridge(servers.folder / f"{name}-{number}") for number in range(count)]
+                bridges = [
+                    ends.enter_context(topics.bridge(servers.folder / f"{name}-{number}")) for number in range(count)
+                ]
                 for number, bridge in enumerate(bridges):
-                    ends.callback(bridge.stop)
-                    bridge.start() if number < partitions else bridge.start_spare()
                     processes.pin(bridge.pid, number)
-                if not found:
+                if not warm:
                     _warm_up(servers, topics, bridges[0])
-                if count <= partitions:
-                    scenarios.await_even(bridges, partitions)
-                found[f"instances.{name}"] = scenarios.burst(topics, bridges)
-    return found
+                    warm = True
+                scenarios.await_even(bridges, partitions)
+                tries[0][f"instances.{name}"] = scenarios.burst(topics, bridges)
 
 
-def slices(servers: BenchServers) -> Measured:
+def slices(servers: BenchServers, tries: Tries) -> None:
     """Measure one to four instances, so small that neither cores nor broker limit them."""
-    found: dict[str, Measured] = {}
     with servers.kafka() as kafka:
         for count in SLICES:
             servers.say(f"{count} instances of {SLICE_CORES} cores")
@@ -155,7 +178,7 @@ def slices(servers: BenchServers) -> Measured:
                 bridges = [
                     ends.enter_context(topics.bridge(servers.folder / f"{count}-{number}")) for number in range(count)
                 ]
-                if not found:
+                if count == SLICES[0]:
                     _warm_up(servers, topics, bridges[0])
                 scenarios.await_even(bridges, SLICED_PARTITIONS)
 
@@ -163,8 +186,7 @@ def slices(servers: BenchServers) -> Measured:
                     for part, bridge in zip(parts, bridges, strict=True):
                         part.take(bridge.pid)
 
-                found[f"slices.{count}"] = scenarios.burst(topics, bridges, when_taken_in=limit)
-    return found
+                tries[0][f"slices.{count}"] = scenarios.burst(topics, bridges, when_taken_in=limit)
 
 
 def _sizes(servers: BenchServers, partitions: int) -> Sizes:
@@ -172,49 +194,40 @@ def _sizes(servers: BenchServers, partitions: int) -> Sizes:
     return replace(sizes, partitions=partitions, messages=max(sizes.messages, LEAST_PER_PARTITION * partitions))
 
 
-def bodies(servers: BenchServers) -> Measured:
-    smaller = servers.smaller()
-    return _bursts(servers, {f"bodies.{size}": ((), replace(smaller, body_bytes=size)) for size in BODIES})
-
-
-def publishing(servers: BenchServers) -> Measured:
-    return _bursts(servers, {f"publishing.{name}": (way, servers.smaller()) for name, way in PUBLISHING.items()})
-
-
-def _bursts(servers: BenchServers, ways: Mapping[str, tuple[tuple[str, ...], Sizes]]) -> Measured:
-    """Measure a burst of each, with its own bridge and topics."""
-    found: dict[str, Measured] = {}
+def bodies(servers: BenchServers, tries: Tries) -> None:
+    """Measure a burst of each size of body, with its own bridge and topics."""
     with servers.kafka() as kafka:
-        for name, (arguments, sizes) in ways.items():
-            servers.say(name)
-            topics = TopicFixture(kafka, sizes, name)
-            with topics.bridge(servers.folder / name, arguments) as bridge:
-                if not found:
+        for size in BODIES:
+            servers.say(f"{size:,} bytes")
+            topics = TopicFixture(kafka, replace(servers.smaller(), body_bytes=size), f"b{size}")
+            with topics.bridge(servers.folder / str(size)) as bridge:
+                if size == BODIES[0]:
                     _warm_up(servers, topics, bridge)
-                found[name] = scenarios.burst(topics, [bridge])
-    return found
+                tries[0][f"bodies.{size}"] = scenarios.burst(topics, [bridge])
 
 
-def rocketmq(servers: BenchServers) -> Measured:
-    """Measure all with the default tick; with the finer tick only what depends on it."""
-    found: Flat = {}
-    for tick_ms in TICKS_MS:
-        servers.say(f"tick {tick_ms} ms")
-        default = tick_ms == TICKS_MS[0]
-        folder, rates = servers.folder / str(tick_ms), RATES if default else (LIMIT_PER_S,)
-        names = ("spread", "burst", "outage") if default else ("spread", "burst")
+def rocketmq(servers: BenchServers, tries: Tries) -> None:
+    """Measure bursts by each collector, the rest with the one of shorter pauses."""
+    for collector in COLLECTORS:
+        servers.say(f"bursts, {collector or 'and steady loads'}")
+        folder = servers.folder / f"{collector}peer"
+        rates = PEER_RATES if collector == ZGC else ()
         with servers.in_memory(folder / "store"):
-            of = runner.measured(
-                folder, tick_ms, servers.sizes, names, (*WARM_UP_RATES, *rates), servers.steady_seconds
-            )
-        warm_up = tuple(f"steady.{rate}." for rate in WARM_UP_RATES)
-        found |= {f"rocketmq.{tick_ms}.{name}": value for name, value in of.items() if not name.startswith(warm_up)}
-    return found
+            found = runner.measured(folder, collector, servers.sizes, len(tries), rates, servers.steady_seconds)
+        for one, measured in zip(tries, found, strict=True):
+            one |= {f"rocketmq.{collector}{name}": value for name, value in measured.items()}
 
 
-_ALL = (core, steady, at_least_once, outage, pending, instances, bodies, publishing, slices, disk, rocketmq)
-PARTS: dict[str, Callable[[BenchServers], Measured]] = {part.__name__.replace("_", "-"): part for part in _ALL}
+_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, instances, slices)
+PARTS: dict[str, Callable[[BenchServers, Tries], None]] = {
+    **{part.__name__.replace("_", "-"): part for part in _ALL},
+    "quick": quick,
+}
+WHOLE = tuple(name for name in PARTS if name != "quick")
 
 
-def measure(part: str, servers: BenchServers) -> Flat:
-    return flat(PARTS[part](servers))
+def measure(part: str, servers: BenchServers) -> list[Flat]:
+    """Return the measurements of each try."""
+    tries: Tries = [{} for _ in range(servers.tries)]
+    PARTS[part](servers, tries)
+    return [flat(one) for one in tries]

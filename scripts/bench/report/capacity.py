@@ -6,7 +6,7 @@ Each figure shows if it was measured or calculated.
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.results import Results
 from scripts.bench.report.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, runs, size
-from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES
+from scripts.bench.suite import INSTANCES, SLICE_CORES, SLICED_PARTITIONS, SLICES
 from spark_jobs.report.plots import span_text
 
 RATES = (1_000, 10_000, 100_000, 1_000_000)
@@ -102,10 +102,10 @@ def _rebuilds(model: Model) -> list[list[str]]:
 def _instances(results: Results) -> list[tuple[str, str, str, str]]:
     """Return the rows of one and two instances, each on its own core if there are enough."""
     found = []
-    for partitions in ("1", "4", "16"):
+    for partitions in sorted({partitions for partitions, _ in INSTANCES}):
         one, two = (results.median(f"instances.{partitions}x{count}.from_due_per_s") for count in (1, 2))
         if one and two:
-            found.append((partitions, f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"))
+            found.append((str(partitions), f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"))
     return found
 
 

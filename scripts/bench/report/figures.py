@@ -1,6 +1,6 @@
-"""Figures of results.json: each a formula over the measurements of a round, with its goal.
+"""Figures of results.json: each a formula over the measurements of a try, with its goal.
 
-A figure whose part was not run is None. A ratio is computed within a round, so both of its sides saw the same machine.
+A figure whose part was not run is None. A ratio is computed within a try; the figure is the median of the tries.
 """
 
 import operator
@@ -9,11 +9,31 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from scripts.bench.measurements import Flat
+from scripts.bench.servers import COLLECTORS, G1_PREFIX
+from scripts.bench.suite import FULL_PER_S, GOAL_RATES
 
 Formula = Callable[[Flat], float]
-_MOST = "pending.most"
-"""The most pending timers of any round; rounds with fewer do not count."""
-_COMPARE = {"<=": operator.le, ">=": operator.ge, "=": operator.eq}
+_COMPARE = {"<=": operator.le, ">=": operator.ge}
+FAULTS = ("early", "lost", "duplicates", "strangers")
+"""Counts of an account that have to be 0."""
+
+
+class MedianValue(NamedTuple):
+    """A number over the tries in which it was measured."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, each: Sequence[float]) -> "MedianValue":
+        return cls(statistics.median(each), min(each), max(each))
+
+    @property
+    def text(self) -> str:
+        """Return the median, with lowest and highest if they differ."""
+        median, low, high = map(number_text, self)
+        return median if low == high == median else f"{median} ({low}–{high})"
 
 
 class Figure(NamedTuple):
@@ -24,28 +44,24 @@ class Figure(NamedTuple):
     part: str
     of: str | Formula
     goal: str = ""
-    combine: Callable[[Sequence[float]], float] = statistics.median
 
-    def value(self, rounds: Iterable[Flat]) -> float | None:
-        each = self.each(rounds)
-        return rounded(self.combine(each)) if each else None
-
-    def each(self, rounds: Iterable[Flat]) -> list[float]:
-        found, all_ = [], [*rounds]
-        most = max((value for one in all_ for name, value in one.items() if _is_pending_count(name)), default=0.0)
-        for measured in all_:
+    def value(self, rounds: Iterable[Flat]) -> MedianValue | None:
+        found = []
+        for measured in rounds:
             try:
-                found.append(_value(self.of, measured | {_MOST: most}))
+                found.append(_value(self.of, measured))
             except (KeyError, ValueError):  # not measured
                 continue
-        return found
+        return MedianValue(*map(rounded, MedianValue.of(found))) if found else None
 
-    def is_missed(self, value: float | None) -> bool:
-        """Return True if the figure has a goal, was measured, and misses it."""
-        if value is None or not self.goal:
-            return False
-        sign, _, limit = self.goal.rpartition(" ")
-        return not _COMPARE[sign or "="](value, float(limit))
+    def is_missed(self, value: MedianValue) -> bool:
+        """Return True if the figure has a goal and misses it."""
+        sign, _, limit = self.goal.partition(" ")
+        return bool(sign) and not _COMPARE[sign](value.median, float(limit))
+
+    def worsening(self, change: float) -> float:
+        """Return by how much a change of the value is for the worse; 0 without a goal."""
+        return change if self.goal.startswith("<=") else -change if self.goal.startswith(">=") else 0.0
 
 
 def rounded(value: float) -> float:
@@ -60,49 +76,31 @@ def _value(of: str | Formula, measured: Flat) -> float:
     return measured[of] if isinstance(of, str) else of(measured)
 
 
-def _is_pending_count(name: str) -> bool:
-    return name.startswith("pending.") and name.endswith(".timers")
-
-
 def _ratio(over: str | Formula, under: str | Formula) -> Formula:
     return lambda measured: _value(over, measured) / _value(under, measured)
 
 
-def _all(measured: Flat, begin: str, end: str) -> list[float]:
-    return [value for name, value in measured.items() if name.startswith(begin) and name.endswith(end)]
+def best(name: str, begin: str = "") -> Formula:
+    """Return the formula of the highest measurement by any collector. It raises ValueError if there is none."""
+    names = [f"{begin}{collector}{name}" for collector in COLLECTORS]
+    return lambda measured: max(measured[name] for name in names if name in measured)
 
 
-def _best(choose: Callable[[list[float]], float], begin: str, end: str) -> Formula:
-    """Return the formula of the best of several measurements. It raises ValueError if there are none."""
-    return lambda measured: choose(_all(measured, begin, end))
+def counted(rounds: Iterable[Flat]) -> dict[str, dict[str, float]]:
+    """Return the sums of all accounts, by "the bridge" and "RocketMQ", and by the names of an Account's counts."""
+    sums: dict[str, dict[str, float]] = {}
+    for measured in rounds:
+        for name, value in measured.items():
+            scenario, account, count = name.rpartition(".account.")
+            if account:
+                whose = sums.setdefault("RocketMQ" if scenario.startswith("rocketmq.") else "the bridge", {})
+                whose[count] = whose.get(count, 0.0) + value
+    return sums
 
 
-def faults(name: str) -> Formula:
-    """Return the formula of the bridge's faults, summed over all parts."""
-
-    def of(measured: Flat) -> float:
-        ours = {key: value for key, value in measured.items() if not key.startswith("rocketmq.")}
-        values = _all(ours, "", f".account.{name}")
-        if not values:
-            raise ValueError(f"no account of {name}")
-        return sum(values)
-
-    return of
-
-
-def cpu_us(*scenarios: str) -> Formula:
+def _cpu_us(scenario: str) -> Formula:
     """Return the formula of the CPU per message in and out."""
-
-    def of(measured: Flat) -> float:
-        spent_s = sum(measured[f"{scenario}.cost.cpu_s"] for scenario in scenarios)
-        return spent_s * 1e6 / max(sum(measured[f"{scenario}.account.requested"] for scenario in scenarios), 1.0)
-
-    return of
-
-
-def _most_pending(name: str) -> Formula:
-    """Return the formula of a measurement with the most pending timers of the run."""
-    return lambda measured: measured[f"pending.{measured[_MOST]:.0f}.{name}"]
+    return lambda measured: measured[f"{scenario}.cost.cpu_s"] * 1e6 / measured[f"{scenario}.account.requested"]
 
 
 def _linear(measured: Flat) -> float:
@@ -110,80 +108,61 @@ def _linear(measured: Flat) -> float:
     return most / (4 * one)
 
 
-_DRAIN, _COPY = "burst.drain_per_s", "copy.per_s"
-_STEADY = _best(max, "steady.", ".out_per_s")
-_PEER_DRAIN = _best(max, "rocketmq.", ".burst.drain_per_s")
+def _by_collector(key: str, unit: str, part: str, name: str, begin: str = "") -> tuple[Figure, Figure]:
+    return (
+        Figure(f"{key}_per_s", f"msg/s{unit}, ZGC", part, f"{begin}{name}"),
+        Figure(f"{key}_g1_per_s", f"msg/s{unit}, G1", part, f"{begin}{G1_PREFIX}{name}"),
+    )
 
+
+_DRAIN, _COPY, _FULL = "burst.drain_per_s", "copy.per_s", f"steady.{FULL_PER_S}.out_per_s"
 FIGURES = (
-    Figure("lateness_p50_ms", "ms", "core", "spread.late.p50_ms"),
-    Figure("lateness_p99_ms", "ms", "core", "spread.late.p99_ms", "<= 20"),
-    Figure("lateness_max_ms", "ms", "core", "spread.late.max_ms"),
-    Figure("seen_lateness_p99_ms", "ms at the consumer", "core", "spread.seen_late.p99_ms"),
-    Figure("drain_per_s", "msg/s", "core", _DRAIN),
-    Figure("burst_from_due_per_s", "msg/s, from its due time to its last", "core", "burst.from_due_per_s"),
-    Figure("intake_per_s", "msg/s", "core", "intake.per_s"),
-    Figure("copy_loop_per_s", "msg/s", "core", _COPY),
-    Figure("drain_to_copy", "", "core", _ratio(_DRAIN, _COPY), ">= 0.4"),
-    Figure("intake_to_copy", "", "core", _ratio("intake.per_s", _COPY), ">= 0.4"),
-    Figure("cpu_us_per_message", "us, in and out", "core", cpu_us("spread", "burst"), "<= 20"),
-    Figure("copy_cpu_us_per_message", "us, in and out, no timers", "core", "copy.cpu_us"),
-    Figure("named_drain_per_s", "msg/s", "core", "named.drain_per_s"),
-    Figure("named_cpu_us_per_message", "us a delivery, in and out, 50 % ids, 10 % cancelled", "core", cpu_us("named")),
-    Figure("peak_rss_mb", "MB", "core", "core.peak_rss_mb"),
-    Figure("steady_per_s", "msg/s, in and out at once", "steady", _STEADY),
-    Figure("steady_to_copy", "", "steady", _ratio(_STEADY, _COPY), ">= 0.5"),
-    Figure("steady_lateness_p99_ms", "ms at 10,000/s", "steady", "steady.10000.late.p99_ms", "<= 20"),
-    Figure("small_transaction_p99_ms", "ms, acknowledged, no bridge", "steady", "small.acknowledged.p99_ms"),
-    Figure("disk_lateness_p99_ms", "ms at 10,000/s, Kafka's data on the disk", "disk", "disk.steady.10000.late.p99_ms"),
-    Figure(
-        "disk_small_transaction_p99_ms",
-        "ms, acknowledged, no bridge, on the disk",
-        "disk",
-        "disk.small.acknowledged.p99_ms",
+    Figure("drain_to_rocketmq", "", "rocketmq", _ratio(best(_DRAIN), best(_DRAIN, "rocketmq.")), ">= 1.2"),
+    Figure("drain_to_copy", "", "core", _ratio(best(_DRAIN), best(_COPY)), ">= 1.3"),
+    Figure("intake_to_copy", "", "core", _ratio(best("intake.per_s"), best(_COPY)), ">= 0.8"),
+    Figure("steady_to_copy", "in and out at once", "core", _ratio(best(_FULL), best(_COPY)), ">= 0.6"),
+    *(
+        Figure(
+            f"cpu_{rate}_to_small",
+            f"CPU at {rate:,}/s to that of as many transactions as small without a bridge",
+            "steady",
+            _ratio(_cpu_us(f"steady.{rate}"), f"small.{rate}.cpu_us"),
+            "<= 2",
+        )
+        for rate in GOAL_RATES
     ),
-    Figure("steady_cpu_us_per_message", "us at 10,000/s", "steady", cpu_us("steady.10000")),
-    Figure("small_transaction_cpu_us", "us, out alone, 10,000/s, no bridge", "steady", "small.cpu_us"),
     Figure(
-        "at_least_once_lateness_p99_ms",
-        "ms at 10,000/s",
-        "at-least-once",
-        "at-least-once.steady.10000.late.p99_ms",
-        "<= 10",
+        "p99_to_small",
+        "lateness p99 at 10,000/s to that of small transactions alone",
+        "steady",
+        _ratio("steady.10000.late.p99_ms", "small.10000.acknowledged.p99_ms"),
+        "<= 2",
     ),
-    Figure("at_least_once_drain_per_s", "msg/s", "at-least-once", "at-least-once.burst.drain_per_s"),
-    Figure("backlog_per_s", "msg/s, from the start after an outage", "outage", "outage.per_s"),
-    Figure("pending_1m_rss_mb", "MB", "pending", "pending.1000000.rss_mb"),
-    Figure("pending_10m_rss_mb", "MB", "pending", "pending.10000000.rss_mb", "<= 500"),
-    Figure("ready_after_stop_s", "s, with the most pending", "pending", _most_pending("ready_after_stop_s")),
-    Figure("ready_after_kill_s", "s, with the most pending", "pending", _most_pending("ready_after_kill_s"), "<= 10"),
-    Figure(
-        "ready_after_kill_static_s",
-        "s, with static_membership",
-        "pending",
-        _most_pending("ready_after_kill_static_s"),
-        "<= 10",
-    ),
-    Figure("ready_after_loss_s", "s, without the data directory", "pending", _most_pending("ready_after_loss_s")),
-    Figure("linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
+    Figure("idle_cpu_percent", "% of a core, 16 partitions", "idle", "idle.cpu_percent", "<= 1"),
+    Figure("ready_after_kill_s", "s, all pending", "pending", "pending.ready_after_kill_s", "<= 10"),
     Figure(
         "cost_of_pending",
-        "CPU of a burst among them to one alone",
+        "CPU of a burst among all pending to one among 10,000",
         "pending",
-        _ratio(_most_pending("burst.cost.cpu_s"), _most_pending("burst_before.cost.cpu_s")),
+        _ratio("pending.burst.cost.cpu_s", "pending.burst_before.cost.cpu_s"),
         "<= 1.2",
     ),
-    Figure("rocketmq_drain_per_s", "msg/s, its better tick", "rocketmq", _PEER_DRAIN),
-    Figure(
-        "rocketmq_lateness_p99_ms",
-        "ms at the consumer, its better tick",
-        "rocketmq",
-        _best(min, "rocketmq.", ".spread.seen_late.p99_ms"),
+    Figure("pending_rss_mb", "MB, all pending", "pending", "pending.rss_mb", "<= 300"),
+    *_by_collector("drain", "", "core", _DRAIN),
+    *_by_collector("rocketmq_drain", "", "rocketmq", _DRAIN, "rocketmq."),
+    *_by_collector("copy_loop", "", "core", _COPY),
+    *_by_collector("intake", "", "core", "intake.per_s"),
+    *_by_collector("steady", ", in and out at once", "core", _FULL),
+    Figure("at_least_once_drain_per_s", "msg/s, ZGC", "at-least-once", "at-least-once.burst.drain_per_s"),
+    Figure("lateness_p99_ms", "ms", "core", "spread.late.p99_ms"),
+    Figure("steady_lateness_p99_ms", "ms at 10,000/s", "steady", "steady.10000.late.p99_ms"),
+    Figure("small_transaction_p99_ms", "ms, acknowledged, no bridge", "steady", "small.10000.acknowledged.p99_ms"),
+    Figure("at_least_once_p99_ms", "ms at 10,000/s", "at-least-once", "at-least-once.steady.10000.late.p99_ms"),
+    *(
+        Figure(f"cpu_{rate}_us", f"us a message at {rate:,}/s", "steady", _cpu_us(f"steady.{rate}"))
+        for rate in GOAL_RATES
     ),
-    Figure("rocketmq_backlog_per_s", "msg/s, from the start after an outage", "rocketmq", "rocketmq.1000.outage.per_s"),
-    Figure("drain_to_rocketmq", "", "rocketmq", _ratio(_DRAIN, _PEER_DRAIN), ">= 1.2"),
-    Figure("early", "", "core", faults("early"), "0", sum),
-    Figure("lost", "", "core", faults("lost"), "0", sum),
-    Figure("duplicates", "", "core", faults("duplicates"), "0", sum),
-    Figure("strangers", "", "core", faults("strangers"), "0", sum),
-    Figure("cancelled_but_delivered", "", "core", "named.cancelled_but_delivered", "0", sum),
+    Figure("ready_after_stop_s", "s, all pending", "pending", "pending.ready_after_stop_s"),
+    Figure("ready_after_loss_s", "s, without the data directory", "pending", "pending.ready_after_loss_s"),
+    Figure("linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
 )

@@ -8,58 +8,62 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scripts.bench.report import capacity
-from scripts.bench.report.comparisons import comparisons, held
-from scripts.bench.report.figures import FIGURES, number_text
+from bridge.errors import SettingsError
+from scripts.bench.report import capacity, last_release
+from scripts.bench.report.comparisons import PEER, SIDES, comparisons, held
+from scripts.bench.report.figures import FAULTS, FIGURES, number_text
+from scripts.bench.report.last_release import LastRelease
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.plots import WAYS, plots
 from scripts.bench.report.results import Results, load
+from scripts.bench.rocketmq.servers import TICK_MS
 from scripts.bench.run import BUSY_SHARE, RESULTS
-from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, TICKS_MS
+from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS
 from scripts.common import command
 
 PAGE = Path("docs/benchmarks.md")
-COUNTS = ("requested", "lost", "duplicates", "early")
+COUNTS = ("requested", *FAULTS)
 PENDING_ROWS = {
     "memory, MB": "rss_mb",
-    "memory without them, MB": "rss_empty_mb",
+    "memory with 10,000, MB": "rss_empty_mb",
     "disk, MB": "disk_mb",
     "taken in, msg/s": "taken_in_per_s",
     "look-up of one by its id, HTTP, p99 ms": "look_up_p99_ms",
     "start after SIGTERM, s": "ready_after_stop_s",
     "start after SIGKILL, s": "ready_after_kill_s",
-    "the same with static_membership, s": "ready_after_kill_static_s",
     "start without its directory, s": "ready_after_loss_s",
     "drain of a burst among them, msg/s": "burst.drain_per_s",
-    "drain of a burst before, msg/s": "burst_before.drain_per_s",
+    "drain of a burst among 10,000, msg/s": "burst_before.drain_per_s",
 }
 BURST_ROWS = {
     "instances.": "partitions x instances",
     "slices.": f"instances of {SLICE_CORES} cores, {SLICED_PARTITIONS} partitions",
     "bodies.": "body, bytes",
-    "publishing.": "setting",
 }
 
 
-def page(results: Results, pictures: Iterable[str]) -> str:
+def page(results: Results, pictures: Iterable[str], last: LastRelease) -> str:
     return render(
         "benchmarks.md.jinja",
         machine=results.machine,
         versions=results.versions,
-        settings={"add": [], **results.settings},
+        settings=results.settings,
         others=max(results.machine["busy_before"], results.machine["others_share"]),
         busy_share=BUSY_SHARE,
         slice_cores=SLICE_CORES,
+        tick_ms=TICK_MS,
+        release=last.release,
         losses=_losses(results),
         missed=_missed(results),
-        figures=_figures(results),
+        worse=_worse(results, last),
+        figures=_figures(results, last),
         pictures=[*pictures],
         tables={
             "Beside others": _beside(results),
             "Steady load": _steady(results),
             "Pending timers": _pending(results),
-            "Partitions, instances, bodies, publishing": _bursts(results),
-            "Counted, over all scenarios": _counts(results),
+            "Partitions, instances, bodies": _bursts(results),
+            "Counted, over all scenarios and tries": _counts(results),
         },
         not_measured=_table(("figure", "why"), [(f"`{key}`", why) for key, why in results.reasons.items()]),
     )
@@ -67,38 +71,46 @@ def page(results: Results, pictures: Iterable[str]) -> str:
 
 def _losses(results: Results) -> str:
     rows = [
-        (f"{c.what}, {c.mode}", c.beside, _amount(c.ours, c.unit), _amount(c.theirs, c.unit), f"{c.ratio:.2f}")
+        (f"{c.what}, {mode}", *(f"{_number(c.values[side])} {c.unit}" for side in (mode, PEER)), f"{ratio:.2f}")
         for c in comparisons(results)
-        if c.is_lost
+        for mode, ratio in c.losses()
     ]
-    return _table(("", "beside", "ours", "theirs", "ratio"), rows)
+    return _table(("slower than RocketMQ", "ours", "theirs", "ratio"), rows)
 
 
 def _missed(results: Results) -> str:
     rows = [
-        (figure.key, _amount(value, figure.unit), figure.goal)
+        (f"`{figure.key}`", f"{value.text} {figure.unit}", figure.goal)
         for figure in FIGURES
-        if (value := results.figures.get(figure.key)) is not None and figure.is_missed(value)
+        if (value := results.figures.get(figure.key)) and figure.is_missed(value)
     ]
+    ours = results.counted.get("the bridge", {})
+    rows += [(name, number_text(ours[name]), "0") for name in FAULTS if ours.get(name)]
     return _table(("goal missed", "is", "should be"), rows)
 
 
-def _figures(results: Results) -> str:
+def _worse(results: Results, last: LastRelease) -> str:
+    rows = [
+        (f"`{figure.key}`", value.text, *last.columns(figure, value))
+        for figure in FIGURES
+        if (value := results.figures.get(figure.key)) and last.is_worse(figure, value)
+    ]
+    return _table((f"worse than in {last.release}", "is", "was", "change"), rows)
+
+
+def _figures(results: Results, last: LastRelease) -> str:
     rows = []
     for figure in FIGURES:
         value = results.figures.get(figure.key)
         if value is not None:
             verdict = f"{figure.goal} {'**missed**' if figure.is_missed(value) else 'reached'}" if figure.goal else ""
-            rows.append((f"`{figure.key}`", number_text(value), figure.unit, verdict))
-    return table(("figure", "median", "unit", "goal"), rows)
+            rows.append((f"`{figure.key}`", value.text, figure.unit, verdict, *last.columns(figure, value)))
+    return table(("figure", "median", "unit", "goal", last.release, "change"), rows)
 
 
 def _beside(results: Results) -> str:
-    rows = [
-        (c.what, c.mode, c.beside, _amount(c.ours, c.unit), _amount(c.theirs, c.unit), f"{c.ratio:.2f}")
-        for c in comparisons(results)
-    ]
-    return _table(("", "mode", "beside", "ours", "theirs", "ratio, above 1 is better"), rows)
+    rows = [(c.what, *(_number(c.values[side]) for side in SIDES), c.unit) for c in comparisons(results)]
+    return _table(("", *SIDES, "unit"), rows)
 
 
 def _steady(results: Results) -> str:
@@ -113,14 +125,19 @@ def _steady(results: Results) -> str:
             late = [results.text(f"{scenario}.late.{end}") for end in ("p50_ms", "p99_ms", "max_ms")]
             cpu = ["" if is_peer else f"{own_us:.1f}", f"{broker_us if is_peer else own_us + broker_us:.1f}"]
             rows.append((name, f"{int(rate):,}", *rates, "yes" if rate in held(results, begin) else "no", *late, *cpu))
+    for rate in results.places("small.", ".cpu_us"):
+        late = [results.text(f"small.{rate}.acknowledged.{end}") for end in ("p50_ms", "p99_ms", "max_ms")]
+        rows.append(
+            ("small transactions", f"{int(rate):,}", "", "", "", *late, results.text(f"small.{rate}.cpu_us"), "")
+        )
     heading = ("asked/s", "sent/s", "out/s", "held", "p50 ms", "p99 ms", "max ms", "CPU us", "with its broker")
     return _table(("", *heading), rows)
 
 
 def _pending(results: Results) -> str:
-    places = results.places("pending.", ".timers")
-    rows = [(name, *(results.text(f"pending.{place}.{end}") for place in places)) for name, end in PENDING_ROWS.items()]
-    return _table(("", *(f"{int(place):,} timers" for place in places)), rows if places else [])
+    rows = [(name, results.text(f"pending.{end}")) for name, end in PENDING_ROWS.items()]
+    timers = results.median("pending.timers")
+    return _table(("", f"{timers or 0:,.0f} timers"), rows if timers else [])
 
 
 def _bursts(results: Results) -> str:
@@ -136,20 +153,7 @@ def _bursts(results: Results) -> str:
 
 
 def _counts(results: Results) -> str:
-    """Return the table of faults, over all scenarios."""
-    peers = {f"rocketmq.{tick}.": f"RocketMQ, tick {tick} ms" for tick in TICKS_MS}
-    sums: dict[str, dict[str, float]] = {}
-    for name, value in results.measured.items():
-        scenario, _, count = name.rpartition(".account.")
-        if scenario:
-            whose = next((peer for begin, peer in peers.items() if name.startswith(begin)), "the bridge")
-            of = sums.setdefault(whose, dict.fromkeys(COUNTS, 0.0))
-            of[count] = of.get(count, 0.0) + value.median
-    rows = [
-        (whose, *(number_text(sums[whose][count]) for count in COUNTS))
-        for whose in ("the bridge", *peers.values())
-        if whose in sums
-    ]
+    rows = [(whose, *(number_text(of[count]) for count in COUNTS)) for whose, of in results.counted.items()]
     return _table(("", *COUNTS), rows)
 
 
@@ -157,11 +161,11 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return table(heading, rows) if rows else ""
 
 
-def _amount(value: float, unit: str) -> str:
-    return f"{number_text(value)} {unit}"
+def _number(value: float | None) -> str:
+    return "" if value is None else number_text(value)
 
 
-def write(results: Results, target: Path) -> None:
+def write(results: Results, target: Path, last: LastRelease) -> None:
     """Write the page and its plots; plots of earlier runs are removed."""
     folder, pictures = target.with_suffix(""), plots(results)
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,19 +173,25 @@ def write(results: Results, target: Path) -> None:
         old.unlink()
     for name, svg in pictures.items():
         (folder / name).write_text(svg)
-    target.write_text(page(results, pictures))
+    target.write_text(page(results, pictures, last))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_page", description="Write docs from the bench's results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--release", action="store_true", help="also keep the figures as those of the last release")
     args = parser.parse_args(argv)
 
     def job() -> int:
-        results = load(args.results)
-        write(results, args.page)
-        args.page.with_name("capacity.md").write_text(capacity.page(results))
+        results, kept = load(args.results), args.page.with_suffix("") / last_release.PATH.name
+        if not results.settings["quick"]:
+            write(results, args.page, last_release.read("whole", kept))
+            args.page.with_name("capacity.md").write_text(capacity.page(results))
+        elif not args.release:
+            raise SettingsError("the last run was quick: run `make bench` without --quick")
+        if args.release:
+            last_release.write("quick" if results.settings["quick"] else "whole", results, kept)
         return 0
 
     return command.run("bench_page", job)

@@ -17,16 +17,17 @@ from spark_jobs.report.plots import BLUE, GREY, ORANGE, RED, STYLE
 WAYS = {
     "steady.": ("exactly once", BLUE),
     "at-least-once.steady.": ("at least once", ORANGE),
-    "rocketmq.1000.steady.": ("RocketMQ, tick 1000 ms", RED),
-    "rocketmq.100.steady.": ("RocketMQ, tick 100 ms", GREY),
+    "rocketmq.steady.": ("RocketMQ", RED),
 }
 """Name and colour of each series of the steady load."""
 BURSTS = {
-    "copy loop": ("copy.per_s", GREY),
-    "exactly once": ("burst.drain_per_s", BLUE),
-    "at least once": ("at-least-once.burst.drain_per_s", ORANGE),
-    "RocketMQ, tick 1000 ms": ("rocketmq.1000.burst.drain_per_s", RED),
-    "RocketMQ, tick 100 ms": ("rocketmq.100.burst.drain_per_s", RED),
+    "copy loop, ZGC": ("copy.per_s", GREY),
+    "copy loop, G1": ("g1.copy.per_s", GREY),
+    "exactly once, ZGC": ("burst.drain_per_s", BLUE),
+    "exactly once, G1": ("g1.burst.drain_per_s", BLUE),
+    "at least once, ZGC": ("at-least-once.burst.drain_per_s", ORANGE),
+    "RocketMQ, ZGC": ("rocketmq.burst.drain_per_s", RED),
+    "RocketMQ, G1": ("rocketmq.g1.burst.drain_per_s", RED),
 }
 Lines = Mapping[str, Sequence[tuple[float, float]]]
 
@@ -38,7 +39,6 @@ def plots(results: Results) -> dict[str, str]:
             "lateness.svg": _lateness(results),
             "cpu.svg": _cpu(results),
             "drain.svg": _drain(results),
-            "instances.svg": _instances(results),
         }
         return {name: _svg(figure) for name, figure in drawn.items() if figure is not None}
 
@@ -101,28 +101,6 @@ def _drain(results: Results) -> Figure | None:
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    return figure
-
-
-def _instances(results: Results) -> Figure | None:
-    places = [tuple(map(int, place.split("x"))) for place in results.places("instances.", ".drain_per_s")]
-    if not places:
-        return None
-    partitions, counts = (sorted({place[which] for place in places}) for which in (0, 1))
-    figure, axes = _canvas("a burst by partitions and instances, messages/s", 2.6)
-    width, highest = 0.8 / len(counts), 0.0
-    for number, (count, colour) in enumerate(zip(counts, (BLUE, ORANGE), strict=False)):
-        medians = [results.median(f"instances.{of}x{count}.from_due_per_s") or 0.0 for of in partitions]
-        at = [place + width * number for place in range(len(partitions))]
-        drawn = axes.bar(at, medians, width=0.95 * width, color=colour, label=f"{count} instance{'s' * (count > 1)}")
-        axes.bar_label(drawn, [f"{median:,.0f}" for median in medians], fontsize=8)
-        highest = max(highest, *medians)
-    middles = [place + width * (len(counts) - 1) / 2 for place in range(len(partitions))]
-    axes.set_xticks(middles, [f"{of} partitions" for of in partitions])
-    axes.set_ylim(top=1.25 * highest)
-    axes.yaxis.set_visible(False)
-    axes.spines["left"].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 
 

@@ -1,31 +1,26 @@
-"""Reads results.json of the bench: the figures, and of each number the median of the rounds with its spread."""
+"""Reads results.json of the bench: the figures, and of each number the median of the tries with its spread."""
 
 import json
 import re
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from bridge.errors import SettingsError
-from scripts.bench.report.figures import number_text
-
-
-class MedianValue(NamedTuple):
-    """A number over the rounds in which it was measured."""
-
-    median: float
-    low: float
-    high: float
+from scripts.bench.report.figures import MedianValue
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a run. `figures`: by key, None if not measured; `reasons`: why; `measured`: by name."""
+    """Results of a run. `figures`: by key, without those not measured; `reasons`: why; `measured`: by name.
 
-    figures: dict[str, float | None]
+    `counted`: messages and faults, by whose they are.
+    """
+
+    figures: dict[str, MedianValue]
     reasons: dict[str, str]
+    counted: dict[str, dict[str, float]]
     measured: dict[str, MedianValue]
     machine: dict[str, Any]
     versions: dict[str, str]
@@ -37,10 +32,8 @@ class Results:
 
     def text(self, name: str) -> str:
         """Return the median, with lowest and highest if they differ; empty if it was not measured."""
-        if name not in self.measured:
-            return ""
-        median, low, high = map(number_text, self.measured[name])
-        return median if low == high == median else f"{median} ({low}–{high})"
+        value = self.measured.get(name)
+        return "" if value is None else value.text
 
     def us_per_message(self, scenario: str, measurement: str) -> float:
         """Return CPU per message in and out: of `cost.cpu_s`, the bridge, or `broker_cpu_s`. 0 if not measured."""
@@ -67,7 +60,8 @@ def read(results: Mapping[str, Any]) -> Results:
     for one in results["rounds"]:
         for name, value in one["measured"].items():
             values.setdefault(name, []).append(value)
-    measured = {name: MedianValue(statistics.median(each), min(each), max(each)) for name, each in values.items()}
-    about = {name: results[name] for name in ("reasons", "machine", "versions", "settings")}
-    figures = {key: value for key, value in results.items() if key not in {*about, "rounds"}}
-    return Results(figures=figures, measured=measured, **about)
+    return Results(
+        figures={key: MedianValue(*value) for key, value in results["figures"].items()},
+        measured={name: MedianValue.of(each) for name, each in values.items()},
+        **{name: results[name] for name in ("reasons", "counted", "machine", "versions", "settings")},
+    )

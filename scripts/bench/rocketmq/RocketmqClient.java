@@ -210,14 +210,14 @@ public final class RocketmqClient {
         }
     }
 
-    /** How many are stored in the topic when nothing has been added for a while; a broker that is down is waited for. */
+    /** How many are stored in the topic when nothing has been added for a while. */
     private long settle(String topic) throws Exception {
         long last = 0;
         long since = System.currentTimeMillis();
         long giveUp = since + GIVE_UP_MS;
         while (true) {
             long now = System.currentTimeMillis();
-            long found = stored(topic, last);
+            long found = stored(topic);
             if (found != last) {
                 last = found;
                 since = now;
@@ -230,16 +230,12 @@ public final class RocketmqClient {
         }
     }
 
-    private long stored(String topic, long unknown) {
-        try {
-            long sum = 0;
-            for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
-                sum += producer.maxOffset(queue);
-            }
-            return sum;
-        } catch (Exception down) {
-            return unknown;
+    private long stored(String topic) throws Exception {
+        long sum = 0;
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
+            sum += producer.maxOffset(queue);
         }
+        return sum;
     }
 
     /** What a consumer has been handed. */

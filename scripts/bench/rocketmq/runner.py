@@ -8,7 +8,7 @@ import dataclasses
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,17 @@ from bridge.dev.embedded_kafka import find_java
 from bridge.errors import BridgeError
 from scripts.bench.measurements import CpuCost, Flat, Measured, Sizes, flat
 from scripts.bench.rocketmq.jars import ensure_jars
-from scripts.bench.rocketmq.servers import Client, RocketMQ, own_network
+from scripts.bench.rocketmq.servers import COLLECTORS, Client, RocketMQ, own_network
 from scripts.bench.scenarios import (
-    KILLED_BEFORE_MS,
     LIVE_UP_TO_PER_S,
-    OUTAGE_S,
     STEADY_DELAY_MS,
     WARM_UP,
+    WARM_UP_RATES,
     burst_of,
-    outage_of,
     spread_of,
     steady_of,
 )
+from scripts.bench.servers import ZGC
 from scripts.bench.topic_fixture import AN_HOUR_MS, now_ms, sleep_until
 from scripts.common import processes
 from scripts.common.command import run as run_command
@@ -39,11 +38,14 @@ _WARM_UPS = 3
 
 
 def measured(
-    folder: Path, tick_ms: int, sizes: Sizes, scenarios: Sequence[str], rates: Sequence[int], seconds: float
-) -> Flat:
-    """Measure RocketMQ. `scenarios`: of spread, burst and outage. Raises BridgeError, also without its network."""
+    folder: Path, collector: str, sizes: Sizes, tries: int, rates: Sequence[int], seconds: float
+) -> list[Flat]:
+    """Measure RocketMQ: a burst in each try; in the first the rates, and with ZGC a spread.
+
+    Raises BridgeError, also without a network of its own.
+    """
     ensure_jars(find_java())  # here, because that process has no network
-    arguments = json.dumps([tick_ms, dataclasses.asdict(sizes), list(scenarios), list(rates), seconds])
+    arguments = json.dumps([collector, dataclasses.asdict(sizes), tries, list(rates), seconds])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"
     command = [sys.executable, "-m", "scripts.bench.rocketmq.runner", str(folder), arguments]
@@ -55,7 +57,7 @@ def measured(
             raise
     if process.returncode:
         raise BridgeError(log.read_text().strip().rpartition("\n")[2] or f"exit code {process.returncode}")
-    found: Flat = json.loads(printed)
+    found: list[Flat] = json.loads(printed)
     return found
 
 
@@ -69,7 +71,7 @@ class Peer:
         self._samples = rocketmq.folder / "samples"
         self._head_start_ms = sizes.head_start_ms
 
-    def warm_up(self) -> None:
+    def warm_up(self, seconds: float) -> None:
         """Let Java compile, then measure how long it takes to send: all has to be stored before the first is due."""
         self._create("warm-up")
         took_s = 0.0
@@ -81,6 +83,8 @@ class Peer:
         self._create("warm-up-2")
         self._send("warm-up-2", WARM_UP, now_ms() + self._head_start_ms, 5_000)
         self._receive("warm-up-2", WARM_UP)
+        for per_s in WARM_UP_RATES:
+            self.steady(per_s, seconds)
 
     def spread(self) -> Measured:
         self._create("spread")
@@ -92,14 +96,15 @@ class Peer:
         deliveries = self._receive("spread", self._sizes.messages)
         return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s))
 
-    def burst(self) -> Measured:
-        self._create("burst")
+    def burst(self, number: int) -> Measured:
+        topic = f"burst-{number}"
+        self._create(topic)
         before_s, due_ms = self._cpu_s(), now_ms() + self._head_start_ms
-        self._send("burst", self._sizes.messages, due_ms, 0)
-        self._settle("burst", due_ms)
+        self._send(topic, self._sizes.messages, due_ms, 0)
+        self._settle(topic, due_ms)
         cost = self._cost(before_s)
         count = self._sizes.messages
-        return burst_of(self._receive("burst", count), _spans(count), cost)
+        return burst_of(self._receive(topic, count), _spans(count), cost)
 
     def steady(self, per_s: int, seconds: float) -> Measured:
         topic, live = f"steady-{per_s}", per_s <= LIVE_UP_TO_PER_S
@@ -117,28 +122,14 @@ class Peer:
         cost = self._cost(before_s)
         return steady_of(per_s, took_s, sent_ms, deliveries, _spans(count), cost, cost.cpu_s)
 
-    def outage(self) -> Measured:
-        self._create("outage")
-        due_ms = now_ms() + self._head_start_ms + KILLED_BEFORE_MS
-        self._send("outage", self._sizes.messages, due_ms, 0, early_ms=KILLED_BEFORE_MS)
-        sleep_until(due_ms - KILLED_BEFORE_MS)  # the wheel's own threads lag behind the sends
-        self._rocketmq.kill_broker()
-        sleep_until(due_ms + int(OUTAGE_S * 1000))
-        begin_ms = now_ms()
-        self._rocketmq.start_broker()
-        ready_s = (now_ms() - begin_ms) / 1000
-        self._settle("outage", due_ms)
-        deliveries = self._receive("outage", self._sizes.messages)
-        return outage_of(begin_ms, ready_s, deliveries, _spans(self._sizes.messages))
-
     def _create(self, topic: str) -> None:
         self._client.ask("create", topic, self._sizes.partitions)
 
-    def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int, *, early_ms: int = 0) -> None:
-        """Raise BridgeError if the broker did not take all of them `early_ms` before the first is due."""
+    def _send(self, topic: str, count: int, first_due_ms: int, spread_ms: int) -> None:
+        """Raise BridgeError if the broker did not take all of them before the first is due."""
         (failed,) = self._client.ask("send", topic, count, first_due_ms, spread_ms, self._sizes.body_bytes)
         _demand_sent(failed)
-        if now_ms() >= first_due_ms - early_ms:
+        if now_ms() >= first_due_ms:
             raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
 
     def _settle(self, topic: str, due_ms: int) -> None:
@@ -169,17 +160,16 @@ def _demand_sent(failed: int) -> None:
 
 
 def run(folder: Path, arguments: str) -> int:
-    tick_ms, sizes, scenarios, rates, seconds = json.loads(arguments)
+    collector, sizes, tries, rates, seconds = json.loads(arguments)
     own_network()
-    found: dict[str, Measured] = {}
-    with RocketMQ(folder, tick_ms=tick_ms) as rocketmq, Client(rocketmq) as client:
+    with RocketMQ(folder, COLLECTORS[collector]) as rocketmq, Client(rocketmq) as client:
         peer = Peer(rocketmq, client, Sizes(**sizes))
-        ways: dict[str, Callable[[], Measured]] = {"spread": peer.spread, "burst": peer.burst, "outage": peer.outage}
-        peer.warm_up()
-        for per_s in rates:
-            found[f"steady.{per_s}"] = peer.steady(per_s, seconds)
-        found |= {name: ways[name]() for name in scenarios}
-    print(json.dumps(flat(found)))
+        peer.warm_up(seconds)
+        found = [{"burst": peer.burst(number)} for number in range(tries)]
+        found[0] |= {f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in rates}
+        if collector == ZGC:
+            found[0]["spread"] = peer.spread()
+    print(json.dumps([flat(one) for one in found]))
     return 0
 
 

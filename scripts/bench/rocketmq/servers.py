@@ -1,12 +1,11 @@
 """RocketMQ's name server, broker and a client in a network of their own, started and stopped by us.
 
     own_network()                                   this process and what it starts: a loopback of its own, nothing else
-    with RocketMQ(folder, tick_ms=1000) as peer, Client(peer) as client:
+    with RocketMQ(folder, COLLECTORS[ZGC]) as peer, Client(peer) as client:
         client.ask("create orders 4")
-        peer.kill_broker(); peer.start_broker()     its data stay
 
 The broker's HA port binds every address and has no setting for that, hence the network. All else is RocketMQ's
-default, but for what BROKER says; its collector is the one that Kafka has here.
+default, but for what BROKER says.
 """
 
 import ctypes
@@ -15,6 +14,7 @@ import os
 import socket
 import struct
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,12 +22,22 @@ from bridge.dev.child_process import ChildProcess
 from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from scripts.bench.rocketmq.jars import ensure_jars
+from scripts.bench.servers import G1_PREFIX, ZGC
 from scripts.common import processes
 
 NAME_SERVER = "127.0.0.1:9876"
 CLIENT = Path(__file__).with_name("RocketmqClient.java")
 _CLONE_NEWNET = 0x4000_0000
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+TICK_MS = 100
+COLLECTORS = {
+    ZGC: SHORT_PAUSES,
+    G1_PREFIX: (
+        *("-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25"),
+        *("-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:+AlwaysPreTouch"),
+    ),
+}
+"""The broker's Java options; G1's are those of RocketMQ's own script."""
 
 BROKER = """\
 brokerIP1 = 127.0.0.1
@@ -71,24 +81,25 @@ def own_network() -> None:
 class RocketMQ:
     """A name server and a broker on loopback."""
 
-    def __init__(self, folder: Path, *, tick_ms: int) -> None:
+    def __init__(self, folder: Path, collector: Sequence[str]) -> None:
         self.folder = folder.resolve()
         self.java = find_java()
         self.jars = ensure_jars(self.java).resolve()
-        self._tick_ms = tick_ms
+        self._collector = collector
         self._name_server: ChildProcess | None = None
         self._broker: ChildProcess | None = None
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "logback.xml").write_text(LOGBACK)
-        properties = BROKER.format(name_server=NAME_SERVER, tick_ms=self._tick_ms, store=self.folder / "store")
+        properties = BROKER.format(name_server=NAME_SERVER, tick_ms=TICK_MS, store=self.folder / "store")
         (self.folder / "broker.conf").write_text(properties)
         try:
             self._name_server = self._start(
                 "namesrv", ["-Xmx256m"], ["org.apache.rocketmq.namesrv.NamesrvStartup"], b"Name Server boot success"
             )
-            self.start_broker()
+            main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")]
+            self._broker = self._start("broker", [*self._collector, "-Xms1g", "-Xmx2g"], main, b"boot success")
         except BaseException:
             self._end()
             raise
@@ -96,16 +107,6 @@ class RocketMQ:
 
     def __exit__(self, *_: object) -> None:
         self._end()
-
-    def start_broker(self) -> None:
-        """Start the broker, and wait until it serves clients."""
-        main = ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(self.folder / "broker.conf")]
-        self._broker = self._start("broker", [*SHORT_PAUSES, "-Xms1g", "-Xmx2g"], main, b"boot success")
-
-    def kill_broker(self) -> None:
-        """Kill the broker with SIGKILL."""
-        assert self._broker is not None
-        self._broker.kill()
 
     def usage(self) -> processes.Usage:
         """Return the broker's usage."""

@@ -4,23 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from scripts.bench.measurements import CpuCost, Flat, Measured, flat
-from scripts.bench.report.figures import FIGURES
-from scripts.bench.suite import (
-    AT_LEAST_ONCE_RATES,
-    BODIES,
-    INSTANCES,
-    PENDING,
-    PENDING_FULL,
-    PUBLISHING,
-    RATES,
-    SLICES,
-    TICKS_MS,
-)
+from scripts.bench.report.figures import FIGURES, counted
+from scripts.bench.suite import BODIES, FULL_PER_S, GOAL_RATES, INSTANCES, LIMIT_PER_S, PEER_RATES, RATES, SLICES
 from scripts.common.delivery_figures import Account, Lateness
 
 REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
 MEMORY_BYTES, DISK_BYTES, BASE_MB = 40.0, 500.0, 60.0
-BODY_BYTES, COUNT, SECONDS = 256, 100_000, 10
+BODY_BYTES, COUNT, SECONDS, PENDING = 256, 100_000, 10, 10_000_000
 
 
 def cost(requests: float, deliveries: float, transactions: float, body_bytes: int = BODY_BYTES) -> CpuCost:
@@ -34,7 +24,6 @@ def burst(drain_per_s: float, body_bytes: int = BODY_BYTES) -> Measured:
         "drain_per_s": drain_per_s,
         "from_due_per_s": 0.9 * drain_per_s,
         "first_late_ms": 100,
-        "last_late_ms": 1_000,
         "account": Account(COUNT, 0, 0, 0, 0),
         "cost": cost(COUNT, COUNT, COUNT / 3_000, body_bytes),
     }
@@ -55,24 +44,19 @@ def spread(late: Lateness) -> Measured:
     return {"late": late, "seen_late": late, "account": Account(COUNT, 0, 0, 0, 0), "cost": cost(COUNT, COUNT, 5_000)}
 
 
-def outage(ready_s: float, per_s: float, drain_per_s: float) -> Measured:
-    return {"ready_s": ready_s, "per_s": per_s, "drain_per_s": drain_per_s, "account": Account(COUNT, 0, 0, 0, 0)}
-
-
-def pending(timers: int) -> Measured:
+def pending() -> Measured:
     return {
-        "timers": timers,
+        "timers": PENDING,
         "taken_in_per_s": 60_000.0,
         "rss_empty_mb": BASE_MB,
-        "rss_mb": BASE_MB + timers * MEMORY_BYTES / 2**20,
+        "rss_mb": BASE_MB + PENDING * MEMORY_BYTES / 2**20,
         "disk_empty_mb": 160.0,
-        "disk_mb": 160 + timers * DISK_BYTES / 2**20,
+        "disk_mb": 160 + PENDING * DISK_BYTES / 2**20,
         "burst_before": burst(90_000),
         "burst": burst(88_000),
         "look_up_p99_ms": 20.0,
         "ready_after_stop_s": 1.0,
         "ready_after_kill_s": 6.0,
-        "ready_after_kill_static_s": 5.0,
         "ready_after_loss_s": 21.0,
     }
 
@@ -80,26 +64,25 @@ def pending(timers: int) -> Measured:
 def measured(speed: float) -> Flat:
     """Return a round's measurements. `speed`: 1 is normal."""
     found: dict[str, object] = {
-        "copy": {"per_s": 100_000 * speed, "cpu_us": 20.0 / speed},
+        "copy": {"per_s": 80_000 * speed, "cpu_us": 20.0 / speed},
+        "g1.copy": {"per_s": 60_000 * speed, "cpu_us": 20.0 / speed},
         "spread": spread(Lateness(5, 12, 30)),
-        "burst": burst(90_000 * speed),
+        "burst": burst(120_000 * speed),
+        "g1.burst": burst(90_000 * speed),
         "intake": {"per_s": 70_000.0, "requests": COUNT, "cost": cost(COUNT, 0, 100)},
-        "core.peak_rss_mb": 200.0,
-        "at-least-once.spread": spread(Lateness(3, 8, 20)),
         "at-least-once.burst": burst(110_000 * speed),
-        "outage": outage(4.0, 15_000.0, 60_000.0),
-        **{f"steady.{rate}": steady(rate, Lateness(4, 10 + rate // 2_000, 60)) for rate in RATES},
-        **{f"at-least-once.steady.{rate}": steady(rate, Lateness(2, 7, 30)) for rate in AT_LEAST_ONCE_RATES},
+        **{f"steady.{rate}": steady(rate, Lateness(4, 10 + rate // 2_000, 60)) for rate in (*RATES, FULL_PER_S)},
+        **{f"small.{rate}": {"cpu_us": 30.0, "acknowledged": Lateness(5, 10, 20)} for rate in GOAL_RATES},
+        **{f"at-least-once.steady.{rate}": steady(rate, Lateness(2, 7, 30)) for rate in (LIMIT_PER_S, FULL_PER_S)},
         **{f"bodies.{size}": burst(90_000, size) for size in BODIES},
-        **{f"publishing.{name}": burst(90_000) for name in PUBLISHING},
         **{f"instances.{p}x{count}": burst(30_000.0 * min(p, count)) for p, count in INSTANCES},
         **{f"slices.{count}": burst(15_000.0 * count) for count in SLICES},
-        **{f"pending.{timers}": pending(timers) for timers in (PENDING, PENDING_FULL)},
-        **{f"rocketmq.{tick}.spread": spread(Lateness(tick // 2, tick + 50, tick + 90)) for tick in TICKS_MS},
-        **{f"rocketmq.{tick}.burst": burst(100_000 * speed) for tick in TICKS_MS},
-        **{f"rocketmq.1000.steady.{rate}": steady(rate, Lateness(600, 1_100, 1_200)) for rate in RATES},
-        "rocketmq.100.steady.10000": steady(10_000, Lateness(60, 130, 150)),
-        "rocketmq.1000.outage": outage(9.0, 10_000.0, 12_000.0),
+        "idle.cpu_percent": 0.8,
+        "pending": pending(),
+        "rocketmq.burst": burst(100_000 * speed),
+        "rocketmq.g1.burst": burst(110_000 * speed),
+        "rocketmq.spread": spread(Lateness(50, 150, 190)),
+        **{f"rocketmq.steady.{rate}": steady(rate, Lateness(60, 130, 150)) for rate in PEER_RATES},
     }
     return flat(found)
 
@@ -112,8 +95,9 @@ def made_up(speeds: Sequence[float] = (0.9, 1.0, 1.1), without: str = "") -> dic
     ]
     values = {figure.key: figure.value(rounds) for figure in FIGURES}
     return {
-        **values,
+        "figures": {key: value for key, value in values.items() if value is not None},
         "reasons": {key: "it was left out" for key, value in values.items() if value is None},
+        "counted": counted(rounds),
         "machine": {
             "cpu": "Abacus",
             "cores": 2,
@@ -122,14 +106,15 @@ def made_up(speeds: Sequence[float] = (0.9, 1.0, 1.1), without: str = "") -> dic
             "busy_before": 0.0,
             "others_share": 0.02,
         },
-        "versions": {"kafka": "4.3.0", "rocketmq": "5.5.0", "python": "3.11"},
+        "versions": {"kafka": "4.3.0", "rocketmq": "5.5.0", "kafka-timer-bridge": "7.0.0"},
         "settings": {
             "messages": COUNT,
             "body_bytes": BODY_BYTES,
             "partitions": 4,
-            "repeat": len(speeds),
-            "memory": None,
+            "tries": len(speeds),
+            "memory": False,
+            "quick": False,
             "add": [],
         },
-        "rounds": [{"measured": one, "failed": {}, "parts": {}} for one in rounds],
+        "rounds": [{"measured": one} for one in rounds],
     }
