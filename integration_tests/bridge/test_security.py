@@ -443,6 +443,7 @@ def test_the_acls_of_two_timer_topics_decide_who_may_send_where(secured: Secured
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.slow
 def test_the_audit_is_let_in_by_the_same_settings_and_tells_no_secret(
     secured: Secured, names: Names, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from integration_tests.support.instances import Field
 from integration_tests.support.starting_broker import StartingBroker
 from scripts.chaos.proxy import Proxies
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def kafka_behind(behind: StartingBroker, make_kafka: Callable[[dict[str, str]], 
     return kafka
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", pytest.param("at-least-once", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_bridge_whose_clients_have_lost_all_brokers_goes_on_with_new_ones(
     behind: StartingBroker, kafka_behind: EmbeddedKafka, tmp_path: Path, delivery: str
 ) -> None:

@@ -262,7 +262,8 @@ def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Plac
     assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
 
 
-@pytest.mark.parametrize(("size", "count"), [(20_000_000, 20), pytest.param(3_000_000, 300, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "count"), [(20_000_000, 20), (3_000_000, 300)])
 def test_many_bombs_take_little_memory_if_they_are_allowed(place: Place, size: int, count: int) -> None:
     def bombs() -> None:
         assert place.bomb(size, count) == []

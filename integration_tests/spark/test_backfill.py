@@ -80,6 +80,7 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
+@pytest.mark.slow
 def test_what_a_real_topic_may_have_forgotten_is_sent_only_when_that_is_asked_for(world: World) -> None:
     """One lost its records, one is compacted too."""
     compacted = world.cluster.topic("c", 1, cleanup_policy="compact,delete")

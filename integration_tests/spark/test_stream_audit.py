@@ -224,6 +224,7 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     assert "1 early, 10 missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_watermark_makes_missing_what_was_pending_though_nobody_sends(stage: Stage, spark: SparkSession) -> None:
     """By the limit that is given; then it is delivered after all. State that is no more needed is gone."""
     missing, waits = request(0), request(1, due_ms=AS_OF_MS + 1)

@@ -104,6 +104,7 @@ def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     assert runs.run(DAY_MS) == ({0: "delivered", 80: "delivered"}, ())
 
 
+@pytest.mark.slow
 def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
