@@ -82,6 +82,8 @@ class Polled:
     """True if the group has accepted us. A member without partitions is a spare."""
     undecodable: dict[Shard, int] = field(default_factory=dict)
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
+    has_read: bool = True
+    """False if no record was asked for, so that one may be there."""
 
 
 class Clock(Protocol):

@@ -232,7 +232,13 @@ class BridgeRunner:
             )
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
-                source=ConfluentSource(announced, list(journals), retrier, POLL_INTERVAL_S[settings.delivery]),
+                source=ConfluentSource(
+                    announced,
+                    list(journals),
+                    retrier,
+                    pace_s=POLL_INTERVAL_S[settings.delivery],
+                    read_interval_s=settings.read_interval / 1000,
+                ),
                 history=history,
                 sink=sink,
                 disk_for=self._folder.disk_for,

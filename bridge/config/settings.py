@@ -115,6 +115,12 @@ class Settings(BaseModel):
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
+    read_interval: Duration = Field(
+        25,
+        description="How long requests wait to be read together while timers leave; one that is due sooner is late.",
+        ge=0,
+        le=1000,
+    )
     compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
     linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
     prepare_from: int = Field(

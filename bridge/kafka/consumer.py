@@ -6,6 +6,7 @@ group revokes p0   ->  incremental_unassign([p0])        its fetched records are
 """
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -53,8 +54,13 @@ def record_of(message: Message) -> Record:
     return tuple.__new__(Record, fields)  # as Record(...), but that is a Python function
 
 
+def _sleep(seconds: float) -> None:
+    if seconds > 0:
+        time.sleep(seconds)
+
+
 class PollPacer:
-    """Paces the turns, so that records that arrive or fall due meanwhile share a batch and a transaction.
+    """Paces turns and reads, so that what arrives or falls due meanwhile shares a batch and a transaction.
 
     requests   . .. . .  ... .  .     a turn for each: 2 ms of CPU with four partitions, for any number of records
     paced      |--------|--------|    first request after a pause: at once; timers leave at most one interval late
@@ -64,19 +70,37 @@ class PollPacer:
         self._least_s = least_s
         self._next_s = 0.0
 
+    def left_s(self) -> float:
+        """Return how much of the interval since the last `restart` is left."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def restart(self) -> None:
+        self._next_s = time.monotonic() + self._least_s
+
     def wait(self) -> None:
         """Wait until the interval since the last return has passed."""
-        if (left_s := self._next_s - time.monotonic()) > 0:
-            time.sleep(left_s)
-        self._next_s = time.monotonic() + self._least_s
+        _sleep(self.left_s())
+        self.restart()
 
 
 class ConfluentSource:
-    """Implements bridge.ports.Source. pace_s: shortest time between the ends of two polls."""
+    """Implements bridge.ports.Source."""
 
-    def __init__(self, connection: Connection, topics: list[str], retrier: Retrier, pace_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        topics: list[str],
+        retrier: Retrier,
+        pace_s: float = 0.0,
+        read_interval_s: float = 0.0,
+    ) -> None:
+        """pace_s: shortest time between the ends of two polls. read_interval_s: between two that read records.
+
+        A poll with a shorter timeout than is left of the read interval returns no records.
+        """
         self._retrier = retrier
         self._pace = PollPacer(pace_s)
+        self._read_pace = PollPacer(read_interval_s)
         self._ownership = Ownership()
         self._owned: set[Shard] = set()
         self._membership_guard = MembershipGuard()
@@ -90,11 +114,19 @@ class ConfluentSource:
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
-        first = self._first(timeout_ms / 1000)
+        timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
+        _sleep(min(timeout_s, unread_s))
+        if timeout_s < unread_s:
+            self._pace.wait()
+            # No callback was served since the last poll, so what it knew of the group is still what we know.
+            return replace(self._last, records={}, undecodable=self._undecodable.copy(), has_read=False)
+        first = self._first(timeout_s - unread_s)
         self._pace.wait()
         messages = [] if first is None else [first]
         if max_records > len(messages):
             messages += self._consumer.consume(max_records - len(messages), 0)
+        if len(messages) < max_records:  # else more are there
+            self._read_pace.restart()
         return self._polled(self._sorted(messages))
 
     def serve_rebalance(self) -> Polled:
@@ -148,7 +180,10 @@ class ConfluentSource:
         group_metadata = self._consumer.consumer_group_metadata()
         now = membership(group_metadata)
         self._membership_guard.require_membership(now, self._owned)
-        return Polled(self._take_ownership(), records, group_metadata, now.is_known, self._undecodable.copy())
+        self._last = Polled(Ownership(), {}, group_metadata, now.is_known)
+        return replace(
+            self._last, ownership=self._take_ownership(), records=records, undecodable=self._undecodable.copy()
+        )
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""

@@ -44,15 +44,19 @@ class Admission:
         """Partitions whose next record cannot be decoded and is not skipped: its offset."""
         self._warnings = LogThrottle(log)
 
-    def take_in(self, records: dict[Shard, list[Record]], now_ms: int) -> list[OwnedPartition]:
+    def take_in(
+        self, records: dict[Shard, list[Record]], now_ms: int, *, has_read: bool = True
+    ) -> list[OwnedPartition]:
         """Take in `records` and the backlogs, as far as they may. Return partitions that wait for an outcome.
 
         Those have a request for a timer of a transaction in flight: call `take_in_waiting` when its outcome is known.
+        has_read: False if the poll asked for no records.
         """
         waiting: list[OwnedPartition] = []
 
         def take_in(owned: OwnedPartition) -> None:
-            if self._take_in_one(owned, records.get(owned.shard, []), now_ms) is IntakeStop.UNDECIDED:
+            stop = self._take_in_one(owned, records.get(owned.shard, []), now_ms, has_read=has_read)
+            if stop is IntakeStop.UNDECIDED:
                 waiting.append(owned)
 
         self._partitions.each(take_in)
@@ -67,7 +71,9 @@ class Admission:
 
         self._partitions.each(take_in)
 
-    def _take_in_one(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> IntakeStop | None:
+    def _take_in_one(
+        self, owned: OwnedPartition, records: list[Record], now_ms: int, *, has_read: bool = True
+    ) -> IntakeStop | None:
         if not owned.is_claimed:
             return None
         waited = bool(owned.backlog)
@@ -89,7 +95,7 @@ class Admission:
                 elif owned.backlog:
                     self._wait_for_rate(owned, now_ms)
                 else:
-                    self._go_on(owned, now_ms, waited=waited, was_empty=not records)
+                    self._go_on(owned, now_ms, waited=waited, was_empty=has_read and not records)
         return stop
 
     def _pause(self, owned: OwnedPartition, why: str, detail: str) -> None:
@@ -98,7 +104,7 @@ class Admission:
         self._metrics.intake_paused(owned.shard, why)
 
     def _go_on(self, owned: OwnedPartition, now_ms: int, *, waited: bool, was_empty: bool) -> None:
-        """Everything is taken in: read more. waited: there was a backlog. was_empty: nothing was polled."""
+        """Everything is taken in: read more. waited: there was a backlog. was_empty: Kafka brought nothing."""
         if waited:
             self._source.resume(owned.shard)
             self._metrics.intake_resumed(owned.shard)

@@ -200,7 +200,7 @@ class Bridge:
         self._admission.skip(undecodable, records, now_ms)
         if records:
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
-        waiting = self._admission.take_in(records, now_ms)
+        waiting = self._admission.take_in(records, now_ms, has_read=polled.has_read)
         if waiting:
             self._pipeline.drain()
             group_metadata = self._retry_aborted(group_metadata)
