@@ -52,7 +52,7 @@ NEED_ROOT = ("rocketmq", "slices")
 
 
 def bench(args: argparse.Namespace) -> int:
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 110)
     results = _last_run(args) if args.add else _nothing(args)
     with command.fresh(FOLDER):
         for part in args.only:
@@ -163,16 +163,13 @@ def _table(results: Mapping[str, Any]) -> Table:
     table = Table(Column("figure", no_wrap=True), title=f"medians of {tries} tries, beside release {last.release}")
     for heading in ("value", "goal", last.release, "change"):
         table.add_column(heading, no_wrap=True)
-    if not quick:
-        table.add_column("unit")
     for figure in FIGURES:
         value = results["figures"].get(figure.key)
         if value is None or (quick and not figure.goal):
             continue
         of = MedianValue(*value)
         colour = "" if not figure.goal else "[red]" if figure.is_missed(of) else "[green]"
-        unit = [] if quick else [figure.unit]
-        table.add_row(figure.key, colour + of.text, figure.goal, *last.columns(figure, of), *unit)
+        table.add_row(figure.key, colour + of.text, figure.goal, *last.columns(figure, of))
     return table
 
 

@@ -3,9 +3,8 @@
 core            burst, copy loop, full load, intake by each collector; spread      rocketmq        the peer
 steady          in and out at once, at each of RATES; small transactions           at-least-once   burst, steady
 pending         10 M timers that stay                                              idle            16 partitions
-bodies          0.1, 1, 10 KB                                                      slices          1, 2, 4 instances of
-instances       1 and 4 partitions by 1 and 2 instances                                            a tenth of a core
-quick           core and steady in small
+bodies          0.1, 1, 10 KB; one partition                                       slices          1 and 4 instances of
+quick           core and steady in small                                                           a tenth of a core
 
 A part returns the measurements of each try. What a ratio compares is measured several times, in turn on the same
 servers; all else in the first try only.
@@ -21,7 +20,6 @@ from scripts.bench.measurements import Flat, Sizes, flat
 from scripts.bench.rocketmq import runner
 from scripts.bench.servers import COLLECTORS, ZGC, BenchServers
 from scripts.bench.topic_fixture import TopicFixture
-from scripts.common import processes
 from scripts.common.processes import BridgeProcess
 
 LIMIT_PER_S = 10_000
@@ -34,19 +32,19 @@ FULL_PER_S, FULL_S = 80_000, 6.0
 PEER_RATES = (*GOAL_RATES, 20_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
 IDLE_PARTITIONS, IDLE_S = 16, 30.0
-INSTANCES = ((1, 1), (4, 1), (4, 2))
-"""Pairs of partitions and instances."""
-SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 2, 4), 0.1, 8
+SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 4), 0.1, 8
 """Instances of a small part of a core: the broker has the rest of two cores."""
 LEAST_PER_PARTITION = 10_000
 """Messages. Fewer would leave in one transaction, whose begin no reader sees."""
+SHORT_S = 2.0
+"""Warm-up of parts without a goal for lateness."""
 BODIES = (100, 1_000, 10_000)
 Tries = list[dict[str, object]]
 
 
-def _warm_up(servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess) -> None:
+def _warm_up(servers: BenchServers, topics: TopicFixture, bridge: BridgeProcess, seconds: float = 0.0) -> None:
     servers.say("warm up")
-    scenarios.warm_up(topics, bridge, servers.steady_seconds)
+    scenarios.warm_up(topics, bridge, seconds or servers.steady_seconds)
 
 
 def core(servers: BenchServers, tries: Tries) -> None:
@@ -77,7 +75,7 @@ def steady(servers: BenchServers, tries: Tries) -> None:
 def quick(servers: BenchServers, tries: Tries) -> None:
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, servers.sizes)
-        with topics.bridge(servers.folder) as bridge:
+        with topics.bridge(servers.folder / "bridge") as bridge:
             _warm_up(servers, topics, bridge)
             _most(servers, topics, bridge, tries)
             for one in tries:
@@ -97,9 +95,9 @@ def _most(
 
 
 def _intake(servers: BenchServers, topics: TopicFixture, tries: Tries, collector: str = ZGC) -> None:
-    for number, one in enumerate(tries):
+    for one in tries:
         servers.say("intake: requests that wait for the bridge")
-        one[f"{collector}intake"] = scenarios.intake(topics, servers.folder / f"{collector}intake-{number}")
+        one[f"{collector}intake"] = scenarios.intake(topics, servers.folder / f"{collector}bridge")
 
 
 def _steady(
@@ -123,9 +121,8 @@ def at_least_once(servers: BenchServers, tries: Tries) -> None:
         topics = TopicFixture(kafka, servers.sizes)
         with topics.bridge(servers.folder, AT_LEAST_ONCE) as bridge:
             _warm_up(servers, topics, bridge)
-            for one in tries:
-                servers.say("burst")
-                one["at-least-once.burst"] = scenarios.burst(topics, [bridge])
+            servers.say("burst")
+            tries[0]["at-least-once.burst"] = scenarios.burst(topics, [bridge])
             for rate, seconds in ((LIMIT_PER_S, servers.steady_seconds), (FULL_PER_S, FULL_S)):
                 servers.say(f"{rate:,} a second")
                 tries[0][f"at-least-once.steady.{rate}"] = scenarios.steady(topics, bridge, rate, seconds)
@@ -141,34 +138,13 @@ def pending(servers: BenchServers, tries: Tries) -> None:
     servers.say(f"{servers.pending:,} timers")
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, servers.sizes)
-        found = scenarios.pending(topics, servers.folder, servers.pending, servers.steady_seconds, len(tries))
+        found = scenarios.pending(topics, servers.folder, servers.pending, SHORT_S, len(tries))
     for one, measured in zip(tries, found, strict=True):
         one["pending"] = measured
 
 
-def instances(servers: BenchServers, tries: Tries) -> None:
-    """Measure one and two instances. Each has its own core, if there are enough."""
-    warm = False
-    with servers.kafka() as kafka:
-        for partitions, count in INSTANCES:
-            name = f"{partitions}x{count}"
-            servers.say(f"{partitions} partitions, {count} instances")
-            topics = TopicFixture(kafka, _sizes(servers, partitions), name)
-            with ExitStack() as ends:
-                bridges = [
-                    ends.enter_context(topics.bridge(servers.folder / f"{name}-{number}")) for number in range(count)
-                ]
-                for number, bridge in enumerate(bridges):
-                    processes.pin(bridge.pid, number)
-                if not warm:
-                    _warm_up(servers, topics, bridges[0])
-                    warm = True
-                scenarios.await_even(bridges, partitions)
-                tries[0][f"instances.{name}"] = scenarios.burst(topics, bridges)
-
-
 def slices(servers: BenchServers, tries: Tries) -> None:
-    """Measure one to four instances, so small that neither cores nor broker limit them."""
+    """Measure one and four instances, so small that neither cores nor broker limit them."""
     with servers.kafka() as kafka:
         for count in SLICES:
             servers.say(f"{count} instances of {SLICE_CORES} cores")
@@ -179,7 +155,7 @@ def slices(servers: BenchServers, tries: Tries) -> None:
                     ends.enter_context(topics.bridge(servers.folder / f"{count}-{number}")) for number in range(count)
                 ]
                 if count == SLICES[0]:
-                    _warm_up(servers, topics, bridges[0])
+                    _warm_up(servers, topics, bridges[0], SHORT_S)
                 scenarios.await_even(bridges, SLICED_PARTITIONS)
 
                 def limit(parts: Sequence[CpuSlice] = parts, bridges: Sequence[BridgeProcess] = bridges) -> None:
@@ -195,15 +171,17 @@ def _sizes(servers: BenchServers, partitions: int) -> Sizes:
 
 
 def bodies(servers: BenchServers, tries: Tries) -> None:
-    """Measure a burst of each size of body, with its own bridge and topics."""
+    """Measure a burst of each size of body, and one of a single partition, each with its own bridge and topics."""
+    sizes = {f"bodies.{size}": replace(servers.smaller(), body_bytes=size) for size in BODIES}
+    sizes["partitions.1"] = _sizes(servers, 1)
     with servers.kafka() as kafka:
-        for size in BODIES:
-            servers.say(f"{size:,} bytes")
-            topics = TopicFixture(kafka, replace(servers.smaller(), body_bytes=size), f"b{size}")
-            with topics.bridge(servers.folder / str(size)) as bridge:
-                if size == BODIES[0]:
-                    _warm_up(servers, topics, bridge)
-                tries[0][f"bodies.{size}"] = scenarios.burst(topics, [bridge])
+        for name, each in sizes.items():
+            servers.say(name)
+            topics = TopicFixture(kafka, each, name)
+            with topics.bridge(servers.folder / name) as bridge:
+                if name == next(iter(sizes)):
+                    _warm_up(servers, topics, bridge, SHORT_S)
+                tries[0][name] = scenarios.burst(topics, [bridge])
 
 
 def rocketmq(servers: BenchServers, tries: Tries) -> None:
@@ -218,7 +196,7 @@ def rocketmq(servers: BenchServers, tries: Tries) -> None:
             one |= {f"rocketmq.{collector}{name}": value for name, value in measured.items()}
 
 
-_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, instances, slices)
+_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices)
 PARTS: dict[str, Callable[[BenchServers, Tries], None]] = {
     **{part.__name__.replace("_", "-"): part for part in _ALL},
     "quick": quick,

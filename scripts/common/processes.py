@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -23,7 +22,6 @@ from bridge.dev.embedded_kafka import HOST
 from bridge.errors import BridgeError
 
 TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
-_SPARE_S = 8.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -102,13 +100,6 @@ def machine() -> Machine:
     return Machine((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
 
 
-def pin(pid: int, number: int) -> None:
-    """Pin the process, and its later threads and children, to core `number` modulo the number of cores."""
-    cores = sorted(os.sched_getaffinity(0))
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {cores[number % len(cores)]})
-
-
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
     """Start a process with its standard output as a pipe. It ends with the calling thread; Ctrl-C does not reach it."""
     with log.open("ab") as errors:
@@ -181,11 +172,6 @@ class BridgeProcess:
         """Start it, and wait until it is ready."""
         self.launch()
         self.await_ready(timeout_s=timeout_s)
-
-    def start_spare(self) -> None:
-        """Start an instance without a partition: it never reports ready, so wait for a while until it has joined."""
-        self.launch()
-        time.sleep(_SPARE_S)
 
     def launch(self) -> None:
         """Start it without waiting. It ends with the calling thread."""

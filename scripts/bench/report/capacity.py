@@ -6,7 +6,7 @@ Each figure shows if it was measured or calculated.
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.results import Results
 from scripts.bench.report.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, runs, size
-from scripts.bench.suite import INSTANCES, SLICE_CORES, SLICED_PARTITIONS, SLICES
+from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES
 from spark_jobs.report.plots import span_text
 
 RATES = (1_000, 10_000, 100_000, 1_000_000)
@@ -36,7 +36,6 @@ def page(results: Results) -> str:
         body_bytes=f"{model.body_bytes:.0f}",
         needs=table(NEEDS, [_needs(model, per_s, pending) for per_s in RATES for pending in PENDING]),
         rebuilds=table(("messages/s", *(f"window {_span(each)}" for each in WINDOWS_S)), _rebuilds(model)),
-        instances=table(("partitions", "one instance, msg/s", "two", "ratio"), _instances(results)),
         slices=_slices(results),
         slice_cores=SLICE_CORES,
         sliced_partitions=SLICED_PARTITIONS,
@@ -97,16 +96,6 @@ def _needs(model: Model, per_s: int, pending: int) -> list[str]:
 
 def _rebuilds(model: Model) -> list[list[str]]:
     return [[f"{per_s:,}", *(f"*{_span(rebuild_s(model, per_s, each))}*" for each in WINDOWS_S)] for per_s in RATES]
-
-
-def _instances(results: Results) -> list[tuple[str, str, str, str]]:
-    """Return the rows of one and two instances, each on its own core if there are enough."""
-    found = []
-    for partitions in sorted({partitions for partitions, _ in INSTANCES}):
-        one, two = (results.median(f"instances.{partitions}x{count}.from_due_per_s") for count in (1, 2))
-        if one and two:
-            found.append((str(partitions), f"{one:,.0f}", f"{two:,.0f}", f"{two / one:.2f}"))
-    return found
 
 
 def _slices(results: Results) -> str:

@@ -36,7 +36,7 @@ PENDING_ROWS = {
     "drain of a burst among 10,000, msg/s": "burst_before.drain_per_s",
 }
 BURST_ROWS = {
-    "instances.": "partitions x instances",
+    "partitions.": "partitions",
     "slices.": f"instances of {SLICE_CORES} cores, {SLICED_PARTITIONS} partitions",
     "bodies.": "body, bytes",
 }
@@ -80,13 +80,13 @@ def _losses(results: Results) -> str:
 
 def _missed(results: Results) -> str:
     rows = [
-        (f"`{figure.key}`", f"{value.text} {figure.unit}", figure.goal)
+        (f"`{figure.key}`", value.text, figure.unit, figure.goal)
         for figure in FIGURES
         if (value := results.figures.get(figure.key)) and figure.is_missed(value)
     ]
     ours = results.counted.get("the bridge", {})
-    rows += [(name, number_text(ours[name]), "0") for name in FAULTS if ours.get(name)]
-    return _table(("goal missed", "is", "should be"), rows)
+    rows += [(name, number_text(ours[name]), "", "0") for name in FAULTS if ours.get(name)]
+    return _table(("goal missed", "is", "unit", "should be"), rows)
 
 
 def _worse(results: Results, last: LastRelease) -> str:

@@ -170,7 +170,7 @@ def fit(results: Results) -> Model:
         body_bytes=float(results.settings["body_bytes"]),
         transactions_per_s=needed(f"{fastest}.cost.transactions") / sent_s,
         instance_per_s=needed(f"{fastest}.out_per_s"),
-        partition_per_s=needed("instances.1x1.from_due_per_s") / 2,
+        partition_per_s=needed("partitions.1.from_due_per_s") / 2,
         base_mb=base_mb,
         memory_bytes=max(needed("pending.rss_mb") - base_mb, 0.0) * 2**20 / timers,
         disk_bytes=(needed("pending.disk_mb") - empty_mb) * 2**20 / timers,

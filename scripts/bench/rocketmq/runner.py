@@ -81,7 +81,7 @@ class Peer:
             took_s = time.perf_counter() - begin_s
         self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
         self._create("warm-up-2")
-        self._send("warm-up-2", WARM_UP, now_ms() + self._head_start_ms, 5_000)
+        self._send("warm-up-2", WARM_UP, now_ms() + 3_000 + int(1_500 * took_s), 5_000)
         self._receive("warm-up-2", WARM_UP)
         for per_s in WARM_UP_RATES:
             self.steady(per_s, seconds)

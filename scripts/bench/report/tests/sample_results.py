@@ -5,7 +5,7 @@ from typing import Any
 
 from scripts.bench.measurements import CpuCost, Flat, Measured, flat
 from scripts.bench.report.figures import FIGURES, counted
-from scripts.bench.suite import BODIES, FULL_PER_S, GOAL_RATES, INSTANCES, LIMIT_PER_S, PEER_RATES, RATES, SLICES
+from scripts.bench.suite import BODIES, FULL_PER_S, GOAL_RATES, LIMIT_PER_S, PEER_RATES, RATES, SLICES
 from scripts.common.delivery_figures import Account, Lateness
 
 REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
@@ -75,7 +75,7 @@ def measured(speed: float) -> Flat:
         **{f"small.{rate}": {"cpu_us": 30.0, "acknowledged": Lateness(5, 10, 20)} for rate in GOAL_RATES},
         **{f"at-least-once.steady.{rate}": steady(rate, Lateness(2, 7, 30)) for rate in (LIMIT_PER_S, FULL_PER_S)},
         **{f"bodies.{size}": burst(90_000, size) for size in BODIES},
-        **{f"instances.{p}x{count}": burst(30_000.0 * min(p, count)) for p, count in INSTANCES},
+        "partitions.1": burst(30_000.0),
         **{f"slices.{count}": burst(15_000.0 * count) for count in SLICES},
         "idle.cpu_percent": 0.8,
         "pending": pending(),

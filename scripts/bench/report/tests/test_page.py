@@ -67,7 +67,7 @@ def test_a_missed_goal_is_shown() -> None:
 def test_a_fault_is_a_missed_goal_even_in_one_try() -> None:
     told = made_up()
     told["counted"]["the bridge"]["lost"] = 1.0
-    assert "| lost | 1 | 0 |" in lines_under("Where we lose", bench_page.page(read(told), [], NONE))
+    assert "| lost | 1 |  | 0 |" in lines_under("Where we lose", bench_page.page(read(told), [], NONE))
 
 
 def test_a_ratio_is_worse_if_it_changed_by_more_than_the_spread() -> None:
