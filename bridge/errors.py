@@ -21,6 +21,12 @@ class FencedError(BridgeError):
     """Another process uses our transactional.id or instance id. This one must end and change nothing."""
 
 
+SAME_INSTANCE = (
+    "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends. Give each"
+    " its own --data-dir, and delete the file instance-id in the copy"
+)
+
+
 class ProgressLostError(BridgeError):
     """Operator: the group's progress is gone or foreign, but the journal says that timers were delivered.
 

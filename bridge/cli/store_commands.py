@@ -18,7 +18,6 @@ from rich.text import Text
 
 from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
 from bridge.cli.output import table
-from bridge.cli.parquet_export import pending_file
 from bridge.config.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
@@ -136,6 +135,9 @@ def export(
 
 @contextmanager
 def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    # only here: pyarrow takes 25 MB, which a running bridge would keep
+    from bridge.cli.parquet_export import pending_file
+
     try:
         with pending_file(out) as write:
             yield write

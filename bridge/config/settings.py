@@ -68,7 +68,7 @@ class Settings(BaseModel):
         "classic", description="How the group balances; with consumer, the session time-out is the broker's."
     )
     static_membership: bool = Field(
-        False, description="A restart within the session time-out moves no partition; a stop hands over only then."
+        True, description="A restart moves no partition; a stop hands over only after the session time-out (10 s)."
     )
     timer_topic: str = Field("timer.requests", description="Where producers send requests.")
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")

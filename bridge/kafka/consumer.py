@@ -12,7 +12,13 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.config.kafka_config import Connection
-from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, truncated_partition_message
+from bridge.errors import (
+    SAME_INSTANCE,
+    BridgeError,
+    FencedError,
+    InstanceIdInUseError,
+    truncated_partition_message,
+)
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
@@ -246,7 +252,7 @@ class ConfluentSource:
                 self._undecodable[shard] = max(self._next[shard], message.offset())
             return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
-            raise FencedError(f"{error.str()}: another process is this member of the group; this one ends")
+            raise FencedError(f"{SAME_INSTANCE}; or give each its own kafka.group.instance.id, if you set it")
         if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
             raise InstanceIdInUseError(
                 "a member of our instance id was killed, or still runs: waiting for its session's end"

@@ -133,8 +133,8 @@ class History:
         return bridge
 
     def static_bridge(self, name: str) -> Bridge:
-        """One that gets its partitions again at once after a kill, because the group knows it by its name."""
-        return self.bridge(name, "--static-membership", "true", "--kafka", f"group.instance.id={name}")
+        """One that gets its partitions again at once after a kill and a lost disk: the group knows it by its name."""
+        return self.bridge(name, "--kafka", f"group.instance.id={name}")
 
     def send(
         self, value: bytes | None, headers: Headers, *, key: bytes | None = None, partition: int = -1

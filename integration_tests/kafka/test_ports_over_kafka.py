@@ -88,7 +88,7 @@ class TestSource:
         first = Member(world.source(group_instance_id="pod-1"))
         first.own(1)
         second = Member(world.source(group_instance_id="pod-1"))
-        with pytest.raises(FencedError, match="another process is this member"):
+        with pytest.raises(FencedError, match="another process runs with this instance's id"):
             second.poll_until(lambda: False, first)
         second.own(1)
 

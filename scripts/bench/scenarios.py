@@ -238,8 +238,8 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
     """Measure what pending timers cost. Half of them have ids; all are due within a roll window, none soon.
 
     Each try has a burst among FEW_PENDING (`burst_before`) and one among all, the first try also the rest. Starts are
-    from the launch to the ready line: after SIGTERM, after SIGKILL (the group waits for the dead member's session),
-    without the data directory. A look-up is of one timer by its id, with its value, over HTTP.
+    from the launch to the ready line: after SIGTERM, after SIGKILL, without the stores; the instance id stays, so that
+    no start waits for a former session. A look-up is of one timer by its id, with its value, over HTTP.
     """
     rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
     after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
@@ -270,7 +270,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
         bridge.kill()
         found["ready_after_kill_s"] = _start_s(bridge)
         bridge.stop(timeout_s=_START_S)
-        shutil.rmtree(bridge.data_dir)
+        shutil.rmtree(bridge.data_dir / topics.timer_topic)
         found["ready_after_loss_s"] = _start_s(bridge)
     return each
 

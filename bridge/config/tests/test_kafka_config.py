@@ -77,16 +77,17 @@ def test_every_client_gets_the_settings() -> None:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_only_the_group_member_gets_static_membership_and_the_protocol(protocol: str) -> None:
-    settings = load(SERVERS | {"static_membership": "true", "group_protocol": protocol}, {}, None)
+    settings = load(SERVERS | {"group_protocol": protocol}, {}, None)
     connection = settings.connection("one")
     member, reader = clients.group_member(connection), clients.reader(connection)
     assert (member["group.protocol"], member["group.instance.id"]) == (protocol, "one")
     assert ("session.timeout.ms" in member) is (protocol == "classic")
     assert reader["group.protocol"] == "classic"
     assert "group.instance.id" not in reader
-    own = load(SERVERS | {"static_membership": "true", "kafka": {"group.instance.id": "pod-1"}}, {}, None)
+    own = load(SERVERS | {"kafka": {"group.instance.id": "pod-1"}}, {}, None)
     assert clients.group_member(own.connection("one"))["group.instance.id"] == "pod-1"
-    assert "group.instance.id" not in clients.group_member(load(SERVERS, {}, None).connection("one"))
+    dynamic = load(SERVERS | {"static_membership": "false"}, {}, None)
+    assert "group.instance.id" not in clients.group_member(dynamic.connection("one"))
 
 
 def test_only_producers_get_compression_and_linger_and_kafka_overrides_them() -> None:

@@ -93,8 +93,8 @@ def source(*said: KafkaError) -> Any:
     ("error", "kind", "told"),
     [
         (GONE, BridgeError, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
-        (KafkaError(KafkaError.FENCED_INSTANCE_ID), FencedError, "another process is this member of the group"),
-        (FATAL, FencedError, "another process is this member of the group"),
+        (KafkaError(KafkaError.FENCED_INSTANCE_ID), FencedError, "another process runs with this instance's id"),
+        (FATAL, FencedError, "another process runs with this instance's id"),
         (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), InstanceIdInUseError, "waiting for its session's end"),
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
     ],

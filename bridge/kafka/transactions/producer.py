@@ -35,7 +35,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
+from bridge.errors import SAME_INSTANCE, BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
 from bridge.kafka.retry import CALL_S, Retrier
@@ -373,10 +373,7 @@ class TransactionalProducer:
             if self._tolerates_self_fence and self._had_timeout:
                 self.self_fence_suspected = True
                 return
-            raise FencedError(
-                "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends."
-                " Give each its own --data-dir, and delete the file instance-id in the copy"
-            )
+            raise FencedError(SAME_INSTANCE)
 
     def _retriable_for(self, seconds: float) -> Callable[[KafkaError], bool]:
         """Return whether to call again: the error is retriable, and the transaction is younger than `seconds`.

@@ -31,7 +31,7 @@ PENDING_ROWS = {
     "look-up of one by its id, HTTP, p99 ms": "look_up_p99_ms",
     "start after SIGTERM, s": "ready_after_stop_s",
     "start after SIGKILL, s": "ready_after_kill_s",
-    "start without its directory, s": "ready_after_loss_s",
+    "start without its stores, s": "ready_after_loss_s",
     "drain of a burst among them, msg/s": "burst.drain_per_s",
     "drain of a burst among 10,000, msg/s": "burst_before.drain_per_s",
 }
