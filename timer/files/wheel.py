@@ -82,8 +82,7 @@ class Wheel:
         ordered, chained = times[order], positions[order]
         starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
         ends = np.concatenate((starts[1:], [len(ordered)])) - 1
-        index = self._free_or_own(ordered[starts])
-        slots = self._table[index]
+        index, slots = self._free_or_own(ordered[starts])
         alive = (slots["time"] == ordered[starts]) & (slots["num"] > 0)
         previous = np.empty(len(order), np.int64)
         previous[1:] = chained[:-1]
@@ -105,15 +104,18 @@ class Wheel:
         slots["magic"] = slot_checks(slots)
         self._table[index] = slots
 
-    def _free_or_own(self, times: Ints) -> Ints:
-        """Return the slots of `times`, which are ascending and distinct. Two share a slot only if they span a lap."""
+    def _free_or_own(self, times: Ints) -> tuple[Ints, Rows]:
+        """Return the places and a copy of the slots of `times`, which are ascending and distinct.
+
+        Two share a slot only if they span a lap.
+        """
         index = times % self._slots
         slots = self._table[index]
         taken = (slots["num"] > 0) & (slots["time"] != times)
         spans_a_lap = int(times[-1]) - int(times[0]) >= self._slots  # they are sorted
         if taken.any() or (spans_a_lap and len(np.unique(index)) != len(index)):
             raise WheelFullError(f"{max(1, int(taken.sum()))} slots hold timers of another lap of {self._slots} ticks")
-        return index
+        return index, slots
 
     def settle(self, visits_ms: Ints) -> None:
         """Remove settled units from the counts; a slot without pending units is free."""

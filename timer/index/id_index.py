@@ -108,8 +108,8 @@ class IdIndex:
     """hash -> unit of the pending timers that have an id."""
 
     def __init__(self, expected: int = 0) -> None:
-        """expected: how many will be inserted at once."""
-        self._table = _Table(_slots_for(expected))
+        """expected: how many will be inserted at first; they fill up to two thirds, which is where the table grows."""
+        self._table = _Table(_slots_for(-(-expected * 3 // 4)))
         self._old: _Table | None = None
         self._old_live = 0
         """Entries still to be moved. With them and the next batch at least a third of the table stays empty."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
@@ -24,6 +25,11 @@ from timer.schedule.pending_keys import Waits, pending_in_order
 
 def ranges_at(checkpoint: Checkpoint) -> Waits:
     return {topic_hash(wait.target): wait.stretches for wait in checkpoint.waits}
+
+
+def _only(rows: Rows, is_wanted: NDArray[np.bool_]) -> Rows:
+    """Return the wanted rows; without a copy if that is all of them."""
+    return rows if is_wanted.all() else rows[is_wanted]
 
 
 @dataclass(eq=False)
@@ -77,7 +83,7 @@ class LiveScan:
         for start, end in self._log.blocks(self._checkpoint.low_unit):
             units, run = self._log.read_rows(start, end)
             is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.flags(start, end)
-            units, run = units[is_timer], run[is_timer]
+            units, run = _only(units, is_timer), _only(run, is_timer)
             self._count(units, run)
             ended_since = isin(run["origin"], self._journal_ended)
             is_held = isin(run["origin"], self._held) & ~ended_since
@@ -85,7 +91,7 @@ class LiveScan:
                 self.held[int(run["origin"][at])] = run[at : at + 1]
             is_above = pending_in_order(units, run, self._settled, self._waits) & ~is_held
             self.newly_ended.append(run[is_above & ended_since])
-            yield run[is_above & ~ended_since]
+            yield _only(run, is_above & ~ended_since)
         self._check_count()
 
     def _check_count(self) -> None:

@@ -17,7 +17,9 @@ Waits: TypeAlias = Mapping[int, KeyRanges]
 
 def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
     visits = run["visit_ms"]
-    found: NDArray[np.bool_] = (visits > key.visit_ms) | ((visits == key.visit_ms) & (run["origin"] > key.origin))
+    found: NDArray[np.bool_] = visits > key.visit_ms
+    if not found.all():  # at a start nearly all are above
+        found |= (visits == key.visit_ms) & (run["origin"] > key.origin)
     return found
 
 

@@ -437,6 +437,14 @@ def test_the_id_index_takes_a_burst_while_it_shrinks() -> None:
     index.state()
 
 
+def test_an_id_index_of_expected_size_holds_it_without_growing_and_is_at_least_a_third_full() -> None:
+    for count in (1_000, 1_365, 1_366, 100_000, 174_762, 174_763):
+        index = IdIndex(count)
+        slots = len(index.state()[0])
+        index.insert(np.random.default_rng(1).integers(1, 2**62, count), np.arange(count))
+        assert len(index.state()[0]) == slots <= 3 * count + 2
+
+
 @pytest.mark.thorough
 @given(
     st.integers(4, 64),

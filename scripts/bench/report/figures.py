@@ -138,19 +138,8 @@ FIGURES = (
         _ratio("steady.10000.late.p99_ms", "small.10000.acknowledged.p99_ms"),
         "<= 2",
     ),
-<<<<<<< HEAD
     Figure("idle_cpu_percent", "% of a core, 16 partitions", "idle", "idle.cpu_percent", "<= 1"),
     Figure("ready_after_kill_s", "s, all pending", "pending", "pending.ready_after_kill_s", "<= 10"),
-=======
-    Figure("at_least_once_drain_per_s", "msg/s", "at-least-once", "at-least-once.burst.drain_per_s"),
-    Figure("backlog_per_s", "msg/s, from the start after an outage", "outage", "outage.per_s"),
-    Figure("pending_1m_rss_mb", "MB", "pending", "pending.1000000.rss_mb"),
-    Figure("pending_10m_rss_mb", "MB", "pending", "pending.10000000.rss_mb", "<= 500"),
-    Figure("ready_after_stop_s", "s, with the most pending", "pending", _most_pending("ready_after_stop_s")),
-    Figure("ready_after_kill_s", "s, with the most pending", "pending", _most_pending("ready_after_kill_s"), "<= 10"),
-    Figure("ready_after_loss_s", "s, without the stores", "pending", _most_pending("ready_after_loss_s")),
-    Figure("linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
->>>>>>> 9c3cdcc (Group: static membership is the default)
     Figure(
         "cost_of_pending",
         "CPU of a burst among all pending to one among 10,000",
