@@ -74,12 +74,13 @@ class DueQueue:
         first_ms = self.next_visit_ms()
         if first_ms is None or first_ms > now_ms:
             return NO_ROWS
-        heads = [run[: min(limit, int(run["visit_ms"].searchsorted(now_ms, side="right")))] for run in self._runs]
-        due = joined(heads)
-        of_run = np.repeat(np.arange(len(heads)), [len(head) for head in heads])
-        order = np.lexsort((due["origin"], due["visit_ms"]))[:limit]
-        fits = int(due["body_size"][order].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right"))
-        order = order[: max(1, fits)]
-        taken = np.bincount(of_run[order], minlength=len(heads))
+        counts = [min(limit, int(run["visit_ms"].searchsorted(now_ms, side="right"))) for run in self._runs]
+        due = joined(run[:count] for run, count in zip(self._runs, counts, strict=True))
+        of_run = np.repeat(np.arange(len(counts)), counts)
+        if len(due) > max(counts):  # else all are of one run, in order
+            order = np.lexsort((due["origin"], due["visit_ms"]))[:limit]
+            due, of_run = due[order], of_run[order]
+        fits = max(1, int(due["body_size"].cumsum(dtype=np.int64).searchsorted(limit_bytes, side="right")))
+        taken = np.bincount(of_run[:fits], minlength=len(counts)).tolist()
         self._set_runs([run[count:] for run, count in zip(self._runs, taken, strict=True) if count < len(run)])
-        return due[order]
+        return due[:fits]

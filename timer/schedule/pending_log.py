@@ -20,8 +20,8 @@ class PendingLog:
         self._release_queue = release_queue
         self.low_unit = units.end
         """No unit below is pending."""
-        self._lowest: tuple[Rows, Rows, int] | None = None
-        """The lowest pending unit as of the last call, the same as TIMER_ROW, and the offset of its request."""
+        self._lowest = (-1, -1)
+        """The lowest pending unit as of the last call, and the offset of its request."""
         self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
         """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
@@ -38,22 +38,27 @@ class PendingLog:
 
         Each unit is read once in the life of a store, as L only moves forward.
         """
-        if self._lowest is None or not self._release_queue.is_pending(*self._lowest[:2])[0]:
-            self._lowest = self._find_lowest()
-        return None if self._lowest is None else self._lowest[2]
+        row = self._first_pending()
+        if row is None:
+            return None
+        if self.low_unit != self._lowest[0]:
+            (body,) = self._body_reader.read(row)
+            self._lowest = self.low_unit, body.offset  # the offset of a copy is not its origin
+        return self._lowest[1]
 
-    def _find_lowest(self) -> tuple[Rows, Rows, int] | None:
-        if (row := self._first_pending()) is not None:
+    def _first_pending(self) -> Rows | None:
+        """Return the first pending row. `low_unit` becomes its unit, or the end of the log if there is none."""
+        if (row := self._first_read_ahead()) is not None:
             return row
         for start, end in self._units.blocks(self.low_unit, _READ_UNITS):
             self.low_unit = start
             self._read = self._units.read_rows(start, end, is_checked=True)  # units below L are never read again
-            if (row := self._first_pending()) is not None:
+            if (row := self._first_read_ahead()) is not None:
                 return row
         return None
 
-    def _first_pending(self) -> tuple[Rows, Rows, int] | None:
-        """Return the first pending unit of those that were read ahead; drop the ones before it."""
+    def _first_read_ahead(self) -> Rows | None:
+        """Return the first pending row of the units that were read ahead; drop the ones before it."""
         count = _LOOKED_AT_UNITS
         while len(self._read[0]):
             units, run = self._read
@@ -62,9 +67,8 @@ class PendingLog:
             self._read = units[passed:], run[passed:]
             self.low_unit += passed
             if len(found):
-                unit, row = units[passed : passed + 1].copy(), run[passed : passed + 1].copy()
-                (body,) = self._body_reader.read(row)
-                return unit, row, body.offset  # the offset of a copy is not its origin
+                first: Rows = run[passed : passed + 1]
+                return first
             count *= 4
         return None
 
