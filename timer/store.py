@@ -247,6 +247,7 @@ class Store:
         ended = batch.ended()
         added, extra, frames = batch.units()
         units = self._with_delete_marks(added, ended)
+        timers = units[: len(added)]
         is_timer = np.arange(len(units)) < len(added)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
         positions = self._units.positions(np.arange(first, first + len(units)))
@@ -254,7 +255,7 @@ class Store:
         units["previous"][chained] = links.previous
         try:
             if frames:
-                units["body"][is_timer] = self._bodies.append(frames)
+                timers["body"] = self._bodies.append(frames)
             self._units.append(
                 units, np.concatenate([extra, np.zeros(len(ended), UNIT_EXTRA)]) if len(ended) else extra
             )
@@ -263,13 +264,16 @@ class Store:
             raise
         self._wheel.link(links)
         self._retain_marks(first + len(added), ended)
-        run = run_of(units[is_timer], extra, first)
+        run = run_of(timers, extra, first)
         self._index.add(run)
-        self._enqueue(run, chained[is_timer], batch)
+        self._enqueue(run, chained[: len(added)], batch)
         if len(ended):
             self.release_queue.end(ended)
 
     def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_], batch: Batch) -> None:
+        if is_in_order.all():
+            self.release_queue.push(run)
+            return
         is_cooling = batch.cooling_down()
         self.release_queue.out_of_order.push(run[~is_in_order & ~is_cooling])
         self.release_queue.out_of_order.cool_down(run[is_cooling], *batch.cooldown_ms)
