@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.config.advertised_address import known_names, own_address
-from bridge.config.data_directory import DataDir
+from bridge.config.advertised_address import own_address
+from bridge.config.data_directory import DataDir, worker_socket
 from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import Settings
 from bridge.config.topic_requirements import TopicState
@@ -36,7 +37,7 @@ from bridge.kafka.consumer import POLL_INTERVAL_S
 from bridge.kafka.reading.history import LIMIT_S
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
-from bridge.observe.logs import switch_by_signals, without_secrets
+from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.query.query_queue import QueryQueue
@@ -69,11 +70,15 @@ class SystemClock:
 
 
 class SharedState(NamedTuple):
-    """State that other threads read. It stays the same when the process builds a new bridge."""
+    """State that stays the same when the process builds a new bridge. Other threads read it.
+
+    worker: our number of `workers`; 0: the only one.
+    """
 
     status: Status
     query_queue: QueryQueue
     metrics: Metrics
+    worker: int
 
 
 class Stop:
@@ -97,33 +102,41 @@ class Stop:
         self._retrier.give_up_in(0 if self.bridge is None else END_S)
         if self.bridge is not None:
             self.bridge.request_stop()
-        signal.signal(number, _die if os.getpid() == _INIT else signal.SIG_DFL)
+        die_at_next(number)
+
+
+def die_at_next(number: int) -> None:
+    """Let the next signal of this number end the process at once."""
+    signal.signal(number, _die if os.getpid() == _INIT else signal.SIG_DFL)
 
 
 def _die(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _open_many_files() -> None:
+def open_many_files() -> None:
     """Raise the limit of open files: a store has one for each 64 MiB of bodies and of units."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log.debug("open files: at most %d, %d before", hard, soft)
 
 
-def run(settings: Settings) -> None:
-    """Run the bridge until a signal ends it. Raises BridgeError."""
+def run(settings: Settings, worker: int = 0) -> None:
+    """Run the bridge until a signal ends it. Raises BridgeError.
+
+    worker: our number of `workers`; 0: the only one. A worker's HTTP server is a socket in its data directory.
+    """
     switch_by_signals(settings.log_level)
     tune_gc()
-    _open_many_files()
+    open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
-    shared = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic))
+    shared = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic), worker)
     retrier = Retrier(status=status)
     stop = Stop(retrier)
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
         ends.callback(folder.close)
-        if settings.http_port:
+        if settings.http_port or worker:
             ends.enter_context(_http_server(settings, shared))
         try:
             BridgeRunner(settings, folder, stop, retrier, shared).run()
@@ -136,14 +149,12 @@ def run(settings: Settings) -> None:
 def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
     """Serve probes and metrics, and the page if it is switched on."""
     # only here: without a port, no web server is needed
-    from starlette.middleware import Middleware
-
     from bridge.http.auth.sessions import access_of
-    from bridge.http.known_hosts import KnownHosts
-    from bridge.http.server import application, serving
+    from bridge.http.known_hosts import known_hosts
+    from bridge.http.server import application, serving, serving_worker
     from bridge.observe.prometheus import AlertLimits, Exposition
 
-    status, query_queue, metrics = shared
+    status, query_queue, metrics, worker = shared
     extra_routes: list[BaseRoute] = []
     # Tokens protect a question about an id also without a page.
     access = access_of(settings) if settings.page or settings.has_tokens else None
@@ -161,9 +172,12 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
             Exposition(metrics, status, limits),
             extra_routes=extra_routes,
             access=access,
-            hosts=Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page),
+            hosts=known_hosts(settings),
         )
-        ends.enter_context(serving(settings.http_host, settings.http_port, app))
+        if worker:
+            ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
+        else:
+            ends.enter_context(serving(settings.http_host, settings.http_port, app))
         yield
 
 
@@ -228,7 +242,12 @@ class BridgeRunner:
             operators = ConfluentControl(connection, settings.control_topic, retrier)
             ends.callback(operators.close)
             recoverer = BackgroundRecoverer(
-                connection, journals, self._folder, options, (settings.log_format, settings.log_level)
+                connection,
+                journals,
+                self._folder,
+                options,
+                partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker),
+                settings.workers,
             )
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),

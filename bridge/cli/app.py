@@ -17,6 +17,7 @@ import typer
 from bridge.cli import client_commands, pending_command, redrive_command, store_commands
 from bridge.cli.shared_options import RunOptions, command_with
 from bridge.config import report as config_report
+from bridge.config.data_directory import unused_folders
 from bridge.config.secret_file import new_token
 from bridge.config.settings import validated
 from bridge.dev.embedded_kafka import EmbeddedKafka
@@ -58,10 +59,15 @@ def _options(
 def run(context: typer.Context) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.process import run as run_bridge
+    from bridge.workers.supervisor import supervise
 
     settings = validated(context.obj.given())
     logs.configure(settings.log_format, settings.log_level, settings.kafka)
+    for folder in unused_folders(settings.data_dir, settings.workers):
+        log.warning("%s: no worker uses it; delete it when all partitions have recovered", folder)
     try:
+        if settings.workers > 1:
+            raise typer.Exit(supervise(settings))
         run_bridge(settings)
     except BridgeError as error:
         if settings.log_format == "json":

@@ -2,23 +2,24 @@
 
     folder: a data directory (timer-data), a timer topic's folder in it, or the folder of one partition
 
-Readers hold a shared lock on the directory, so no bridge starts meanwhile. A running bridge holds the exclusive lock:
-then its stores are read only with `force`.
+Folders of workers in a data directory are read too (bridge.workers). Readers hold a shared lock on the directory, so no
+bridge starts meanwhile. A running bridge holds the exclusive lock: then its stores are read only with `force`.
 """
 
 import fcntl
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import typer
 
-from bridge.config.data_directory import LOCK
+from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
+from schemas.pending_table import Age, age_of
 from timer.errors import CorruptStoreError
 from timer.files.read_only_disk import ReadOnlyDisk
-from timer.format.checkpoint import NAME
+from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.file_names import BODIES, UNITS, WHEEL
 from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore
 
@@ -37,26 +38,25 @@ def locked_stores(
         raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
     parents = folder.resolve(), *folder.resolve().parents[:2]
     lock = next((parent / LOCK for parent in parents if (parent / LOCK).is_file()), None)
-    if lock is None:
-        yield _stores(folder)
-        return
-    try:
-        file = lock.open("rb")
-    except OSError as error:
-        raise BridgeError(f"{lock}: {error.strerror}: run as the user that the bridge runs as") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as held:
-            if not force:
-                raise SettingsError(f"a bridge is running on {lock.parent}: {remedy}") from held
-            text = f"note: a bridge is running on {lock.parent}: what it writes meanwhile may look like a fault"
-            typer.echo(text, err=True)
+    locks = [*([] if lock is None else [lock]), *folder.glob(f"{OF_WORKER}*/{LOCK}")]
+    with ExitStack() as ends:
+        for each in locks:
+            try:
+                file = ends.enter_context(each.open("rb"))
+            except OSError as error:
+                raise BridgeError(f"{each}: {error.strerror}: run as the user that the bridge runs as") from error
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as held:
+                if not force:
+                    raise SettingsError(f"a bridge is running on {each.parent}: {remedy}") from held
+                text = f"note: a bridge is running on {each.parent}: what it writes meanwhile may look like a fault"
+                typer.echo(text, err=True)
         yield _stores(folder)
 
 
 def _stores(folder: Path) -> list[tuple[Shard, Path]]:
-    for places in ([folder], folder.glob("*"), folder.glob("*/*")):
+    for places in ([folder], folder.glob("*"), [*folder.glob("*/*"), *folder.glob(f"{OF_WORKER}*/*/*")]):
         found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
         if found:
             return sorted((_shard(path), path) for path in found)
@@ -93,13 +93,28 @@ def open_store(path: Path) -> Iterator[StoppedStore]:
         yield store
 
 
+def _newest(stores: Iterable[tuple[Shard, Path]]) -> dict[Shard, Path]:
+    """Return the newest store of each partition. Several workers have one if the partition has moved."""
+    found: dict[Shard, list[Path]] = {}
+    for shard, path in stores:
+        found.setdefault(shard, []).append(path)
+    return {shard: paths[0] if len(paths) == 1 else max(paths, key=_age) for shard, paths in found.items()}
+
+
+def _age(path: Path) -> Age:
+    """Return the age of a store; the lowest one if it has no checkpoint that can be read."""
+    file = path / NAME
+    checkpoint = Checkpoint.from_bytes(file.read_bytes()) if file.exists() else None
+    return () if checkpoint is None else age_of(checkpoint.progress)
+
+
 def for_each_store(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
     """Call `look` for each store that is not empty. Return those that cannot be read: they have no checkpoint yet.
 
     A store that was not closed cleanly gets a note on stderr, because what came after its checkpoint is not read.
     """
     unfinished = []
-    for shard, path in stores:
+    for shard, path in _newest(stores).items():
         try:
             with open_store(path) as store:
                 if not store.closed:

@@ -1,6 +1,8 @@
 """The data directory: mode 0700, locked by one process, one folder for each partition, and the instance id.
 
 timer-data/lock   timer-data/instance-id   timer-data/<timer topic>/<partition>/...
+timer-data/http.sock                       the HTTP server of a worker
+timer-data/worker=2/...                    the data directory of the second worker; no topic can have this name
 
 The bridge uses a folder only if it holds an instance id, or nothing but files that a bridge leaves.
 """
@@ -18,8 +20,9 @@ from timer.files.disk import RealDisk
 
 log = logging.getLogger(__name__)
 
-LOCK, _ID = "lock", "instance-id"
-_LEFT = frozenset({LOCK, f"{_ID}.new", "lost+found"})
+LOCK, _ID, _SOCKET = "lock", "instance-id", "http.sock"
+OF_WORKER = "worker="
+_LEFT = frozenset({LOCK, _SOCKET, f"{_ID}.new", "lost+found"})
 """Files allowed without an id: those of an interrupted first start, and of a file system's root."""
 _IS_ID = re.compile(r"[0-9a-f]{32}\s*")
 
@@ -84,6 +87,22 @@ class DataDir:
         os.close(self._lock)
 
 
+def worker_folder(root: Path, number: int) -> Path:
+    """Return the data directory of a worker. The first one has that of a bridge without workers."""
+    return root if number == 1 else root / f"{OF_WORKER}{number}"
+
+
+def worker_socket(folder: Path) -> Path:
+    """Return the path of a worker's HTTP server in its data directory."""
+    return folder / _SOCKET
+
+
+def unused_folders(root: Path, workers: int) -> list[Path]:
+    """Return the data directories of workers beyond `workers`."""
+    used = {worker_folder(root, number) for number in range(1, workers + 1)}
+    return sorted({*root.glob(f"{OF_WORKER}*")} - used)
+
+
 def _id_in(root: Path) -> str | None:
     """Return the id, or None if it is missing or empty (torn by a crash). Raises SettingsError if it is malformed."""
     path = root / _ID
@@ -98,7 +117,7 @@ def _demand_ours(root: Path) -> None:
         return
     there = {child.name: child for child in root.iterdir() if child.name not in _LEFT | {_ID}}
     is_known = (root / LOCK).exists()  # the operator deleted the id, as FencedError asks for after a copy
-    strangers = sorted(name for name, child in there.items() if not (is_known and _is_topic(child)))
+    strangers = sorted(name for name, child in there.items() if not (is_known and _is_known_folder(child)))
     if strangers:
         shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
         raise SettingsError(
@@ -106,5 +125,8 @@ def _demand_ours(root: Path) -> None:
         )
 
 
-def _is_topic(folder: Path) -> bool:
-    return folder.is_dir() and all(child.name.isdigit() and child.is_dir() for child in folder.iterdir())
+def _is_known_folder(folder: Path) -> bool:
+    """True if it is the folder of a timer topic or of a worker."""
+    if not folder.is_dir() or folder.name.startswith(OF_WORKER):
+        return folder.is_dir()
+    return all(child.name.isdigit() and child.is_dir() for child in folder.iterdir())

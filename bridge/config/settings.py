@@ -30,6 +30,7 @@ from bridge.config.topic_settings import (
     check_target_pattern,
     check_timer_topics,
 )
+from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.intake.target_policy import ACTIONS
 from bridge.observe.logs import Format, Level
@@ -56,6 +57,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _workers(value: object) -> object:
+    return usable_cores() if value == "auto" else value
+
+
 class Settings(BaseModel):
     """Settings of `timer-bridge run`. Made by `load`, whose errors name the wrong setting."""
 
@@ -63,6 +68,12 @@ class Settings(BaseModel):
 
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
     data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
+    workers: Annotated[int, BeforeValidator(_workers)] = Field(
+        1,
+        description="Processes that share the partitions, each a member of the group; auto: one for each core.",
+        ge=1,
+        le=99,
+    )
     group: str = Field("timer-bridge", description="The consumer group, shared by all instances.", min_length=1)
     group_protocol: Literal["classic", "consumer"] = Field(
         "classic", description="How the group balances; with consumer, the session time-out is the broker's."
@@ -79,7 +90,9 @@ class Settings(BaseModel):
     allow_actions: Names = Field(
         ACTIONS, description="What requests on timer_topic may ask for: schedule, cancel, replace, move."
     )
-    max_requests_per_s: Limit = Field(None, description="Of timer_topic on this instance; more wait.")
+    max_requests_per_s: Limit = Field(
+        None, description="Of timer_topic on this instance, divided by its workers; more wait."
+    )
     max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
     max_pending_bytes: Limit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
     max_request_bytes: Limit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
@@ -163,6 +176,8 @@ class Settings(BaseModel):
         if self.adopt_progress not in (None, "earliest", "latest") and not str(self.adopt_progress).isdigit():
             raise ValueError("adopt_progress: give earliest, latest or an epoch ms")
         self._check_page()
+        if self.workers > 1 and "group.instance.id" in self.kafka:
+            raise ValueError("workers: each needs a name of its own, so leave kafka.group.instance.id out")
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
         return self
@@ -259,7 +274,7 @@ class Settings(BaseModel):
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
             partitions=found.partitions,
-            max_requests_per_s=topic.max_requests_per_s,
+            max_requests_per_s=topic.max_requests_per_s and -(-topic.max_requests_per_s // self.workers),
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
             max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
             max_request_bytes=topic.max_request_bytes,

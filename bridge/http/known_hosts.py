@@ -10,8 +10,12 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bridge.config.advertised_address import known_names
+from bridge.config.settings import Settings
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
 
@@ -43,3 +47,7 @@ class KnownHosts:
         except ValueError:
             return any(fnmatchcase(name, pattern) for pattern in self._names)
         return address.is_loopback or (self._any_address and not address.is_unspecified)
+
+
+def known_hosts(settings: Settings) -> Middleware:
+    return Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)

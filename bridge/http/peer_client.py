@@ -2,23 +2,32 @@
 
 A thread is used only to resolve a name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
 a timeout) ends it at once.
+
+    10.1.2.3:8321            an instance          10.1.2.3:8321/worker-2   one of its workers (bridge.workers)
 """
 
 import asyncio
+import re
 import socket
+from collections.abc import AsyncIterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import NamedTuple
 
 import h11
+from starlette.requests import ClientDisconnect
 
 _CHUNK_BYTES = 1 << 16
 _MAX_PORT = 65535
+_ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
+"""A member may choose no other path."""
 
 
-class PeerResponse(NamedTuple):
+class HttpResponse(NamedTuple):
     status: int
     body: bytes
+    headers: list[tuple[bytes, bytes]]
 
 
 class PeerNetworks(NamedTuple):
@@ -39,39 +48,71 @@ class PeerNetworks(NamedTuple):
 
 async def fetch(
     address: str, target: str, headers: dict[str, str], resolver: Executor, max_bytes: int, allowed: PeerNetworks
-) -> PeerResponse:
-    """GET `target` from `address`, a host:port. `resolver`: its threads resolve names.
+) -> HttpResponse:
+    """GET `target` from `address`, a host:port and perhaps a worker. `resolver`: its threads resolve names.
 
-    Raises OSError, ValueError if `address` is not host:port, h11.ProtocolError if the answer is not HTTP.
+    Raises OSError, ValueError if `address` is malformed, h11.ProtocolError if the answer is not HTTP.
     """
-    host, port = await _resolve(address, resolver)
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ValueError(f"{address} is no host:port")
+    host, port = await _resolve(parts[1], resolver)
     if not allowed.allows(host):
         raise OSError(f"{host} is no address of an instance by peer_networks")
     reader, writer = await asyncio.open_connection(host, port)
+    sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
+    return await exchange(reader, writer, h11.Request(method="GET", target=parts[2] + target, headers=sent), max_bytes)
+
+
+async def exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: h11.Request,
+    max_bytes: int,
+    body: AsyncIterable[bytes] | None = None,
+) -> HttpResponse:
+    """Send a request and return its response; then the connection is closed. Raises as `fetch` does.
+
+    The response may come before the whole body is sent.
+    """
+    connection = h11.Connection(h11.CLIENT)
+    sending = asyncio.ensure_future(_send(writer, connection, request, body))
     try:
-        connection = h11.Connection(h11.CLIENT)
-        sent = list({"Host": address, "Connection": "close", "Accept": "application/json", **headers}.items())
-        writer.write(connection.send(h11.Request(method="GET", target=target, headers=sent)) or b"")
-        writer.write(connection.send(h11.EndOfMessage()) or b"")
         return await _read_response(reader, connection, max_bytes)
     finally:
+        sending.cancel()
         writer.transport.abort()
 
 
-async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> PeerResponse:
-    status, body = 0, bytearray()
+async def _send(
+    writer: asyncio.StreamWriter,
+    connection: h11.Connection,
+    request: h11.Request,
+    body: AsyncIterable[bytes] | None,
+) -> None:
+    with suppress(OSError, h11.LocalProtocolError, ClientDisconnect):  # no response comes then
+        writer.write(connection.send(request) or b"")
+        if body is not None:
+            async for chunk in body:
+                writer.write(connection.send(h11.Data(data=chunk)) or b"")
+                await writer.drain()
+        writer.write(connection.send(h11.EndOfMessage()) or b"")
+
+
+async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> HttpResponse:
+    status, body, headers = 0, bytearray(), list[tuple[bytes, bytes]]()
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Response):
-            status = event.status_code
+            status, headers = event.status_code, list(event.headers)
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > max_bytes:
                 raise OSError(f"it tells more than {max_bytes} bytes")
         elif isinstance(event, h11.EndOfMessage):
-            return PeerResponse(status, bytes(body))
+            return HttpResponse(status, bytes(body), headers)
 
 
 async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:

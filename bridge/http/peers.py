@@ -145,7 +145,7 @@ class Peers:
             headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
         try:
             async with asyncio.timeout(self._timeout_s):
-                status, text = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._peers)
+                status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._peers)
             if status != _OK:
                 return _reason(status, text)
             return _restrict_to(kind.model_validate_json(text), address, its)

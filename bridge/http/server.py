@@ -18,6 +18,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import uvicorn
 from pydantic import BaseModel
@@ -28,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from bridge.errors import SettingsError
+from bridge.errors import BridgeError, SettingsError
 from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
 from bridge.http.auth.callers import caller_of
 from bridge.http.auth.sessions import Authenticator
@@ -134,29 +135,57 @@ def serving(
     host: str, port: int, application_: Starlette, protocol: type[HttpConnection] = HttpConnection
 ) -> Iterator[None]:
     """Serve until the end of the block. Raises SettingsError if the port cannot be opened."""
-    with _listen(host, port) as listener:
-        config = uvicorn.Config(
-            application_,
-            http=protocol,
-            backlog=BACKLOG,
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            proxy_headers=False,  # any client can write X-Forwarded-For
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=_SHUTDOWN_S,
-        )
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
-        thread.start()
+    with _listen(host, port) as listener, _serving_on(listener, application_, protocol, is_behind_proxy=False):
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
+        yield
+
+
+@contextmanager
+def serving_worker(path: Path, application_: Starlette) -> Iterator[None]:
+    """Serve a worker's requests, which the supervisor passes on, on a Unix socket. Raises BridgeError.
+
+    X-Forwarded-For is believed, as only our user may connect.
+    """
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
         try:
+            listener.bind(str(path))
+            path.chmod(0o600)
+        except OSError as error:
+            if error.errno is None:
+                raise SettingsError(f"data_dir: {path}: {error}: give a folder with a shorter path") from error
+            raise BridgeError(f"{path}: {error.strerror}; no socket for the worker's HTTP server") from error
+        listener.listen()
+        with _serving_on(listener, application_, HttpConnection, is_behind_proxy=True):
             yield
-        finally:
-            server.should_exit = True
-            thread.join(2 * _SHUTDOWN_S)
+
+
+@contextmanager
+def _serving_on(
+    listener: socket.socket, application_: Starlette, protocol: type[HttpConnection], *, is_behind_proxy: bool
+) -> Iterator[None]:
+    config = uvicorn.Config(
+        application_,
+        http=protocol,
+        backlog=BACKLOG,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=is_behind_proxy,  # on a port, any client can write X-Forwarded-For
+        forwarded_allow_ips="*",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=_SHUTDOWN_S,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join(2 * _SHUTDOWN_S)
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:

@@ -5,6 +5,8 @@
      "message": "timer.requests/3: recovered to offset 40, 7 timers pending",
      "shard": "timer.requests/3", "topic": "timer.requests", "partition": 3}
 
+With `--workers`, each line names its worker: `INFO worker 2 bridge....`, and as JSON `"worker": 2`.
+
 1. A `Shard` among the arguments of a line becomes fields too.
 2. librdkafka's settings may be secrets (`is_secret`), and errors of libraries may quote them. Their values are removed
    from every line and traceback.
@@ -39,11 +41,16 @@ _kafka: dict[str, str] = {}
 """The librdkafka settings of this process."""
 
 
-def configure(format_: Format = "text", level: Level = "info", kafka: Mapping[str, str] | None = None) -> None:
-    """Configure logging of the process, replacing an earlier configuration. kafka: librdkafka settings, see rule 2."""
+def configure(
+    format_: Format = "text", level: Level = "info", kafka: Mapping[str, str] | None = None, worker: int = 0
+) -> None:
+    """Configure logging of the process, replacing an earlier configuration.
+
+    kafka: librdkafka settings, see rule 2. worker: number of this worker, or 0.
+    """
     hide(kafka or {})
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_formatter(format_))
+    handler.setFormatter(_formatter(format_, worker))
     handler.addFilter(_FieldsAndSecrets())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     sys.excepthook = _log_unhandled if format_ == "json" else sys.__excepthook__
@@ -73,13 +80,19 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
-def _formatter(format_: Format) -> logging.Formatter:
+def _formatter(format_: Format, worker: int) -> logging.Formatter:
     if format_ == "json":
         from pythonjsonlogger.json import JsonFormatter  # here, as commands of clients do not need it
 
-        formatter: logging.Formatter = JsonFormatter(list(_FIELDS), rename_fields=_FIELDS, json_ensure_ascii=False)
+        formatter: logging.Formatter = JsonFormatter(
+            list(_FIELDS),
+            rename_fields=_FIELDS,
+            json_ensure_ascii=False,
+            static_fields={"worker": worker} if worker else {},
+        )
     else:
-        formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+        named = f"worker {worker} " if worker else ""
+        formatter = logging.Formatter(f"%(asctime)s %(levelname)s {named}%(name)s %(message)s")
     formatter.converter = time.gmtime
     formatter.default_time_format, formatter.default_msec_format = "%Y-%m-%dT%H:%M:%S", "%s.%03dZ"
     return formatter

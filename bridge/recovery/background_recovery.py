@@ -10,19 +10,19 @@ write to a directory that the next owner has opened.
 
 import contextlib
 import logging
-import os
 import pickle
 import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
 from bridge.config.loop_options import TurnOptions
+from bridge.config.usable_cores import usable_cores
 from bridge.dev.child_process import kill_with_parent
 from bridge.errors import BridgeError
 from bridge.observe import logs
@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 _DISK_ERROR, _UNREADABLE = 3, 4
 """Exit codes of a child: disk full or broken; store unreadable and the last copy."""
 
-Logs = tuple[logs.Format, logs.Level]
+Logs = Callable[..., None]
+"""`logs.configure` with the settings of our own log lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +81,19 @@ class RecoveryProcess:
             self.process.wait()
 
 
-def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the cores of this process. A container may have only a part of the machine's, and memory to match."""
-    cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # no such limit
-        quota, period = map(int, cpu_max.read_text().split())
-        cores = min(cores, -(-quota // period))
-    return cores
-
-
 @dataclass(eq=False)
 class BackgroundRecoverer:
-    """Runs recovery processes, at most one per core."""
+    """Runs recovery processes, at most one per core of ours. workers: bridges that share the cores."""
 
     _connection: Connection
     _journal_topics: Mapping[str, str]
     _folder: DataDir
     _options: TurnOptions
     _logs: Logs
+    _workers: int = 1
 
     def __post_init__(self) -> None:
-        self._max_processes = usable_cores()
+        self._max_processes = max(1, usable_cores() // self._workers)
         self._waiting: deque[RecoveryProcess] = deque()
         self._running: list[RecoveryProcess] = []
 
@@ -153,7 +146,7 @@ def main() -> None:
     # A terminal or a service manager sends these signals to every process. Our parent handles them.
     for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
         signal.signal(asked, signal.SIG_IGN)
-    logs.configure(*order.logs, order.connection.kafka)
+    order.logs(kafka=order.connection.kafka)
     tune_gc()
     history = ConfluentHistory(order.connection, order.journal_topics, Retrier())
     disk = RealDisk(order.folder)

@@ -21,7 +21,7 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.wire import limit_producer, produce_raw
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
-from scripts.common.processes import BridgeProcess
+from scripts.common.processes import BridgeProcess, workers
 
 COMMAND = str(Path(sys.executable).with_name("timer-bridge"))
 SOON: tuple[str, bytes] = ("timer-delay-ms", b"200")
@@ -331,6 +331,20 @@ def test_without_a_broker_it_waits_and_ends_with_1(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.thorough
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+    bridge = BridgeProcess(tmp_path, "127.0.0.1:1", ["--workers", "2"])
+    bridge.launch()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(pids := workers(bridge.pid)) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    bridge.kill()
+    while any(is_running := [Path(f"/proc/{pid}").exists() for pid in pids.values()]):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    assert is_running == [False, False]
+
+
 @pytest.mark.broker
 def test_a_second_process_on_one_directory_refuses(kafka: Broker, names: Names, tmp_path: Path) -> None:
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
@@ -340,11 +354,16 @@ def test_a_second_process_on_one_directory_refuses(kafka: Broker, names: Names, 
 
 
 @pytest.mark.broker
-def test_case_16_a_retention_that_would_lose_timers_is_refused(kafka: Broker, names: Names, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_case_16_a_retention_that_would_lose_timers_is_refused(
+    kafka: Broker, names: Names, tmp_path: Path, workers: str
+) -> None:
     settings = {**BROKER_CLOCK, "retention.ms": "1000", "compression.type": "uncompressed"}
     Admin(kafka.bootstrap_servers).create_topics([names.timers], partitions=1, settings=settings)
     data = str(tmp_path / "data")
-    ended = run("--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments)
+    ended = run(
+        "--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments, "--workers", workers
+    )
     assert ended.returncode == 2
     assert "retention.ms is 1000" in ended.stderr
     assert "set retention.ms to" in ended.stderr

@@ -60,6 +60,17 @@ def usage(pid: int) -> Usage:
         return Usage(0.0, 0.0, 0.0)
 
 
+def workers(pid: int) -> dict[int, int]:
+    """Return the process id of each worker that runs, by its number. pid: of the supervisor."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it has ended
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            if b"bridge.workers.supervisor" in words:
+                found[int(words[-2])] = int(child)
+    return found
+
+
 def _stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat after the name, from the state on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -154,7 +165,7 @@ class BridgeProcess:
 
     def partitions(self) -> float:
         """Return the number of partitions that it owns and serves."""
-        return self._sum_of('timer_bridge_partitions{phase="running"}')
+        return self._sum_of('timer_bridge_partitions{phase="running"')
 
     def _sum_of(self, begin: str) -> float:
         """Return the sum of the samples of /metrics that begin with `begin`."""

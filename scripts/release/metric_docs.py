@@ -13,7 +13,8 @@ _OPENING = """\
 
 `timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes
 this page from the help texts. Counters count committed work: a transaction that is retried counts once. While the
-bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores keep their last values.
+bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With
+[workers](instances.md#workers) each has the label `worker`, and "this instance" means that worker.
 
 Alert rules and dashboards: [compose/](../compose). What to do: [operations.md](operations.md). `process_*` (memory:
 `process_resident_memory_bytes`, CPU, open files, start) are those of every Prometheus client."""

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from bridge.cli import parquet_export
 from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
-from bridge.config.data_directory import DataDir
+from bridge.config.data_directory import DataDir, worker_folder
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import SHARD, World
 from schemas.origin import Shard
@@ -351,3 +351,32 @@ def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
         with pytest.raises(SettingsError, match="another bridge runs on it"):
             DataDir(data_dir)
     DataDir(data_dir).close()
+
+
+def test_of_several_workers_the_newest_store_of_a_partition_is_exported(tmp_path: Path) -> None:
+    root = tmp_path / "timer-data"
+    for folder in (root, worker_folder(root, 2)):
+        with disk_in(folder) as disk:
+            full_history(disk).closes()
+    checkpoint = root / "timer.requests" / "0" / NAME
+    found = Checkpoint.from_bytes(checkpoint.read_bytes())
+    assert found is not None
+    older = found.progress._replace(next_offset=found.progress.next_offset - 1)
+    checkpoint.write_bytes(found.model_copy(update={"progress": older}).to_bytes())
+    newest, all_ = tmp_path / "newest.parquet", tmp_path / "all.parquet"
+    run("export", worker_folder(root, 2), newest)
+    run("export", root, all_)
+    assert parse_stores(pq.read_metadata(all_).metadata) == parse_stores(pq.read_metadata(newest).metadata)
+    assert pq.read_table(all_) == pq.read_table(newest)
+
+
+def test_a_worker_that_runs_keeps_the_directory_from_being_read(tmp_path: Path) -> None:
+    root = tmp_path / "timer-data"
+    for folder in (root, worker_folder(root, 2)):
+        with disk_in(folder) as disk:
+            full_history(disk).closes()
+    running = DataDir(worker_folder(root, 2))
+    with pytest.raises(SettingsError, match="worker=2"):
+        run("verify", root)
+    running.close()
+    assert run("verify", root).output.count("timer.requests/0: sound") == 2

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.config.data_directory import DataDir
+from bridge.config.data_directory import DataDir, unused_folders, worker_folder, worker_socket
 from bridge.errors import SettingsError
+from schemas.headers import legal_topic
 from schemas.origin import Shard
 
 SHARD = Shard("timer.requests", 0)
@@ -166,3 +167,16 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
         assert "another bridge runs on it: give each its own" in refusal(tmp_path)
         assert seen(tmp_path) == before
     DataDir(tmp_path).close()
+
+
+def test_folders_of_workers_are_known_and_those_of_more_workers_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "timer-data"
+    used(root)
+    folders = [worker_folder(root, number) for number in (2, 3)]
+    for folder in folders:
+        used(folder)
+    worker_socket(root).touch()
+    (root / "instance-id").unlink()
+    DataDir(root).close()
+    assert [unused_folders(root, workers) for workers in (1, 2, 3)] == [folders, folders[1:], []]
+    assert legal_topic(folders[0].name.encode()) is None, "it would be the folder of a timer topic too"

@@ -8,6 +8,7 @@ import pytest
 from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import DAY_MS, Settings, load
 from bridge.config.topic_requirements import TopicState
+from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.intake.target_policy import Policy
 from bridge.release.target_rate_limits import TargetLimit
@@ -171,3 +172,26 @@ def test_a_setting_that_looks_like_a_service_variable_counts() -> None:
         load(SERVERS, {"TIMER_BRIDGE_PORT": "8321"}, None)
     for name in Settings.model_fields:
         assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name
+
+
+def test_workers_share_the_rate_of_the_instance() -> None:
+    found = load({**SERVERS, "workers": "3", "max_requests_per_s": "100", "max_pending": "100"}, {}, None)
+    options = found.turn_options({"timer.requests": TopicState(4, 1000)})
+    assert (options.max_requests_per_s, options.max_pending) == (34, 25)
+
+
+def test_auto_is_a_worker_for_each_core() -> None:
+    assert load({**SERVERS, "workers": "auto"}, {}, None).workers == usable_cores()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"workers": "0"}, "workers = '0'"),
+        ({"workers": "many"}, "workers = 'many'"),
+        ({"workers": "2", "kafka": {"group.instance.id": "x"}}, "leave kafka.group.instance.id out"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(given: Mapping[str, object], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        load({**SERVERS, **given}, {}, None)

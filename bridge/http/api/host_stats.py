@@ -5,6 +5,7 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
+from bridge.config.data_directory import OF_WORKER
 from bridge.http.api.responses import Disk
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -15,7 +16,8 @@ def disk_of(folder: Path) -> Disk:
     """Return the usage of `folder` and its disk; a file that is removed meanwhile does not count."""
     whole = shutil.disk_usage(folder)
     used = 0
-    for place, _, names in os.walk(folder):
+    for place, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(OF_WORKER)]  # others of our workers
         for name in names:
             with suppress(OSError):
                 used += (Path(place) / name).stat().st_blocks * _BLOCK_BYTES

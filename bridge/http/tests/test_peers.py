@@ -25,6 +25,8 @@ from schemas.origin import Shard
 OWN, ITS, THIRD = (Shard("t", number) for number in range(3))
 HERE = "127.0.0.1:1"
 PATH = "/api/v1/timers"
+PATHS = [f"127.0.0.1:1/{path}" for path in ("", "secret", "worker-1/x", "worker-0", "worker-100", "../worker-1")]
+"""A member may choose no path but that of a worker."""
 
 
 class Side(MemorySide):
@@ -90,7 +92,9 @@ def test_one_that_is_no_bridge_is_named_as_missing(answer: bytes, told: str) -> 
     assert missing == {"t/1": f"{address}: {told}"}
 
 
-@pytest.mark.parametrize("address", ["nothing", "a:b", ":1", "127.0.0.1:0", "127.0.0.1:65536", "x" * 80 + ".a:1"])
+@pytest.mark.parametrize(
+    "address", ["nothing", "a:b", ":1", "127.0.0.1:0", "127.0.0.1:65536", "x" * 80 + ".a:1", *PATHS]
+)
 def test_a_peer_with_an_invalid_address_is_missing(address: str) -> None:
     _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert missing["t/1"].startswith(f"{address}: is no address")
@@ -211,3 +215,12 @@ def test_a_peer_token_is_of_no_use_elsewhere() -> None:
         query = head[0].split()[1]
         for page in place.pages:
             assert page.get(query, Authorization=given, Host=address)[0] == 401
+
+
+def test_a_worker_is_asked_at_its_path() -> None:
+    with answering(http(listing_of(ITS).model_dump_json())) as (address, asked):
+        parts, missing = asked_of(peers_of(Member("m", f"{address}/worker-2", frozenset({ITS}))))
+    assert ([part.partitions for part in parts], missing) == ([["t/0"], ["t/1"]], {})
+    head = asked[0].decode().split("\r\n")
+    assert head[0].startswith(f"GET /worker-2{PATH}?")
+    assert f"Host: {address}" in head

@@ -51,6 +51,15 @@ def test_a_line_of_text_has_time_level_logger_and_message(capsys: pytest.Capture
     assert re.fullmatch(f"{TIME} INFO bridge.test timer.requests/3: recovered\n", capsys.readouterr().err)
 
 
+def test_a_line_names_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("text", worker=2)
+    log.info("recovered")
+    assert re.fullmatch(f"{TIME} INFO worker 2 bridge.test recovered\n", capsys.readouterr().err)
+    logs.configure("json", worker=2)
+    log.info("recovered")
+    assert [line["worker"] for line in lines(capsys)] == [2]
+
+
 def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
     log.info("%s: recovered to offset %d", SHARD, 40)

@@ -13,8 +13,10 @@ import pytest
 
 from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
+from bridge.config.usable_cores import usable_cores
 from bridge.intake.target_policy import Policy
 from bridge.loop.tests.test_histories import die
+from bridge.observe import logs
 from bridge.recovery import background_recovery as preparing
 from bridge.recovery import recover as recovery
 from bridge.testing.fakes import FakeGroup, FakeInstance, FakeKafka, Timeline
@@ -156,8 +158,8 @@ def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
 def test_cores_are_those_of_the_container(tmp_path: Path, told: str, cores: int | None) -> None:
     limit, all_ = tmp_path / "cpu.max", len(os.sched_getaffinity(0))
     limit.write_text(told + "\n")
-    assert preparing.usable_cores(limit) == (all_ if cores is None else min(cores, all_))
-    assert preparing.usable_cores(tmp_path / "none") == all_
+    assert usable_cores(limit) == (all_ if cores is None else min(cores, all_))
+    assert usable_cores(tmp_path / "none") == all_
 
 
 def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
@@ -205,7 +207,7 @@ def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_h
     monkeypatch.setattr(preparing, "_started", started)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     folder = DataDir(tmp_path / "data")
-    recoverer = preparing.BackgroundRecoverer(Connection("127.0.0.1:1"), {}, folder, usual_options(), ("text", "info"))
+    recoverer = preparing.BackgroundRecoverer(Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure)
     first, second = recoverer.start(LARGE), recoverer.start(SMALL)
     assert (first.is_done(), second.is_done()) == (True, True)
     assert f"{LARGE}: no process for its background recovery" in caplog.text

@@ -11,12 +11,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from email.message import Message
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from bridge.client import Headers, Sent, TimerProducer
@@ -254,10 +256,14 @@ class Place:
                 instance.bridge.wake()
                 instance.turn()
 
-    def _serve(self, instance: FakeInstance) -> None:
+    def _listening(self) -> tuple[str, Callable[[Starlette], AbstractContextManager[None]]]:
+        """Return the address of the next instance, and what serves it."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port: int = free.getsockname()[1]
-        address = f"127.0.0.1:{port}"
+        return f"127.0.0.1:{port}", partial(serving, "127.0.0.1", port)
+
+    def _serve(self, instance: FakeInstance) -> None:
+        address, serve = self._listening()
         side = MemorySide(self)
         query_queue = _Served(self, instance)
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
@@ -274,7 +280,7 @@ class Place:
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
         app = application(instance.status, query_queue, instance.clock, exposition, 1.0, others, access, hosts)
         self._served.append(ExitStack())
-        self._served[-1].enter_context(serving("127.0.0.1", port, app))
+        self._served[-1].enter_context(serve(app))
         self.addresses[instance.name] = address
         self.sides.append(side)
         self.pages.append(Page(f"http://{address}"))
