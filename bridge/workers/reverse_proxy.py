@@ -12,12 +12,12 @@ The client's address is sent in X-Forwarded-For, and what a client wrote there i
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import h11
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -46,56 +46,14 @@ def _unavailable(reason: str) -> HttpResponse:
 DOWN, SILENT = _unavailable("the worker does not run: ask again"), _unavailable("the worker does not answer: ask again")
 
 
-class WorkerSockets:
-    """Asks workers by their sockets. paths: of worker 1, 2, ..."""
+class ReverseProxy:
+    """paths: sockets of worker 1, 2, ..."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    async def ask(
-        self, number: int, asked: h11.Request, timeout_s: float, body: AsyncIterable[bytes] | None = None
-    ) -> HttpResponse:
-        """Return the response; DOWN if the worker does not run, SILENT if it does not answer in time."""
-        try:
-            reader, writer = await asyncio.open_unix_connection(self.paths[number - 1])
-        except OSError:
-            return DOWN
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await exchange(reader, writer, asked, sys.maxsize, body)
-        except (TimeoutError, OSError, h11.ProtocolError):
-            return SILENT
-
-    async def ask_all(self, asked: h11.Request, timeout_s: float) -> dict[int, HttpResponse]:
-        numbers = range(1, len(self.paths) + 1)
-        answers = await asyncio.gather(*(self.ask(number, asked, timeout_s) for number in numbers))
-        return dict(zip(numbers, answers, strict=True))
-
-    async def probe(self, path: str) -> dict[str, Any]:
-        """Return the joined answers of /health/live or /health/ready.
-
-        A worker that does not run is alive, as the supervisor starts it again, but not ready.
-        """
-        joined: dict[str, Any] = {"status": "ok", "shards": {}}
-        for number, answer in (await self.ask_all(_get(path), _QUICK_S)).items():
-            told = {} if answer is DOWN and path == "/health/live" else json.loads(answer.body)
-            joined["shards"] |= told.get("shards", {})
-            if unavailable := told.get("unavailable_targets"):
-                joined["unavailable_targets"] = joined.get("unavailable_targets", {}) | unavailable
-            if "reason" in told and "reason" not in joined:
-                reason = f"worker {number}: {told['reason']}"
-                joined |= {"status": "not ok", "reason": reason, "detail": told.get("detail", "")}
-        return joined
-
-
-class ReverseProxy:
-    """The endpoints."""
-
-    def __init__(self, workers: WorkerSockets) -> None:
-        self._workers = workers
+        self._paths = paths
 
     def application(self, hosts: Middleware) -> Starlette:
-        """hosts: KnownHosts, for all paths."""
+        """Return the endpoints. hosts: KnownHosts, for all paths."""
         routes = [
             Route("/health/live", self._probe),
             Route("/health/ready", self._probe),
@@ -106,41 +64,74 @@ class ReverseProxy:
         ]
         return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 
+    async def probe(self, path: str) -> dict[str, Any]:
+        """Return the joined answers of /health/live or /health/ready.
+
+        A worker that does not run is alive, as the supervisor starts it again, but not ready.
+        """
+        joined: dict[str, Any] = {"status": "ok", "shards": {}}
+        for number, answer in enumerate(await self._ask_all(_get(path), _QUICK_S), 1):
+            told = {} if answer is DOWN and path == "/health/live" else json.loads(answer.body)
+            joined["shards"] |= told.get("shards", {})
+            if unavailable := told.get("unavailable_targets"):
+                joined["unavailable_targets"] = joined.get("unavailable_targets", {}) | unavailable
+            if "reason" in told and "reason" not in joined:
+                reason = f"worker {number}: {told['reason']}"
+                joined |= {"status": "not ok", "reason": reason, "detail": told.get("detail", "")}
+        return joined
+
     async def _probe(self, request: Request) -> Response:
-        told = await self._workers.probe(request.url.path)
+        told = await self.probe(request.url.path)
         return JSONResponse(told, _UNAVAILABLE if "reason" in told else _OK)
 
+    async def _ask(
+        self, number: int, asked: h11.Request, timeout_s: float, body: AsyncIterable[bytes] | None = None
+    ) -> HttpResponse:
+        """Return the response; DOWN if the worker does not run, SILENT if it does not answer in time."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._paths[number - 1])
+        except OSError:
+            return DOWN
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await exchange(reader, writer, asked, sys.maxsize, body)
+        except (TimeoutError, OSError, h11.ProtocolError):
+            return SILENT
+
+    async def _ask_all(self, asked: h11.Request, timeout_s: float) -> list[HttpResponse]:
+        numbers = range(1, len(self._paths) + 1)
+        return await asyncio.gather(*(self._ask(number, asked, timeout_s) for number in numbers))
+
     async def _metrics(self, request: Request) -> Response:
-        asked = _get("/metrics", (b"accept", request.headers.get("accept", "").encode()))
-        answers = await self._workers.ask_all(asked, _QUICK_S)
-        told = [answer for answer in answers.values() if answer.status == _OK]
-        if not told:
+        accept = request.headers.get("accept", "").encode()
+        answers = await self._ask_all(_get("/metrics", (b"accept", accept)), _QUICK_S)
+        told = next((answer for answer in answers if answer.status == _OK), None)
+        if told is None:
             return _response(DOWN)
-        texts = {number: each.body.decode() if each.status == _OK else "" for number, each in answers.items()}
-        return _response(told[0]._replace(body=merge_metrics(texts).encode()))
+        texts = [answer.body.decode() if answer.status == _OK else "" for answer in answers]
+        return _response(told._replace(body=merge_metrics(texts).encode()))
 
     async def _pending(self, request: Request) -> Response:
         is_named = "id" in request.query_params
         parts: list[Any] = []
-        for answer in (await self._workers.ask_all(_passed_on(request), _PENDING_S)).values():
+        for answer in await self._ask_all(_passed_on(request), _PENDING_S):
             try:
                 parts.append((InstanceNamed if is_named else InstancePending).model_validate_json(answer.body))
             except ValidationError:  # an error, such as a wrong token
                 return _response(answer)
         recovering = sorted({name for part in parts for name in part.recovering})
-        timers = [timer for part in parts for timer in part.timers] if is_named else []
-        merged: BaseModel = (
-            parts[0].model_copy(update={"timers": timers, "recovering": recovering})
-            if is_named
-            else InstancePending(**merge_pending(parts).model_dump(), recovering=recovering)
-        )
-        code = _OK if timers or not is_named else _UNAVAILABLE if recovering else _NOT_FOUND
-        return Response(merged.model_dump_json(), code, media_type="application/json")
+        if not is_named:
+            counts = InstancePending(**merge_pending(parts).model_dump(), recovering=recovering)
+            return Response(counts.model_dump_json(), media_type="application/json")
+        timers = [timer for part in parts for timer in part.timers]
+        named = parts[0].model_copy(update={"timers": timers, "recovering": recovering})
+        code = _OK if timers else _UNAVAILABLE if recovering else _NOT_FOUND
+        return Response(named.model_dump_json(), code, media_type="application/json")
 
     async def _of_worker(self, request: Request) -> Response:
         """Pass on a read of another instance, but no token or session: their limits hold for a whole instance."""
         number = request.path_params["number"]
-        if not 0 < number <= len(self._workers.paths):
+        if not 0 < number <= len(self._paths):
             raise HTTPException(_NOT_FOUND)
         asked = _passed_on(request)
         headers = [
@@ -149,42 +140,41 @@ class ReverseProxy:
             if name != b"cookie" and (name != b"authorization" or value.startswith(b"Pass "))
         ]
         target = asked.target.removeprefix(b"/worker-%d" % number)
-        return _response(
-            await self._workers.ask(number, h11.Request(method="GET", target=target, headers=headers), ANSWER_S)
-        )
+        read = h11.Request(method="GET", target=target, headers=headers)
+        return _response(await self._ask(number, read, ANSWER_S))
 
     async def _anything(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, answer = Request(scope, receive), DOWN
-        for number in range(1, len(self._workers.paths) + 1):
+        for number in range(1, len(self._paths) + 1):
             if answer is DOWN:
-                answer = await self._workers.ask(number, _passed_on(request), ANSWER_S, request.stream())
+                answer = await self._ask(number, _passed_on(request), ANSWER_S, request.stream())
         await _response(answer)(scope, receive, send)
 
 
-def merge_metrics(texts: dict[int, str]) -> str:
-    """Join the expositions of the workers, of one format, with the label `worker`.
+def merge_metrics(texts: Sequence[str]) -> str:
+    """Join the expositions of worker 1, 2, ..., of one format, with the label `worker`.
 
     An empty text is that of a worker that does not answer: it is not ready.
     """
     families: dict[str, list[str]] = {}
-    for number, text in texts.items():
+    for number, text in enumerate(texts, 1):
         for family in f"\n{text}".removesuffix("# EOF\n").split("\n# HELP ")[1:]:
             lines = f"# HELP {family}".strip("\n").split("\n")
             head = "\n".join(line for line in lines if line.startswith("# "))
-            families.setdefault(head, []).extend(_labelled(lines, number))
+            samples = [_labelled(line, number) for line in lines if not line.startswith("# ")]
+            families.setdefault(head, []).extend(samples)
+    silent = [number for number, text in enumerate(texts, 1) if not text]
     for head, samples in families.items():
         if head.startswith("# HELP timer_bridge_ready "):
-            samples += [f'timer_bridge_ready{{worker="{number}"}} 0.0' for number, text in texts.items() if not text]
-    end = "# EOF\n" if any(text.endswith("# EOF\n") for text in texts.values()) else ""
+            samples += [f'timer_bridge_ready{{worker="{number}"}} 0.0' for number in silent]
+    end = "# EOF\n" if any(text.endswith("# EOF\n") for text in texts) else ""
     return "".join(f"{line}\n" for head, samples in families.items() for line in (head, *samples)) + end
 
 
-def _labelled(lines: Iterable[str], number: int) -> Iterator[str]:
-    for line in lines:
-        if not line.startswith("# "):
-            name, _, value = line.rpartition(" ")
-            labels = f"{name[:-1]}," if name.endswith("}") else f"{name}{{"
-            yield f'{labels}worker="{number}"}} {value}'
+def _labelled(sample: str, number: int) -> str:
+    name, _, value = sample.rpartition(" ")
+    labels = f"{name[:-1]}," if name.endswith("}") else f"{name}{{"
+    return f'{labels}worker="{number}"}} {value}'
 
 
 def _get(path: str, *headers: tuple[bytes, bytes]) -> h11.Request:

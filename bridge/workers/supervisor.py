@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
@@ -44,15 +45,15 @@ class Process(Protocol):
     def send_signal(self, number: int) -> None: ...
 
 
+@dataclass
 class Worker:
     """One worker, life after life."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.process: Process | None = None
-        self.start_at_s = 0.0
-        self._started_s = 0.0
-        self._wait_s = 0.0
+    number: int
+    process: Process | None = None
+    start_at_s: float = 0.0
+    _started_s: float = 0.0
+    _wait_s: float = 0.0
 
     def started(self, process: Process, now_s: float) -> None:
         self.process, self._started_s = process, now_s
@@ -122,26 +123,26 @@ def supervise(settings: Settings) -> int:
     """Run the workers until a signal ends them. Return the exit code. Raises SettingsError."""
     from bridge.http.known_hosts import known_hosts
     from bridge.http.server import serving
-    from bridge.workers.reverse_proxy import ReverseProxy, WorkerSockets
+    from bridge.workers.reverse_proxy import ReverseProxy
 
     config_report.check(settings)
     root = DataDir(settings.data_dir)  # made and checked before a worker makes its folder in it
     root.instance_id()
     root.close()
     folders = [worker_folder(settings.data_dir, number) for number in range(1, settings.workers + 1)]
-    sockets = WorkerSockets([worker_socket(folder) for folder in folders])
+    proxy = ReverseProxy([worker_socket(folder) for folder in folders])
     supervisor = Supervisor(settings.workers, lambda number: _started(settings, number), time.monotonic)
     _handle_signals(supervisor)
     open_many_files()
     with ExitStack() as ends:
         if settings.http_port:
-            app = ReverseProxy(sockets).application(known_hosts(settings))
+            app = proxy.application(known_hosts(settings))
             ends.enter_context(serving(settings.http_host, settings.http_port, app))
         asked_s = time.monotonic()
         while supervisor.turn():
             time.sleep(_TURN_S)
             if not supervisor.was_ready and time.monotonic() - asked_s >= _ASK_S:
-                told = asyncio.run(sockets.probe("/health/ready"))
+                told = asyncio.run(proxy.probe("/health/ready"))
                 if "reason" not in told:
                     print("timer-bridge is ready:", ", ".join(sorted(told["shards"])), flush=True)  # noqa: T201
                     supervisor.was_ready = True

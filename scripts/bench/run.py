@@ -47,7 +47,7 @@ RESULTS = FOLDER / "results.json"
 BUSY_SHARE = 0.15
 """If other processes use more than this share of the machine, the figures are marked."""
 QUICK: dict[str, Any] = {"only": ["quick"], "messages": 30_000, "steady_seconds": 4.0}
-NEED_ROOT = ("rocketmq", "slices")
+NEED_ROOT = ("rocketmq", "slices", "workers")
 """Without root, a run is complete without these parts."""
 
 

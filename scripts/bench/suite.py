@@ -5,12 +5,13 @@ steady          in and out at once, at each of RATES; small transactions        
 pending         10 M timers that stay                                              idle            16 partitions
 bodies          0.1, 1, 10 KB; one partition                                       slices          1 and 4 instances of
 quick           core and steady in small                                                           a tenth of a core
+                                                                                   workers         1, 2, 4 of a command
 
 A part returns the measurements of each try. What a ratio compares is measured several times, in turn on the same
 servers; all else in the first try only.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ AT_LEAST_ONCE = ("--delivery", "at-least-once")
 IDLE_PARTITIONS, IDLE_S = 16, 30.0
 SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 4), 0.1, 8
 """Instances of a small part of a core: the broker has the rest of two cores."""
+WORKERS = (1, 2, 4)
 LEAST_PER_PARTITION = 10_000
 """Messages. Fewer would leave in one transaction, whose begin no reader sees."""
 SHORT_S = 2.0
@@ -145,24 +147,36 @@ def pending(servers: BenchServers, tries: Tries) -> None:
 
 def slices(servers: BenchServers, tries: Tries) -> None:
     """Measure one and four instances, so small that neither cores nor broker limit them."""
+    _sliced(servers, tries, "slices", {count: [()] * count for count in SLICES})
+
+
+def workers(servers: BenchServers, tries: Tries) -> None:
+    """Measure one command with one, two and four workers, each as small as an instance of `slices`."""
+    _sliced(servers, tries, "workers", {count: [("--workers", str(count))] for count in WORKERS})
+
+
+def _sliced(servers: BenchServers, tries: Tries, name: str, commands: Mapping[int, Sequence[Sequence[str]]]) -> None:
+    """Measure bursts by processes of a part of a core. commands: arguments of each bridge, by number of processes."""
     with servers.kafka() as kafka:
-        for count in SLICES:
-            servers.say(f"{count} instances of {SLICE_CORES} cores")
-            topics = TopicFixture(kafka, _sizes(servers, SLICED_PARTITIONS), f"s{count}")
+        for count, each in commands.items():
+            servers.say(f"{count} of {SLICE_CORES} cores")
+            topics = TopicFixture(kafka, _sizes(servers, SLICED_PARTITIONS), f"{name}-{count}")
             with ExitStack() as ends:
                 parts = [ends.enter_context(CpuSlice(SLICE_CORES)) for _ in range(count)]
                 bridges = [
-                    ends.enter_context(topics.bridge(servers.folder / f"{count}-{number}")) for number in range(count)
+                    ends.enter_context(topics.bridge(servers.folder / f"{count}-{number}", arguments))
+                    for number, arguments in enumerate(each)
                 ]
-                if count == SLICES[0]:
+                if count == 1:
                     _warm_up(servers, topics, bridges[0], SHORT_S)
                 scenarios.await_even(bridges, SLICED_PARTITIONS)
 
                 def limit(parts: Sequence[CpuSlice] = parts, bridges: Sequence[BridgeProcess] = bridges) -> None:
-                    for part, bridge in zip(parts, bridges, strict=True):
-                        part.take(bridge.pid)
+                    pids = [pid for bridge in bridges for pid in bridge.worker_pids()]
+                    for part, pid in zip(parts, pids, strict=True):
+                        part.take(pid)
 
-                tries[0][f"slices.{count}"] = scenarios.burst(topics, bridges, when_taken_in=limit)
+                tries[0][f"{name}.{count}"] = scenarios.burst(topics, bridges, when_taken_in=limit)
 
 
 def _sizes(servers: BenchServers, partitions: int) -> Sizes:
@@ -196,7 +210,7 @@ def rocketmq(servers: BenchServers, tries: Tries) -> None:
             one |= {f"rocketmq.{collector}{name}": value for name, value in measured.items()}
 
 
-_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices)
+_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices, workers)
 PARTS: dict[str, Callable[[BenchServers, Tries], None]] = {
     **{part.__name__.replace("_", "-"): part for part in _ALL},
     "quick": quick,

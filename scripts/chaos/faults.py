@@ -1,6 +1,7 @@
 """Faults of two bridges and three brokers, and the repair of each.
 
 kill         a bridge, -9; started again a little later          delete    the same, and its data directory is gone
+worker       one worker of a bridge, -9, if bridges have workers
 stop         SIGSTOP for longer or shorter than the session      disk      its disk is full (root: a tmpfs of its own)
 clock        set back by seconds, later corrected; never ahead: timers would leave early, by the brokers' time
 slow, cut    a link between a bridge and one broker, or all      broker    killed, -9; started again
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from scripts.chaos.proxy import Proxy
 from scripts.chaos.three_brokers import ThreeBrokers
-from scripts.common.processes import BridgeProcess
+from scripts.common.processes import BridgeProcess, workers
 
 DISK_MB = 64
 _MAY_DIE = (2, 3)
@@ -77,9 +78,15 @@ class Victim(BridgeProcess):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         return restart
 
+    def crash_worker(self, rng: random.Random) -> Callable[[], None]:
+        if pids := list(workers(self.pid).values()):
+            os.kill(rng.choice(pids), signal.SIGKILL)
+        return lambda: None  # its supervisor starts it again
+
     def pause(self) -> Callable[[], None]:
-        os.kill(self.pid, signal.SIGSTOP)
-        return lambda: os.kill(self.pid, signal.SIGCONT)
+        pids = [self.pid, *workers(self.pid).values()]
+        _signal(pids, signal.SIGSTOP)
+        return lambda: _signal(pids, signal.SIGCONT)
 
     def step_clock(self, error_ms: int) -> Callable[[], None]:
         self._set_clock(error_ms)
@@ -102,6 +109,11 @@ class Victim(BridgeProcess):
         new.replace(self._clock)
 
 
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
 def _mounted(folder: Path) -> bool:
     """Mount a small disk for the folder; needs root."""
     if os.geteuid() != 0:
@@ -117,7 +129,13 @@ class FaultSchedule:
     """
 
     def __init__(
-        self, brokers: ThreeBrokers, victims: Sequence[Victim], rng: random.Random, pause: Callable[[bool], None]
+        self,
+        brokers: ThreeBrokers,
+        victims: Sequence[Victim],
+        rng: random.Random,
+        pause: Callable[[bool], None],
+        *,
+        has_workers: bool = False,
     ) -> None:
         self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
         self._left: list[str] = []
@@ -132,6 +150,8 @@ class FaultSchedule:
             "broker": self._break,
             "pause": self._hold,
         }
+        if has_workers:
+            self._kinds["worker"] = lambda busy: self._one_fault(busy, lambda v: v.crash_worker(rng), 4)
         self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
         """Kinds that are impossible here, with the reason."""
         self.kinds = sorted(self._kinds.keys() - self.skipped.keys())

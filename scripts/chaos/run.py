@@ -51,9 +51,17 @@ class Chaos:
     """One run. `story`: its events, with times; `skipped`: kinds of faults that are impossible here, and why."""
 
     def __init__(
-        self, folder: Path, minutes: float, seed: int, console: Console, *, jars_cache: Path = DEFAULT_CACHE
+        self,
+        folder: Path,
+        minutes: float,
+        seed: int,
+        console: Console,
+        *,
+        workers: int = 1,
+        jars_cache: Path = DEFAULT_CACHE,
     ) -> None:
         self._folder, self._minutes, self._seed, self._console = folder, minutes, seed, console
+        self._workers = workers
         self._jars_cache = jars_cache
         self._began_s = time.monotonic()
         self.story: list[dict[str, object]] = []
@@ -66,7 +74,7 @@ class Chaos:
             servers = brokers.bootstrap_servers
             Admin(servers).create_topics(TARGETS, partitions=2, copies=3, settings=BROKER_CLOCK)
             (config := self._folder / "limits.toml").write_text(LIMITS)
-            arguments = [*_ARGUMENTS, "--config", str(config)]
+            arguments = [*_ARGUMENTS, "--config", str(config), "--workers", str(self._workers)]
             victims = [
                 Victim(name, self._folder / name, brokers.bootstrap_of(link), arguments)
                 for link, name in enumerate(("one", "two"))
@@ -90,7 +98,8 @@ class Chaos:
     def _inject(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
         """Inject faults for the given time, until each kind was injected once; then repair all."""
         rng = random.Random(self._seed)
-        schedule, open_ = FaultSchedule(brokers, victims, rng, load.pause), list[tuple[float, ChaosFault]]()
+        schedule = FaultSchedule(brokers, victims, rng, load.pause, has_workers=self._workers > 1)
+        open_ = list[tuple[float, ChaosFault]]()
         self.counts.update({f"fault: {kind}": 0 for kind in schedule.kinds})
         self.skipped = schedule.skipped
         until_s, next_s = time.monotonic() + self._minutes * 60, 0.0
@@ -158,6 +167,7 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
     report = {
         "seed": args.seed,
         "minutes": args.minutes,
+        "workers": args.workers,
         "what": dict(sorted(chaos.counts.items())),
         "skipped": chaos.skipped,
         "classes": {name: count for name, count in verdict.counts.items() if count},
@@ -176,12 +186,13 @@ def main() -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=20, help="duration of the faults; repairs come on top")
     parser.add_argument("--seed", type=int, default=1, help="of faults and load; their timing is never the same")
+    parser.add_argument("--workers", type=int, default=1, help="of each bridge; more than one are killed singly too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for logs and reports")
     args, console = parser.parse_args(), Console()
 
     def job() -> int:
         with command.fresh(args.folder) as folder:
-            chaos = Chaos(folder, args.minutes, args.seed, console)
+            chaos = Chaos(folder, args.minutes, args.seed, console, workers=args.workers)
             return conclude(folder, chaos, chaos.run(), args, console)
 
     return command.run("chaos", job)

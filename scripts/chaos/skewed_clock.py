@@ -1,6 +1,7 @@
 """Run `timer-bridge` with its clock shifted by the ms in a file, which chaos changes during the run.
 
 python -m scripts.chaos.skewed_clock FILE run --bootstrap-servers ...
+python -m scripts.chaos.skewed_clock FILE 2                              its second worker
 """
 
 import sys
@@ -9,6 +10,7 @@ from unittest import mock
 
 from bridge import process as run
 from bridge.cli import app as cli
+from bridge.workers import supervisor
 
 
 class SteppedClock(run.SystemClock):
@@ -23,5 +25,6 @@ class SteppedClock(run.SystemClock):
 
 if __name__ == "__main__":
     del sys.argv[0]
-    with mock.patch.object(run, "SystemClock", SteppedClock):
-        cli.main()
+    worker = [sys.executable, "-m", "scripts.chaos.skewed_clock", sys.argv[0]]
+    with mock.patch.object(run, "SystemClock", SteppedClock), mock.patch.object(supervisor, "COMMAND", worker):
+        supervisor.main() if sys.argv[1].isdigit() else cli.main()

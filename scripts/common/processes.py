@@ -66,7 +66,7 @@ def workers(pid: int) -> dict[int, int]:
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
         with contextlib.suppress(OSError):  # it has ended
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            if b"bridge.workers.supervisor" in words:
+            if words[-2:-1] and words[-2].isdigit():
                 found[int(words[-2])] = int(child)
     return found
 
@@ -153,24 +153,30 @@ class BridgeProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    def worker_pids(self) -> list[int]:
+        """Return the process of each worker; without `--workers`, its own."""
+        return list(workers(self.pid).values()) or [self.pid]
+
     def usage(self) -> Usage:
-        return usage(self.pid)
+        """Return the usage, with that of its workers."""
+        each = [usage(pid) for pid in {self.pid, *self.worker_pids()}]
+        return Usage(*map(sum, zip(*each, strict=True)))
 
     def disk_mb(self) -> float:
         """Return the size of its data directory."""
         return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
 
     def transactions(self) -> float:
-        return self._sum_of("timer_bridge_transaction_seconds_count")
+        return sum(self._samples("timer_bridge_transaction_seconds_count"))
 
-    def partitions(self) -> float:
-        """Return the number of partitions that it owns and serves."""
-        return self._sum_of('timer_bridge_partitions{phase="running"')
+    def partitions(self) -> list[float]:
+        """Return the number of partitions that each worker owns and serves."""
+        return self._samples('timer_bridge_partitions{phase="running"')
 
-    def _sum_of(self, begin: str) -> float:
-        """Return the sum of the samples of /metrics that begin with `begin`."""
+    def _samples(self, begin: str) -> list[float]:
+        """Return the samples of /metrics that begin with `begin`."""
         lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(begin))
+        return [float(line.split()[-1]) for line in lines if line.startswith(begin)]
 
     def get(self, path: str) -> bytes:
         """Return the response on its `http_port`. Raises urllib.error.HTTPError."""

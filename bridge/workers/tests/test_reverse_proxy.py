@@ -19,7 +19,7 @@ from bridge.http.known_hosts import KnownHosts
 from bridge.http.server import serving, serving_worker
 from bridge.http.tests.test_page import Browser
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, Page, Place
-from bridge.workers.reverse_proxy import ReverseProxy, WorkerSockets, merge_metrics
+from bridge.workers.reverse_proxy import ReverseProxy, merge_metrics
 
 
 class WorkersPlace(Place):
@@ -30,13 +30,13 @@ class WorkersPlace(Place):
         self.folder = Path(tempfile.mkdtemp(prefix="timer-"))  # a socket's path may have 107 characters
         self.port = free_port()
         self.page = Browser(f"http://127.0.0.1:{self.port}")
-        self.sockets = WorkerSockets([self.folder / "1", self.folder / "2"])
+        self.sockets = [self.folder / "1", self.folder / "2"]
         hosts = Middleware(KnownHosts, any_address=bool(tokens))
         self._front = serving("127.0.0.1", self.port, ReverseProxy(self.sockets).application(hosts))
 
     def _listening(self) -> tuple[str, Callable[[Starlette], AbstractContextManager[None]]]:
         number = len(self._served) + 1
-        return f"127.0.0.1:{self.port}/worker-{number}", partial(serving_worker, self.sockets.paths[number - 1])
+        return f"127.0.0.1:{self.port}/worker-{number}", partial(serving_worker, self.sockets[number - 1])
 
     def __enter__(self) -> "WorkersPlace":
         super().__enter__()
@@ -86,9 +86,9 @@ def test_probes_are_those_of_all_workers_and_name_the_one_that_is_not_well(place
 def test_a_worker_that_hangs_is_not_alive(place: WorkersPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.workers.reverse_proxy._QUICK_S", 0.2)
     place.end(2)
-    place.sockets.paths[1].unlink()
+    place.sockets[1].unlink()
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(place.sockets.paths[1]))
+        silent.bind(str(place.sockets[1]))
         silent.listen()
         status, told = place.page.get("/health/live")
     assert (status, told["reason"]) == (503, "worker 2: the worker does not answer: ask again")
@@ -110,7 +110,7 @@ def test_metrics_are_those_of_all_workers_with_a_label(place: WorkersPlace, acce
 
 def test_labels_are_added_to_samples_with_and_without_labels() -> None:
     head, other = "# HELP a # odd } text\n# TYPE a gauge\n", "# HELP c d\n# TYPE c counter\n"
-    texts = {1: head + 'a{b="} 1"} 2.0\n' + other + "c_total 1.0\n", 2: head + 'a{b="x"} 3.0\n'}
+    texts = [head + 'a{b="} 1"} 2.0\n' + other + "c_total 1.0\n", head + 'a{b="x"} 3.0\n']
     assert merge_metrics(texts) == (
         head + 'a{b="} 1",worker="1"} 2.0\na{b="x",worker="2"} 3.0\n' + other + 'c_total{worker="1"} 1.0\n'
     )

@@ -6,7 +6,7 @@ Each figure shows if it was measured or calculated.
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.results import Results
 from scripts.bench.report.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, runs, size
-from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES
+from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES, WORKERS
 from spark_jobs.report.plots import span_text
 
 RATES = (1_000, 10_000, 100_000, 1_000_000)
@@ -36,7 +36,8 @@ def page(results: Results) -> str:
         body_bytes=f"{model.body_bytes:.0f}",
         needs=table(NEEDS, [_needs(model, per_s, pending) for per_s in RATES for pending in PENDING]),
         rebuilds=table(("messages/s", *(f"window {_span(each)}" for each in WINDOWS_S)), _rebuilds(model)),
-        slices=_slices(results),
+        slices=_slices(results, "slices", "instances", SLICES),
+        workers=_slices(results, "workers", "workers", WORKERS),
         slice_cores=SLICE_CORES,
         sliced_partitions=SLICED_PARTITIONS,
     )
@@ -98,14 +99,14 @@ def _rebuilds(model: Model) -> list[list[str]]:
     return [[f"{per_s:,}", *(f"*{_span(rebuild_s(model, per_s, each))}*" for each in WINDOWS_S)] for per_s in RATES]
 
 
-def _slices(results: Results) -> str:
-    """Return the table of instances that each have a fixed part of a core; empty if not measured."""
-    drains = {count: results.median(f"slices.{count}.from_due_per_s") for count in SLICES}
+def _slices(results: Results, name: str, heading: str, counts: tuple[int, ...]) -> str:
+    """Return the table of processes that each have a fixed part of a core; empty if not measured."""
+    drains = {count: results.median(f"{name}.{count}.from_due_per_s") for count in counts}
     one = drains[1]
     if not one:
         return ""
     rows = [(count, f"{drain:,.0f}", f"{drain / (count * one):.2f}") for count, drain in drains.items() if drain]
-    return table(("instances", "msg/s", "to as many times that of one"), rows)
+    return table((heading, "msg/s", "to as many times that of one"), rows)
 
 
 def _span(span_s: float) -> str:

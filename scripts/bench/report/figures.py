@@ -103,9 +103,9 @@ def _cpu_us(scenario: str) -> Formula:
     return lambda measured: measured[f"{scenario}.cost.cpu_s"] * 1e6 / measured[f"{scenario}.account.requested"]
 
 
-def _linear(measured: Flat) -> float:
-    one, most = (measured[f"slices.{count}.from_due_per_s"] for count in (1, 4))
-    return most / (4 * one)
+def _linear(name: str) -> Formula:
+    """Return the formula of the burst of 4 processes to 4 times that of one."""
+    return lambda measured: measured[f"{name}.4.from_due_per_s"] / (4 * measured[f"{name}.1.from_due_per_s"])
 
 
 def _by_collector(key: str, unit: str, part: str, name: str, begin: str = "") -> tuple[Figure, Figure]:
@@ -164,5 +164,8 @@ FIGURES = (
     ),
     Figure("ready_after_stop_s", "s, all pending", "pending", "pending.ready_after_stop_s"),
     Figure("ready_after_loss_s", "s, without the data directory", "pending", "pending.ready_after_loss_s"),
-    Figure("linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear),
+    Figure(
+        "linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear("slices")
+    ),
+    Figure("workers_to_4", "the same by one command with 4 workers", "workers", _linear("workers")),
 )

@@ -38,6 +38,7 @@ PENDING_ROWS = {
 BURST_ROWS = {
     "partitions.": "partitions",
     "slices.": f"instances of {SLICE_CORES} cores, {SLICED_PARTITIONS} partitions",
+    "workers.": f"workers of {SLICE_CORES} cores, {SLICED_PARTITIONS} partitions",
     "bodies.": "body, bytes",
 }
 

@@ -33,7 +33,7 @@ COPIES = 3
 RECORD_BYTES = 150
 """Bytes of a record besides its body: headers and framing, about."""
 LEAST_PARTITIONS = 16
-_LEFT_OUT = ("rocketmq.", "at-least-once.", "g1.", "slices.")
+_LEFT_OUT = ("rocketmq.", "at-least-once.", "g1.", "slices.", "workers.")
 """Scenarios whose CPU has other costs."""
 
 

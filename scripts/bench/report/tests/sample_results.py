@@ -5,7 +5,7 @@ from typing import Any
 
 from scripts.bench.measurements import CpuCost, Flat, Measured, flat
 from scripts.bench.report.figures import FIGURES, counted
-from scripts.bench.suite import BODIES, FULL_PER_S, GOAL_RATES, LIMIT_PER_S, PEER_RATES, RATES, SLICES
+from scripts.bench.suite import BODIES, FULL_PER_S, GOAL_RATES, LIMIT_PER_S, PEER_RATES, RATES, SLICES, WORKERS
 from scripts.common.delivery_figures import Account, Lateness
 
 REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
@@ -77,6 +77,7 @@ def measured(speed: float) -> Flat:
         **{f"bodies.{size}": burst(90_000, size) for size in BODIES},
         "partitions.1": burst(30_000.0),
         **{f"slices.{count}": burst(15_000.0 * count) for count in SLICES},
+        **{f"workers.{count}": burst(14_000.0 * count) for count in WORKERS},
         "idle.cpu_percent": 0.8,
         "pending": pending(),
         "rocketmq.burst": burst(100_000 * speed),
