@@ -177,7 +177,8 @@ def lose_disk_there(world: TimerWorld) -> None:
 THERE = pytest.mark.parametrize("trouble", [go_on_there, restart, lose_power_there, lose_disk_there])
 
 
-@pytest.mark.parametrize("trouble", [restart, pytest.param(lose_disk_there, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("trouble", [restart, lose_disk_there])
 def test_case_35_a_limited_target_keeps_to_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:
@@ -314,6 +315,7 @@ def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monk
     assert values(world, "limited") == [*(f"old {number}" for number in range(200)), *(f"new {n}" for n in range(20))]
 
 
+@pytest.mark.thorough
 def test_the_stretches_of_all_targets_together_are_bounded_and_one_that_ends_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

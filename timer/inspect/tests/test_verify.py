@@ -135,6 +135,7 @@ def any_history(disk: SimDisk, rng: random.Random) -> History:
     return history
 
 
+@pytest.mark.thorough
 @given(
     st.integers(0, 2**32),
     st.sampled_from(["closed", "killed"]),
