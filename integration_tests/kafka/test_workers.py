@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from scripts.common.processes import workers
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
 
 PARTITIONS = 6
+SESSION_S = 60.0
+"""A worker that is back before the former session's end gets its partitions at once, or else only then."""
 
 
 class Front:
@@ -58,10 +61,12 @@ class Front:
 
 def kill_worker(field: Field, front: Front, instance: BridgeInstance, number: int) -> None:
     """Kill one worker under the load, and wait until it is back. Check that nothing else has changed."""
+    began_s = time.monotonic()
     before, owners, rebalances = workers(instance.pid), front.owners(), front.rebalances(3 - number)
     os.kill(before[number], signal.SIGKILL)
     field.until(lambda: not front.is_ready(), "an instance that is not ready")
     field.until(lambda: len(workers(instance.pid)) == 2 and front.is_ready(), "a worker that is back")
+    assert time.monotonic() - began_s < SESSION_S - 10
     after = workers(instance.pid)
     assert (after[3 - number], after[number] != before[number]) == (before[3 - number], True)
     assert (front.owners(), front.rebalances(3 - number)) == (owners, rebalances), "no partition has moved"
@@ -70,7 +75,8 @@ def kill_worker(field: Field, front: Front, instance: BridgeInstance, number: in
 def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker, tmp_path: Path) -> None:
     port = free_port()
     front = Front(port)
-    arguments = ("--workers", "2", "--http-port", str(port), "--page", "true")
+    session = ("--kafka", f"session.timeout.ms={SESSION_S * 1000:.0f}")
+    arguments = ("--workers", "2", "--http-port", str(port), "--page", "true", *session)
     field = Field(kafka.bootstrap_servers, tmp_path, PARTITIONS, *arguments)
     try:
         (instance,) = field.start("one")
