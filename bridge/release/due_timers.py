@@ -80,10 +80,11 @@ class DueTimers:
 
     def leave(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
         """Draft deliveries, or copies of timers that are not due yet."""
+        is_limited = not self.limits.is_open
         for body in bodies:
             if body.due_ms <= now_ms:
                 draft.add_delivery(body)
-                if not self.limits.is_open and expired(body, now_ms):  # its target will not get it
+                if is_limited and expired(body, now_ms):  # its target will not get it
                     self.limits.at(now_ms).spend(body.target, -1)
             else:
                 self._roll(draft, [body], now_ms)
