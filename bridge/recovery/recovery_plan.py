@@ -11,7 +11,7 @@ import logging
 from typing import NamedTuple
 
 from bridge.config.loop_options import TurnOptions
-from bridge.errors import ProgressLostError, SettingsError, truncated_partition_message
+from bridge.errors import PartitionUnreadableError, ProgressLostError, SettingsError, truncated_partition_message
 from bridge.ports import History
 from bridge.recovery.journal_reader import parse_record
 from schemas.origin import Shard
@@ -113,7 +113,10 @@ def _require_not_truncated(shard: Shard, history: History, progress: Progress) -
     """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
     _, stable = history.bounds(shard)
     if progress.next_offset > stable:
-        _, end = history.stable_and_end_offsets([shard]).get(shard, (stable, stable))
+        ends = history.stable_and_end_offsets([shard])
+        if shard not in ends:
+            raise PartitionUnreadableError(f"{shard}: no answer in time, whether it ends before its progress")
+        _, end = ends[shard]
         if progress.next_offset > end:
             raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))
 

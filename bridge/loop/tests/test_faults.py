@@ -683,6 +683,21 @@ def test_a_stop_is_heard_while_no_transaction_is_taken() -> None:
     assert world.delivered() == ["m"]
 
 
+def test_progress_beyond_an_end_that_no_broker_tells_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader may show less for a moment. The partition is opened when the end is known."""
+    world = World()
+    world.send("m", 20_000)
+    world.bridge.run(300)
+    world.bridge.stop()
+    monkeypatch.setattr(FakeHistory, "bounds", lambda *_: (0, 0))
+    monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", lambda *_: {})
+    world.bridge.start()
+    world.bridge.run(6000)
+    monkeypatch.undo()
+    world.bridge.run(20_000)
+    assert world.delivered() == ["m"]
+
+
 def truncated(world: World) -> int:
     """The timer topic loses all that it holds now, live or not. Returns how many records."""
     log = world.kafka.partition(SHARD)
