@@ -46,7 +46,7 @@ FOLDER = Path(".run/bench")
 RESULTS = FOLDER / "results.json"
 BUSY_SHARE = 0.15
 """If other processes use more than this share of the machine, the figures are marked."""
-QUICK: dict[str, Any] = {"only": ["quick"], "messages": 30_000, "steady_seconds": 4.0}
+QUICK: dict[str, Any] = {"only": ["quick"], "messages": 20_000, "steady_seconds": 3.0}
 NEED_ROOT = ("rocketmq", "slices", "workers")
 """Without root, a run is complete without these parts."""
 

@@ -19,6 +19,8 @@ from scripts.bench import scenarios
 from scripts.bench.cpu_slice import CpuSlice
 from scripts.bench.measurements import Flat, Sizes, flat
 from scripts.bench.rocketmq import runner
+from scripts.bench.rocketmq.runner import Load
+from scripts.bench.rocketmq.servers import DEFAULT_TICK_MS, FINE_TICK_MS
 from scripts.bench.servers import COLLECTORS, ZGC, BenchServers
 from scripts.bench.topic_fixture import TopicFixture
 from scripts.common.processes import BridgeProcess
@@ -28,7 +30,7 @@ LIMIT_PER_S = 10_000
 GOAL_RATES = (1_000, LIMIT_PER_S)
 """Rates of the goals for CPU."""
 RATES = (*GOAL_RATES, 20_000, 40_000)
-FULL_PER_S, FULL_S = 80_000, 6.0
+FULL_PER_S, FULL_S = 80_000, 5.0
 """More than the bridge moves in and out at once, and for how long."""
 PEER_RATES = (*GOAL_RATES, 20_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
@@ -199,15 +201,22 @@ def bodies(servers: BenchServers, tries: Tries) -> None:
 
 
 def rocketmq(servers: BenchServers, tries: Tries) -> None:
-    """Measure bursts by each collector, the rest with the one of shorter pauses."""
+    """Measure bursts by each collector, then lateness with a finer tick. Each of them has a server of its own."""
     for collector in COLLECTORS:
-        servers.say(f"bursts, {collector or 'and steady loads'}")
-        folder = servers.folder / f"{collector}peer"
-        rates = PEER_RATES if collector == ZGC else ()
-        with servers.in_memory(folder / "store"):
-            found = runner.measured(folder, collector, servers.sizes, len(tries), rates, servers.steady_seconds)
-        for one, measured in zip(tries, found, strict=True):
+        servers.say(f"bursts, {collector or 'zgc.'}")
+        for one, measured in zip(
+            tries, _peer(servers, Load(collector, DEFAULT_TICK_MS, bursts=len(tries))), strict=True
+        ):
             one |= {f"rocketmq.{collector}{name}": value for name, value in measured.items()}
+    servers.say("spread and steady loads")
+    (measured,) = _peer(servers, Load(ZGC, FINE_TICK_MS, rates=PEER_RATES))
+    tries[0] |= {f"rocketmq.{name}": value for name, value in measured.items()}
+
+
+def _peer(servers: BenchServers, load: Load) -> list[Flat]:
+    folder = servers.folder / f"{load.collector}{load.tick_ms}"
+    with servers.in_memory(folder / "store"):
+        return runner.measured(folder, load, servers.sizes, servers.steady_seconds)
 
 
 _ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices, workers)

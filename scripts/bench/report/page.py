@@ -16,7 +16,7 @@ from scripts.bench.report.last_release import LastRelease
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.plots import WAYS, plots
 from scripts.bench.report.results import Results, load
-from scripts.bench.rocketmq.servers import TICK_MS
+from scripts.bench.rocketmq.servers import FINE_TICK_MS
 from scripts.bench.run import BUSY_SHARE, RESULTS
 from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS
 from scripts.common import command
@@ -52,7 +52,7 @@ def page(results: Results, pictures: Iterable[str], last: LastRelease) -> str:
         others=max(results.machine["busy_before"], results.machine["others_share"]),
         busy_share=BUSY_SHARE,
         slice_cores=SLICE_CORES,
-        tick_ms=TICK_MS,
+        tick_ms=FINE_TICK_MS,
         release=last.release,
         losses=_losses(results),
         missed=_missed(results),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from bridge.dev.embedded_kafka import find_java
 from bridge.errors import BridgeError
 from scripts.bench.measurements import CpuCost, Flat, Measured, Sizes, flat
 from scripts.bench.rocketmq.jars import ensure_jars
-from scripts.bench.rocketmq.servers import COLLECTORS, Client, RocketMQ, own_network
+from scripts.bench.rocketmq.servers import Client, RocketMQ, own_network
 from scripts.bench.scenarios import (
     LIVE_UP_TO_PER_S,
     STEADY_DELAY_MS,
@@ -27,7 +28,6 @@ from scripts.bench.scenarios import (
     spread_of,
     steady_of,
 )
-from scripts.bench.servers import ZGC
 from scripts.bench.topic_fixture import AN_HOUR_MS, now_ms, sleep_until
 from scripts.common import processes
 from scripts.common.command import run as run_command
@@ -37,15 +37,22 @@ _ORIGINS = "rocketmq"
 _WARM_UPS = 3
 
 
-def measured(
-    folder: Path, collector: str, sizes: Sizes, tries: int, rates: Sequence[int], seconds: float
-) -> list[Flat]:
-    """Measure RocketMQ: a burst in each try; in the first the rates, and with ZGC a spread.
+class Load(NamedTuple):
+    """A server, and what it is measured with: bursts, or a spread and rates."""
+
+    collector: str
+    tick_ms: int
+    bursts: int = 0
+    rates: Sequence[int] = ()
+
+
+def measured(folder: Path, load: Load, sizes: Sizes, seconds: float) -> list[Flat]:
+    """Measure RocketMQ: one result for each burst, or one for all else.
 
     Raises BridgeError, also without a network of its own.
     """
     ensure_jars(find_java())  # here, because that process has no network
-    arguments = json.dumps([collector, dataclasses.asdict(sizes), tries, list(rates), seconds])
+    arguments = json.dumps([load, dataclasses.asdict(sizes), seconds])
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "peer.log"
     command = [sys.executable, "-m", "scripts.bench.rocketmq.runner", str(folder), arguments]
@@ -160,15 +167,16 @@ def _demand_sent(failed: int) -> None:
 
 
 def run(folder: Path, arguments: str) -> int:
-    collector, sizes, tries, rates, seconds = json.loads(arguments)
+    words, sizes, seconds = json.loads(arguments)
+    load = Load(*words)
     own_network()
-    with RocketMQ(folder, COLLECTORS[collector]) as rocketmq, Client(rocketmq) as client:
+    with RocketMQ(folder, load.collector, load.tick_ms) as rocketmq, Client(rocketmq) as client:
         peer = Peer(rocketmq, client, Sizes(**sizes))
         peer.warm_up(seconds)
-        found = [{"burst": peer.burst(number)} for number in range(tries)]
-        found[0] |= {f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in rates}
-        if collector == ZGC:
-            found[0]["spread"] = peer.spread()
+        found = [{"burst": peer.burst(number)} for number in range(load.bursts)]
+        if load.rates:
+            rates = {f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in load.rates}
+            found.append({"spread": peer.spread(), **rates})
     print(json.dumps([flat(one) for one in found]))
     return 0
 
