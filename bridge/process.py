@@ -31,7 +31,7 @@ from bridge.errors import (
     OutcomeUnknownError,
     TopicGrownError,
 )
-from bridge.garbage_collection import tune_gc
+from bridge.garbage_collection import tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.consumer import POLL_INTERVAL_S
 from bridge.kafka.reading.history import LIMIT_S
@@ -128,6 +128,7 @@ def run(settings: Settings, worker: int = 0) -> None:
     """
     switch_by_signals(settings.log_level)
     tune_gc()
+    tune_malloc()
     open_many_files()
     status = Status(time.monotonic, lambda text: without_secrets(text, settings.kafka))
     shared = SharedState(status, QueryQueue(), Metrics(time.monotonic, status.traffic), worker)

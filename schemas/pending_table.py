@@ -16,11 +16,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from schemas.origin import Shard
-from schemas.progress import Progress
+from schemas.progress import Age
 
 STORES = "timer-bridge.stores"
-Age = tuple[int, ...]
-"""Progress of a store as (era, C, K, number): the greatest one of a partition is the newest."""
 
 HEADER = pa.struct([pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())])
 
@@ -48,10 +46,6 @@ PENDING = pa.schema(
         _field("headers", pa.list_(pa.field("element", HEADER, nullable=False)), "the request's, in order"),
     ]
 )
-
-
-def age_of(progress: Progress) -> Age:
-    return (progress.era, progress.next_offset, *progress.settled, progress.number)
 
 
 def format_stores(stores: Mapping[Shard, Age]) -> str:

@@ -61,6 +61,14 @@ class Progress(NamedTuple):
             raise ForeignProgressError(next_offset, metadata) from wrong
 
 
+Age = tuple[int, ...]
+"""Progress of a store as (era, C, K, number): the greatest one of a partition is the newest."""
+
+
+def age_of(progress: Progress) -> Age:
+    return (progress.era, progress.next_offset, *progress.settled, progress.number)
+
+
 def _int64(value: object) -> int:
     if type(value) is not int or not -1 <= value <= MAX_INT64:
         raise ValueError(f"{value!r} is no number of ours")

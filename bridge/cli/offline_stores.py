@@ -16,7 +16,7 @@ import typer
 from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
-from schemas.pending_table import Age, age_of
+from schemas.progress import Age, age_of
 from timer.errors import CorruptStoreError
 from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.checkpoint import NAME, Checkpoint

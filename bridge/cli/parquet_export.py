@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.origin import Shard
-from schemas.pending_table import PENDING, STORES, Age, age_of, format_stores
+from schemas.pending_table import PENDING, STORES, format_stores
+from schemas.progress import Age, age_of
 from timer.format.body import unpack_headers
 from timer.format.unit import TIMER_ROW, Rows
 from timer.inspect.offline_store import StoppedStore, StoredTimer

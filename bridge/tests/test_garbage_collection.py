@@ -1,6 +1,9 @@
 """The collector's settings are restored after the test, as they belong to the process."""
 
 import gc
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -27,3 +30,32 @@ def test_the_collector_finds_cycles_but_does_not_run_within_a_batch() -> None:
         ring.append(ring)
     assert gc.get_stats()[0]["collections"] > before
     assert len(batch) == 20_000
+
+
+_FREES = """
+from bridge.garbage_collection import tune_malloc
+from scripts.common.processes import usage
+import os
+{tuned}
+def free():
+    blocks = [bytes(2 << 20)]
+    del blocks  # glibc learns that blocks of this size are not worth an own mapping
+    blocks, kept = [bytearray(b"x") * (2 << 20) for _ in range(50)], []
+    kept += [bytes(2000) for _ in range(1000)]  # after the blocks, so that the heap cannot shrink
+    return kept
+before_mb, kept = usage(os.getpid()).rss_mb, free()
+print(usage(os.getpid()).rss_mb - before_mb)
+"""
+
+
+def _kept_mb(tuned: str) -> float:
+    """Return the MB that a process keeps of 100 MB in large blocks that it has freed."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FREES.format(tuned=tuned)], capture_output=True, check=True, text=True
+    )
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    assert _kept_mb("tune_malloc()") < 20 < 80 < _kept_mb("")

@@ -3,8 +3,8 @@
 import pytest
 
 from schemas.origin import Shard
-from schemas.pending_table import STORES, age_of, format_stores, parse_stores
-from schemas.progress import Key, Progress
+from schemas.pending_table import STORES, format_stores, parse_stores
+from schemas.progress import Key, Progress, age_of
 
 SHARD = Shard("timer.requests", 3)
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from schemas.origin import Shard
-from schemas.pending_table import PENDING, Age, parse_stores
+from schemas.pending_table import PENDING, parse_stores
+from schemas.progress import Age
 from spark_jobs.errors import UsageError
 
 

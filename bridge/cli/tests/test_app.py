@@ -1,5 +1,6 @@
 """The command line as a whole."""
 
+import subprocess
 import sys
 
 import pytest
@@ -52,3 +53,9 @@ def test_options_go_on_to_the_spark_job(command: str, capsys: pytest.CaptureFixt
         app([command, "--no-such-option"])
     assert ended.value.code == 2
     assert f"usage: timer-bridge {command}" in capsys.readouterr().err
+
+
+def test_a_running_bridge_does_not_load_pyarrow() -> None:
+    """It takes 31 MB, and only `export` needs it."""
+    code = "import bridge.cli, bridge.process, bridge.http.assembly, sys; sys.exit('pyarrow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
