@@ -14,7 +14,7 @@ from scripts.bench.suite import measure
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SIZES = Sizes(1_000, 2.0, 256, 2)
+SIZES = Sizes(1_000, 256, 2)
 
 
 @pytest.mark.parametrize("name", ["core", "steady", "pending"])
@@ -37,4 +37,4 @@ def test_rocketmq_runs_beside_us_in_a_network_of_its_own(collector: str, tmp_pat
     for measured in (first, second):
         assert measured["burst.account.requested"] == 1_000
         assert measured["burst.account.lost"] == 0
-    assert third["steady.1000.account.lost"] == third["spread.account.lost"] == 0
+    assert third["steady.1000.account.lost"] == 0

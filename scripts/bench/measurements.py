@@ -18,7 +18,6 @@ class Sizes:
     """Size of a scenario. `partitions`: of each topic."""
 
     messages: int
-    spread_seconds: float
     body_bytes: int
     partitions: int
 

@@ -115,7 +115,7 @@ def _measure(part: str, args: argparse.Namespace, results: dict[str, Any], conso
         console.print(f"{time.strftime('%H:%M:%S')}  {part}  {step}", highlight=False)
 
     say("")
-    sizes = Sizes(args.messages, args.spread_seconds, args.body_bytes, args.partitions)
+    sizes = Sizes(args.messages, args.body_bytes, args.partitions)
     memory = MEMORY if results["settings"]["memory"] else None
     machine, own_s, begin_s = processes.machine(), _own_s(), time.perf_counter()
     found: list[Flat] = [{}]
@@ -219,7 +219,6 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--add", nargs="+", choices=WHOLE, default=[], metavar="PART", help="to the last run's figures")
     parser.add_argument("--tries", type=_at_least(1), default=3, help="of each ratio; default 3")
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
-    parser.add_argument("--spread-seconds", type=float, default=30.0, help="due times of `spread`; default 30")
     parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
     parser.add_argument("--pending", type=_at_least(20_000), default=10_000_000, help="timers; default 10000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")

@@ -1,7 +1,6 @@
 """Scenarios of the bench, one function each. Each returns its numbers by name.
 
 copy      the plain transactional loop: a reference            copy-in -> copy-out
-spread    N timers, due evenly over some seconds: lateness     sent and taken in before the first is due
 burst     N timers, due at one instant: drain                  sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    a fixed rate, each timer due a little later          in and out at once
@@ -81,23 +80,6 @@ def warm_up(topics: TopicFixture, bridge: BridgeProcess, seconds: float) -> None
     sleep_until(int(due_ms.max()))
     for per_s in WARM_UP_RATES:
         steady(topics, bridge, per_s, seconds)
-
-
-def spread(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
-    sizes, target, meter = topics.sizes, topics.target("spread"), Meter(bridge)
-    due_ms = topics.dues_ms(sizes.messages, sizes.spread_seconds, now_ms() + sizes.head_start_ms)
-    spans = topics.send_in_time(topics.timers(target, due_ms.tolist()), int(due_ms.min()), bridge)
-    deliveries = topics.receive(target, spans, int(due_ms.max()), bridge.demand_alive)
-    return spread_of(deliveries, spans, meter.read())
-
-
-def spread_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange], cost: CpuCost) -> Measured:
-    return {
-        "late": lateness(late_ms(deliveries)),
-        "seen_late": lateness(seen_late_ms(deliveries)),
-        "account": account(spans, deliveries),
-        "cost": cost,
-    }
 
 
 def burst(

@@ -1,11 +1,12 @@
 """Parts of the bench. Each has a broker of its own, and can be run alone.
 
-core            burst, copy loop, full load, intake by each collector; spread      rocketmq        the peer
-steady          in and out at once, at each of RATES; small transactions           at-least-once   burst, steady
-pending         10 M timers that stay                                              idle            16 partitions
-bodies          0.1, 1, 10 KB; one partition                                       slices          1 and 4 instances of
-quick           core and steady in small                                                           a tenth of a core
-                                                                                   workers         1, 2, 4 of a command
+core            by each collector: burst, copy loop, full load, intake
+steady          in and out at once, at each of RATES; small transactions alone
+rocketmq        burst by each collector; steady
+pending         10 M timers that stay                  idle       16 partitions, no timers
+at-least-once   burst, steady                          bodies     0.1, 1, 10 KB; one partition
+slices          1, 4 instances of a tenth of a core    workers    the same by one command
+quick           core and steady in small
 
 A part returns the measurements of each try. What a ratio compares is measured several times, in turn on the same
 servers; all else in the first try only.
@@ -58,9 +59,6 @@ def core(servers: BenchServers, tries: Tries) -> None:
             with topics.bridge(servers.folder / f"{collector}bridge") as bridge:
                 _warm_up(servers, topics, bridge)
                 _most(servers, topics, bridge, tries, collector)
-                if collector == ZGC:
-                    servers.say("spread")
-                    tries[0]["spread"] = scenarios.spread(topics, bridge)
                 for one in tries:
                     _steady(servers, topics, bridge, one, FULL_PER_S, collector)
             _intake(servers, topics, tries, collector)
@@ -208,7 +206,7 @@ def rocketmq(servers: BenchServers, tries: Tries) -> None:
             tries, _peer(servers, Load(collector, DEFAULT_TICK_MS, bursts=len(tries))), strict=True
         ):
             one |= {f"rocketmq.{collector}{name}": value for name, value in measured.items()}
-    servers.say("spread and steady loads")
+    servers.say("steady loads")
     (measured,) = _peer(servers, Load(ZGC, FINE_TICK_MS, rates=PEER_RATES))
     tries[0] |= {f"rocketmq.{name}": value for name, value in measured.items()}
 

@@ -84,7 +84,7 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
 def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Return the results. `growth`: of each figure's median, from the middle third to the last, as a share."""
     with EmbeddedKafka(folder / "kafka") as kafka:
-        topics = TopicFixture(kafka, Sizes(0, 0.0, 100, 4))
+        topics = TopicFixture(kafka, Sizes(0, 100, 4))
         targets = {name: topics.target(name) for name in DELAYS_MS}
         with topics.bridge(folder) as bridge:
             begins, begin_cpu_s = topics.admin.ends(topics.timer_topic), bridge.usage().cpu_s

@@ -5,6 +5,7 @@ drain, ZGC          90,000         110,000         100,000    75,000            
 lateness p99        12             8               1,050                  7                    ms
 """
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -71,8 +72,8 @@ def _lines(results: Results) -> Iterator[tuple[str, str, str, str, str, str]]:
         end = f"{collector}steady.{FULL_PER_S}.out_per_s"
         yield f"in and out at once, {name}", "msg/s", end, _most(results) if collector == ZGC else "", copy, ""
     for percentile in ("p50", "p99"):
-        end = f"spread.seen_late.{percentile}_ms"
-        yield f"lateness {percentile} at the consumer", "ms", end, f"rocketmq.{end}", "", ""
+        end = f"steady.1000.seen_late.{percentile}_ms"
+        yield f"lateness {percentile} at 1,000/s, at the consumer", "ms", end, f"rocketmq.{end}", "", ""
     for rate in PEER_RATES:
         end, small = f"steady.{rate}.late.p99_ms", f"small.{rate}.acknowledged.p99_ms"
         yield f"lateness p99 at {rate:,}/s", "ms", end, f"rocketmq.{end}", "", small
@@ -88,6 +89,5 @@ def _most(results: Results) -> str:
 
 def _value(results: Results, name: str) -> float | None:
     """Return the measurement, None for the lateness of a rate that was not held."""
-    scenario, late, _ = name.partition(".late.")
-    steady, _, rate = scenario.rpartition(".")
-    return None if late and rate not in held(results, f"{steady}.") else results.median(name)
+    late = re.fullmatch(r"(.*steady\.)(\d+)\.(seen_)?late\..*", name)
+    return None if late and late[2] not in held(results, late[1]) else results.median(name)

@@ -25,7 +25,6 @@ from scripts.bench.scenarios import (
     WARM_UP,
     WARM_UP_RATES,
     burst_of,
-    spread_of,
     steady_of,
 )
 from scripts.bench.topic_fixture import AN_HOUR_MS, now_ms, sleep_until
@@ -38,7 +37,7 @@ _WARM_UPS = 3
 
 
 class Load(NamedTuple):
-    """A server, and what it is measured with: bursts, or a spread and rates."""
+    """A server, and what it is measured with."""
 
     collector: str
     tick_ms: int
@@ -47,10 +46,7 @@ class Load(NamedTuple):
 
 
 def measured(folder: Path, load: Load, sizes: Sizes, seconds: float) -> list[Flat]:
-    """Measure RocketMQ: one result for each burst, or one for all else.
-
-    Raises BridgeError, also without a network of its own.
-    """
+    """Measure RocketMQ: one result for each burst, or one for all rates. Raises BridgeError, also without a network."""
     ensure_jars(find_java())  # here, because that process has no network
     arguments = json.dumps([load, dataclasses.asdict(sizes), seconds])
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,16 +88,6 @@ class Peer:
         self._receive("warm-up-2", WARM_UP)
         for per_s in WARM_UP_RATES:
             self.steady(per_s, seconds)
-
-    def spread(self) -> Measured:
-        self._create("spread")
-        before_s, spread_ms = self._cpu_s(), int(self._sizes.spread_seconds * 1000)
-        self._client.ask("watch", "spread")
-        first_due_ms = now_ms() + self._head_start_ms
-        self._send("spread", self._sizes.messages, first_due_ms, spread_ms)
-        sleep_until(first_due_ms)
-        deliveries = self._receive("spread", self._sizes.messages)
-        return spread_of(deliveries, _spans(self._sizes.messages), self._cost(before_s))
 
     def burst(self, number: int) -> Measured:
         topic = f"burst-{number}"
@@ -175,8 +161,7 @@ def run(folder: Path, arguments: str) -> int:
         peer.warm_up(seconds)
         found = [{"burst": peer.burst(number)} for number in range(load.bursts)]
         if load.rates:
-            rates = {f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in load.rates}
-            found.append({"spread": peer.spread(), **rates})
+            found.append({f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in load.rates})
     print(json.dumps([flat(one) for one in found]))
     return 0
 

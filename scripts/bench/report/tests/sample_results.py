@@ -40,10 +40,6 @@ def steady(per_s: int, late: Lateness) -> Measured:
     }
 
 
-def spread(late: Lateness) -> Measured:
-    return {"late": late, "seen_late": late, "account": Account(COUNT, 0, 0, 0, 0), "cost": cost(COUNT, COUNT, 5_000)}
-
-
 def pending() -> Measured:
     return {
         "timers": PENDING,
@@ -66,7 +62,6 @@ def measured(speed: float) -> Flat:
     found: dict[str, object] = {
         "copy": {"per_s": 80_000 * speed, "cpu_us": 20.0 / speed},
         "g1.copy": {"per_s": 60_000 * speed, "cpu_us": 20.0 / speed},
-        "spread": spread(Lateness(5, 12, 30)),
         "burst": burst(120_000 * speed),
         "g1.burst": burst(90_000 * speed),
         "intake": {"per_s": 70_000.0, "requests": COUNT, "cost": cost(COUNT, 0, 100)},
@@ -82,7 +77,6 @@ def measured(speed: float) -> Flat:
         "pending": pending(),
         "rocketmq.burst": burst(100_000 * speed),
         "rocketmq.g1.burst": burst(110_000 * speed),
-        "rocketmq.spread": spread(Lateness(50, 150, 190)),
         **{f"rocketmq.steady.{rate}": steady(rate, Lateness(60, 130, 150)) for rate in PEER_RATES},
     }
     return flat(found)
