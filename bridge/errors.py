@@ -21,6 +21,13 @@ class FencedError(BridgeError):
     """Another process uses our transactional.id or instance id. This one must end and change nothing."""
 
 
+class MemberFencedError(FencedError):
+    """The group has another member with our instance id: another process, or a request of our own to join.
+
+    Kafka gives the id to the last request, and one from before a cut of the network may arrive after its successor.
+    """
+
+
 SAME_INSTANCE = (
     "another process runs with this instance's id, perhaps on a copy of the data directory: this one ends. Give each"
     " its own --data-dir, and delete the file instance-id in the copy"

@@ -6,6 +6,7 @@ what is committed. It does the same after a timer topic has grown. SIGUSR1 and S
 """
 
 import logging
+import math
 import os
 import resource
 import signal
@@ -27,6 +28,7 @@ from bridge.config.topic_setup import OwnTopics
 from bridge.errors import (
     BrokerUnavailableError,
     InstanceIdInUseError,
+    MemberFencedError,
     MembershipLostError,
     OutcomeUnknownError,
     TopicGrownError,
@@ -59,6 +61,9 @@ _RETENTION_CHECK_S = 600.0
 
 _NAME_TRIES = 10
 """Number of failed tries to assume: the next wait is a long one."""
+
+_FENCED_AGAIN_S = 15.0
+"""A member that is fenced again within this time has a rival: two processes fence each other every few seconds."""
 
 _TRANSACTION_CHECK_S = 15.0
 """How often open transactions are checked: one that is open at two checks hangs. Those of a dead bridge end sooner."""
@@ -206,6 +211,7 @@ class BridgeRunner:
         history = ConfluentHistory(self._settings.connection(), self._journals, self._check_retrier, LIMIT_S)
         owner_check = JournalOwnerCheck(history, self._journals, lambda: list(self._shared.status.shards()))
         checks = BackgroundChecks(self._growth.check, owner_check.check)
+        fenced_s = -math.inf
         try:
             while not self._stop.requested:
                 self._stop.begin()
@@ -213,6 +219,13 @@ class BridgeRunner:
                     self._run_once(checks)
                 except (OutcomeUnknownError, MembershipLostError) as error:
                     log.warning("%s", error)
+                except MemberFencedError:
+                    if time.monotonic() - fenced_s < _FENCED_AGAIN_S:
+                        raise
+                    fenced_s = time.monotonic()
+                    log.warning(
+                        "the group has another member of our instance id, perhaps by a late request: joining again"
+                    )
                 except TopicGrownError as grown:
                     log.warning("%s", grown)
                     self._growth.options = self._options(self._topics.prepare(is_running=True))

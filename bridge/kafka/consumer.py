@@ -15,8 +15,8 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import (
     SAME_INSTANCE,
     BridgeError,
-    FencedError,
     InstanceIdInUseError,
+    MemberFencedError,
     truncated_partition_message,
 )
 from bridge.kafka import client_config as clients
@@ -252,7 +252,7 @@ class ConfluentSource:
                 self._undecodable[shard] = max(self._next[shard], message.offset())
             return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
-            raise FencedError(f"{SAME_INSTANCE}; or give each its own kafka.group.instance.id, if you set it")
+            raise MemberFencedError(f"{SAME_INSTANCE}; or give each its own kafka.group.instance.id, if you set it")
         if _is(KafkaError.UNRELEASED_INSTANCE_ID, error):
             raise InstanceIdInUseError(
                 "a member of our instance id was killed, or still runs: waiting for its session's end"

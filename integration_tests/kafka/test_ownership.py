@@ -168,6 +168,44 @@ def test_a_name_that_is_still_taken_is_waited_for(make_field: MakeField) -> None
     field.demand_each_once()
 
 
+def test_a_member_that_is_fenced_joins_again_and_ends_if_that_goes_on(make_field: MakeField) -> None:
+    """A request of its own to join fences a member too, if it arrives late. A rival fences it again."""
+    field = make_field(2, "--kafka", "group.instance.id=pod-1", *SESSION)
+    (only,) = field.start("only")
+    ended = "another process runs with this instance's id"
+
+    def fence() -> None:
+        """Join under its name until it notices."""
+        told = only.log.count("joining again")
+        rival: Any = Consumer(
+            {
+                "bootstrap.servers": field.cluster.bootstrap_servers,
+                "group.id": field.group,
+                "group.instance.id": "pod-1",
+                "partition.assignment.strategy": "cooperative-sticky",
+            }
+        )
+        rival.subscribe([field.timers])
+
+        def is_noticed() -> bool:
+            rival.poll(0.1)
+            return only.log.count("joining again") > told or ended in only.log
+
+        field.until(is_noticed, "a fence")
+        rival.close()
+
+    fence()
+    field.until(lambda: only.log.count("recovered to") == 4, "its partitions again")
+    field.send(0, 0)
+    field.sent = 1
+    field.until_delivered(1)
+    while ended not in only.log:
+        fence()
+    only.kill()
+    field.start("only")
+    field.demand_each_once()
+
+
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_restart_moves_nothing(kafka: Broker, tmp_path: Path, protocol: str) -> None:
     """By static membership, after a kill too. With the consumer protocol a killed member's name stays taken."""
