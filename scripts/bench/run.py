@@ -219,7 +219,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--add", nargs="+", choices=WHOLE, default=[], metavar="PART", help="to the last run's figures")
     parser.add_argument("--tries", type=_at_least(1), default=3, help="of each ratio; default 3")
     parser.add_argument("--messages", type=_at_least(1_000), default=100_000, help="in each scenario; default 100000")
-    parser.add_argument("--steady-seconds", type=float, default=10.0, help="of each rate; default 10")
+    parser.add_argument("--steady-seconds", type=float, default=8.0, help="of each rate; default 8")
     parser.add_argument("--pending", type=_at_least(20_000), default=10_000_000, help="timers; default 10000000")
     parser.add_argument("--body-bytes", type=_at_least(16), default=256, help="of a message's value; default 256")
     parser.add_argument("--disk", action="store_true", help=f"servers write to the disk, not to {MEMORY}")

@@ -38,11 +38,11 @@ AT_LEAST_ONCE = ("--delivery", "at-least-once")
 IDLE_PARTITIONS, IDLE_S = 16, 30.0
 SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 4), 0.1, 8
 """Instances of a small part of a core: the broker has the rest of two cores."""
-WORKERS = (1, 2, 4)
+WORKERS = (1, 4)
 LEAST_PER_PARTITION = 10_000
 """Messages. Fewer would leave in one transaction, whose begin no reader sees."""
-SHORT_S = 2.0
-"""Warm-up of parts without a goal for lateness."""
+SHORT_S = 3.0
+"""Duration of each rate of a warm-up where lateness has no goal."""
 BODIES = (100, 1_000, 10_000)
 Tries = list[dict[str, object]]
 
@@ -57,7 +57,7 @@ def core(servers: BenchServers, tries: Tries) -> None:
         with servers.kafka(collector) as kafka:
             topics = TopicFixture(kafka, servers.sizes)
             with topics.bridge(servers.folder / f"{collector}bridge") as bridge:
-                _warm_up(servers, topics, bridge)
+                _warm_up(servers, topics, bridge, SHORT_S)
                 _most(servers, topics, bridge, tries, collector)
                 for one in tries:
                     _steady(servers, topics, bridge, one, FULL_PER_S, collector)
@@ -125,9 +125,9 @@ def at_least_once(servers: BenchServers, tries: Tries) -> None:
             _warm_up(servers, topics, bridge)
             servers.say("burst")
             tries[0]["at-least-once.burst"] = scenarios.burst(topics, [bridge])
-            for rate, seconds in ((LIMIT_PER_S, servers.steady_seconds), (FULL_PER_S, FULL_S)):
-                servers.say(f"{rate:,} a second")
-                tries[0][f"at-least-once.steady.{rate}"] = scenarios.steady(topics, bridge, rate, seconds)
+            servers.say(f"{LIMIT_PER_S:,} a second")
+            load = scenarios.steady(topics, bridge, LIMIT_PER_S, servers.steady_seconds)
+            tries[0][f"at-least-once.steady.{LIMIT_PER_S}"] = load
 
 
 def idle(servers: BenchServers, tries: Tries) -> None:
@@ -151,7 +151,7 @@ def slices(servers: BenchServers, tries: Tries) -> None:
 
 
 def workers(servers: BenchServers, tries: Tries) -> None:
-    """Measure one command with one, two and four workers, each as small as an instance of `slices`."""
+    """Measure one command with one and four workers, each as small as an instance of `slices`."""
     _sliced(servers, tries, "workers", {count: [("--workers", str(count))] for count in WORKERS})
 
 
@@ -214,7 +214,7 @@ def rocketmq(servers: BenchServers, tries: Tries) -> None:
 def _peer(servers: BenchServers, load: Load) -> list[Flat]:
     folder = servers.folder / f"{load.collector}{load.tick_ms}"
     with servers.in_memory(folder / "store"):
-        return runner.measured(folder, load, servers.sizes, servers.steady_seconds)
+        return runner.measured(folder, load, servers.sizes, servers.steady_seconds if load.rates else SHORT_S)
 
 
 _ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices, workers)

@@ -26,7 +26,7 @@ from scripts.common.processes import BridgeProcess
 GIVE_UP_S = 120.0
 AN_HOUR_MS = 3_600_000
 SEED = 43
-_QUIET_S = 1.5
+_QUIET_S = 1.0
 _LEAST_SLOPE_MS = 2_000
 
 
