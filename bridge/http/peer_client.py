@@ -56,12 +56,12 @@ async def fetch(
     parts = _ADDRESS.fullmatch(address)
     if parts is None:
         raise ValueError(f"{address} is no host:port")
+    sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
+    request = h11.Request(method="GET", target=parts[2] + target, headers=sent)
     host, port = await _resolve(parts[1], resolver)
     if not allowed.allows(host):
         raise OSError(f"{host} is no address of an instance by peer_networks")
-    reader, writer = await asyncio.open_connection(host, port)
-    sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
-    return await exchange(reader, writer, h11.Request(method="GET", target=parts[2] + target, headers=sent), max_bytes)
+    return await exchange(*await asyncio.open_connection(host, port), request, max_bytes)
 
 
 async def exchange(

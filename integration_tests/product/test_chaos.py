@@ -18,14 +18,15 @@ FAULTS = {"kill", "delete", "stop", "clock", "disk", "slow", "cut", "broker", "p
 OUTCOMES = ("delivered", "cancelled", "replaced", "moved", "expired", "move", "cancel-done")
 
 
-def test_two_bridges_and_three_brokers_are_hurt_and_each_timer_has_its_one_outcome() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_two_bridges_and_three_brokers_are_hurt_and_each_timer_has_its_one_outcome(workers: int) -> None:
     with fresh(Path(RUN) / "chaos") as folder:
-        chaos = Chaos(folder, MINUTES, SEED, Console(), jars_cache=JARS_CACHE)
+        chaos = Chaos(folder, MINUTES, SEED, Console(), workers=workers, jars_cache=JARS_CACHE)
         verdict = chaos.run()
     assert verdict.clean, verdict.headline
     assert verdict.counts["pending"] == 0
     faults = {name.removeprefix("fault: "): count for name, count in chaos.counts.items() if name.startswith("fault: ")}
-    assert faults.keys() | chaos.skipped.keys() == FAULTS
+    assert faults.keys() | chaos.skipped.keys() == (FAULTS | {"worker"} if workers > 1 else FAULTS)
     assert chaos.skipped.keys() <= {"disk"}, "all others are possible everywhere"
     assert all(chaos.skipped.values()), "each with its reason"
     assert [kind for kind, count in faults.items() if count == 0] == []

@@ -62,8 +62,12 @@ def usage(pid: int) -> Usage:
 
 def workers(pid: int) -> dict[int, int]:
     """Return the process id of each worker that runs, by its number. pid: of the supervisor."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+    found: dict[int, int] = {}
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended
+        return found
+    for child in children:
         with contextlib.suppress(OSError):  # it has ended
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
             if words[-2:-1] and words[-2].isdigit():
