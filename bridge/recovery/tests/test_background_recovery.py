@@ -4,7 +4,11 @@ import errno
 import logging
 import os
 import pickle
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -184,32 +188,84 @@ def test_what_a_bridge_has_judged_does_not_keep_its_options_from_a_process_of_th
     assert sent.policy.refusal("secret.x") == options.policy.refusal("secret.x")
 
 
-class Ended:
-    """A process that is over."""
+def preparing_process(code: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", f"import os, pickle, sys, time; {code}"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def poll(self) -> int:
-        return 0
+
+def assert_soon(is_true: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < until_s
+        time.sleep(0.005)
+
+
+def test_a_process_prepares_one_partition_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended after the last one. One that dies is replaced."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        code = "exec('while pickle.load(sys.stdin.buffer).shard.partition != 2: os.write(1, bytes(1))')"
+        started.append(preparing_process(code))
+        return started[-1]
+
+    monkeypatch.setattr(preparing, "_started", start)
+    folder = DataDir(tmp_path / "data")
+    recoverer = preparing.BackgroundRecoverer(
+        Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
+    )
+    orders = [recoverer.start(Shard(TIMERS, number)) for number in range(5)]
+    for order in orders:
+        assert_soon(order.is_done)
+    assert [order.code() for order in orders] == [0, 0, 1, 0, 0]
+    assert len(started) == 2
+    assert all(process.poll() is not None for process in started)
+    folder.close()
+
+
+def test_what_is_given_up_is_killed_and_the_next_one_gets_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> subprocess.Popen[bytes]:
+        started.append(preparing_process("time.sleep(60)" if not started else "os.write(1, b'0'); time.sleep(60)"))
+        return started[-1]
+
+    monkeypatch.setattr(preparing, "_started", start)
+    folder = DataDir(tmp_path / "data")
+    recoverer = preparing.BackgroundRecoverer(
+        Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
+    )
+    first, second, third = (recoverer.start(Shard(TIMERS, number)) for number in range(3))
+    second.give_up()
+    first.give_up()
+    assert started[0].poll() == -signal.SIGKILL
+    assert_soon(third.is_done)
+    third.give_up()
+    third.give_up()
+    assert [process.poll() for process in started] == [-signal.SIGKILL] * 2
+    folder.close()
 
 
 def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_has_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refused = OSError(errno.EAGAIN, "Resource temporarily unavailable")
-    tries: Iterator[OSError | Ended] = iter([refused, Ended()])
+    """The second process has prepared its store, as soon as it is asked."""
+    tries = iter([OSError(errno.EAGAIN, "Resource temporarily unavailable"), None])
 
-    def started(order: object) -> Ended:
-        del order
-        found = next(tries)
-        if isinstance(found, Ended):
-            return found
-        raise found
+    def started() -> subprocess.Popen[bytes]:
+        if (refused := next(tries)) is not None:
+            raise refused
+        return preparing_process("sys.stdin.buffer.read(1); os.write(1, b'0'); time.sleep(60)")
 
     monkeypatch.setattr(preparing, "_started", started)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     folder = DataDir(tmp_path / "data")
     recoverer = preparing.BackgroundRecoverer(Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure)
     first, second = recoverer.start(LARGE), recoverer.start(SMALL)
-    assert (first.is_done(), second.is_done()) == (True, True)
+    assert first.is_done()
+    assert_soon(second.is_done)
     assert f"{LARGE}: no process for its background recovery" in caplog.text
     folder.close()
 
