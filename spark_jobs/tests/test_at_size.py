@@ -148,6 +148,7 @@ def test_planted_faults_of_every_class_are_all_found(spark: SparkSession, outcom
     assert counts.total() >= 100_000
 
 
+@pytest.mark.slow
 def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataFrame) -> None:
     """Rows are spread by origin and by id, never by topic; what is told by topic is folded before it is moved."""
     spark.conf.set("spark.sql.adaptive.enabled", "false")
