@@ -6,7 +6,6 @@ group revokes p0   ->  incremental_unassign([p0])        its fetched records are
 """
 
 import time
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -116,6 +115,8 @@ class ConfluentSource:
         """Started partitions whose next record cannot be decoded, with its offset."""
         self._paused: set[Shard] = set()
         self._is_woken = False
+        self._group: tuple[object, bool] = b"", False
+        """Group metadata as of the last poll that read, and True if we were a member."""
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -124,8 +125,7 @@ class ConfluentSource:
         _sleep(min(timeout_s, unread_s))
         if timeout_s < unread_s:
             self._pace.wait()
-            # No callback was served since the last poll, so what it knew of the group is still what we know.
-            return replace(self._last, records={}, undecodable=self._undecodable.copy(), has_read=False)
+            return self._polled({}, has_read=False)
         first = self._first(timeout_s - unread_s)
         self._pace.wait()
         messages = [] if first is None else [first]
@@ -133,7 +133,9 @@ class ConfluentSource:
             messages += self._consumer.consume(max_records - len(messages), 0)
         if len(messages) < max_records:  # else more are there
             self._read_pace.restart()
-        return self._polled(self._sorted(messages))
+        records = self._sorted(messages)
+        self._note_membership()
+        return self._polled(records)
 
     def serve_rebalance(self) -> Polled:
         # A rebalance may be queued after records. Seek back to these, which also empties the queue of them.
@@ -145,6 +147,7 @@ class ConfluentSource:
                 self._handle_error(message)
             elif Shard(message.topic(), message.partition()) in self._next:
                 self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+        self._note_membership()
         return self._polled({})
 
     def start(self, shard: Shard, offset: int) -> None:
@@ -182,14 +185,15 @@ class ConfluentSource:
 
     # -- reading
 
-    def _polled(self, records: dict[Shard, list[Record]]) -> Polled:
+    def _note_membership(self) -> None:
+        """Read the group metadata after callbacks were served: it stays valid until callbacks are served again."""
         group_metadata = self._consumer.consumer_group_metadata()
         now = membership(group_metadata)
         self._membership_guard.require_membership(now, self._owned)
-        self._last = Polled(Ownership(), {}, group_metadata, now.is_known)
-        return replace(
-            self._last, ownership=self._take_ownership(), records=records, undecodable=self._undecodable.copy()
-        )
+        self._group = group_metadata, now.is_known
+
+    def _polled(self, records: dict[Shard, list[Record]], *, has_read: bool = True) -> Polled:
+        return Polled(self._take_ownership(), records, *self._group, self._undecodable.copy(), has_read)
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""

@@ -44,9 +44,7 @@ class Admission:
         """Partitions whose next record cannot be decoded and is not skipped: its offset."""
         self._warnings = LogThrottle(log)
 
-    def take_in(
-        self, records: dict[Shard, list[Record]], now_ms: int, *, has_read: bool = True
-    ) -> list[OwnedPartition]:
+    def take_in(self, records: dict[Shard, list[Record]], now_ms: int, *, has_read: bool) -> list[OwnedPartition]:
         """Take in `records` and the backlogs, as far as they may. Return partitions that wait for an outcome.
 
         Those have a request for a timer of a transaction in flight: call `take_in_waiting` when its outcome is known.
