@@ -130,7 +130,7 @@ class Settings(BaseModel):
     commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
     read_interval: Duration = Field(
         25,
-        description="How long requests wait to be read together while timers leave; one that is due sooner is late.",
+        description="How long requests wait to be read together while timers leave; those due sooner leave later.",
         ge=0,
         le=1000,
     )

@@ -3,7 +3,7 @@
     /health/live, /health/ready    well if all workers are; the reason names the worker
     /metrics                       of all workers, with the label worker
     /pending                       of all workers, added up
-    /worker-2/api/v1/...           passed on to worker 2: what other instances and workers read of its partitions
+    /worker-2/api/v1/...           passed on to worker 2: reads of its partitions, by other instances and workers
     anything else                  passed on to the first worker that runs: page and API
 
 The client's address is sent in X-Forwarded-For, and what a client wrote there is dropped.

@@ -9,7 +9,7 @@ lost, doubled or early, 1 if a part of ours could not be measured; a missed goal
 
     make bench                                            all parts, in half an hour
     make bench ARGS=--quick                               the main ratios in three minutes
-    make bench ARGS="--only steady --disk"                what a disk under the broker costs
+    make bench ARGS="--only steady --disk"                the cost of a disk under the broker
     make bench ARGS="--add slices"                        measure a part again, into the last results
 """
 
@@ -157,7 +157,7 @@ def _summarise(results: dict[str, Any]) -> None:
 
 
 def _table(results: Mapping[str, Any]) -> Table:
-    """Return the figures beside those of the last release; of a quick run the ratios alone."""
+    """Return the figures beside those of the last release. A quick run shows only ratios."""
     quick, tries = results["settings"]["quick"], results["settings"]["tries"]
     last = last_release.read("quick" if quick else "whole")
     table = Table(Column("figure", no_wrap=True), title=f"medians of {tries} tries, beside release {last.release}")

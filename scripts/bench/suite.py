@@ -8,8 +8,8 @@ at-least-once   burst, steady                          bodies     0.1, 1, 10 KB;
 slices          1, 4 instances of a tenth of a core    workers    the same by one command
 quick           core and steady in small
 
-A part returns the measurements of each try. What a ratio compares is measured several times, in turn on the same
-servers; all else in the first try only.
+A part returns the measurements of each try. Both sides of a ratio are measured several times, in turn on the
+same servers; all else in the first try only.
 """
 
 from collections.abc import Callable, Mapping, Sequence
