@@ -38,6 +38,8 @@ from scripts.common.processes import BridgeProcess
 ADMIN = "admin"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+"""Its default login takes a token that nobody signed."""
 
 
 class Certificates(NamedTuple):
@@ -189,11 +191,12 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "ssl.keystore.location": str(trusted.broker),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(trusted.authority),
-            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512,OAUTHBEARER",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             "listener.name.plaintext.plain.sasl.jaas.config": f'{_PLAIN} username="{ADMIN}" password="{password}"'
             f' user_{ADMIN}="{password}";',
             "listener.name.plaintext.scram-sha-512.sasl.jaas.config": _SCRAM,
+            "listener.name.plaintext.oauthbearer.sasl.jaas.config": f"{_OAUTH};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener knows nobody by name
         },
@@ -470,6 +473,19 @@ def test_the_audit_is_let_in_by_the_same_settings_and_tells_no_secret(
     written = [path.read_bytes() for folder in (events, tmp_path / "audit") for path in folder.rglob("*.*")]
     assert len(written) > 3
     assert all(auditor.password.encode() not in each for each in [*written, ended.stdout.encode()])
+
+    of_java = tmp_path / "client.properties"
+    of_java.write_text(
+        "security.protocol=SASL_SSL\nssl.truststore.type=PEM\nsasl.mechanism=OAUTHBEARER\n"
+        f"ssl.truststore.location={secured.authority}\n"
+        f'sasl.jaas.config={_OAUTH} unsecuredLoginStringClaim_sub="{auditor.name}";\n'
+    )
+    of_librdkafka = {"sasl.mechanism": "OAUTHBEARER", "enable.sasl.oauthbearer.unsecure.jwt": "true"}
+    by_token = auditor.config(tmp_path, **of_librdkafka, **{"sasl.oauthbearer.config": f"principal={auditor.name}"})
+    for_spark = ["--config", str(by_token), "--kafka-properties", str(of_java)]
+    ended = command("audit", *where, "--out", str(tmp_path / "by-token"), *for_spark, "--settle-ms", "0")
+    assert (ended.returncode, ended.stderr) == (3, ""), ended.stdout
+    assert "missing: 1" in ended.stdout
 
     stranger = auditor.config(tmp_path, uuid4().hex)
     refused = command("audit", *where, "--out", str(tmp_path / "none"), "--config", str(stranger))

@@ -9,6 +9,7 @@ Spark resolves "latest" again for each action, so two actions on a growing topic
 up here, once, up to the last stable offset (read_committed), and those of the requests before the others.
 """
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -59,7 +60,10 @@ class Cluster:
     def __init__(self, access: KafkaAccess) -> None:
         self._servers = access.bootstrap_servers
         self._remedy: str | None = None
-        self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._on_error})  # type: ignore[dict-item]
+        try:
+            self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._on_error})  # type: ignore[dict-item]
+        except KafkaException as wrong:
+            raise JobFailedError(_reason_of_refused_settings(wrong)) from wrong
         self.partitions = self._partitions()
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
@@ -227,6 +231,17 @@ class Cluster:
                     raise JobFailedError(f"{why}: check --bootstrap-servers") from wrong
             else:
                 return {name: len(topic.partitions) for name, topic in topics.items()}
+
+
+def _reason_of_refused_settings(wrong: KafkaException) -> str:
+    """Return librdkafka's text, which names the setting, without the value, and with the remedy."""
+    why = re.sub(r'value "[^"]*"', "value", wrong.args[0].str())
+    if "GSSAPI" in why:
+        return (
+            "kafka: this confluent-kafka has no Kerberos, as those on PyPI: build it against a librdkafka with libsasl2"
+            " (pip install --no-binary confluent-kafka confluent-kafka), or use a listener with SCRAM or OAUTHBEARER"
+        )
+    return f"kafka: librdkafka refuses its settings ({why}): correct [kafka] or --kafka"
 
 
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001

@@ -6,9 +6,14 @@
 
 Files are read here, once, so that executors on other machines do not need them. A security setting that Java's client
 lacks is refused; other settings are for librdkafka alone. Errors never quote a value.
+
+Spark gets a file of Java's own properties (`--kafka-properties`) as it is: for Kerberos, OAuth, key stores and all else
+that has no translation. If the file has security.protocol, nothing is translated. librdkafka, which looks up the
+offsets, keeps its own settings.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,15 +35,22 @@ _PEM = {
 }
 _DEFAULTS_IN_JAVA = {"enable.ssl.certificate.verification": "true", "enable.sasl.oauthbearer.unsecure.jwt": "false"}
 _OLD_KEYS = ("BEGIN RSA PRIVATE KEY", "BEGIN EC PRIVATE KEY")
-_REMEDY = "; use PLAIN or SCRAM, and certificates as PEM (ssl.ca.location, ssl.certificate.location, ssl.key.location)"
+_REMEDY = (
+    "; use PLAIN or SCRAM, and certificates as PEM (ssl.ca.location, ssl.certificate.location, ssl.key.location),"
+    " or give Java's settings with --kafka-properties FILE"
+)
 
 
 @dataclass(frozen=True)
 class KafkaAccess:
-    """`kafka`: librdkafka's settings; may be secrets. Raises UsageError for a setting that Java's client lacks."""
+    """Raises UsageError for a setting that Java's client lacks.
+
+    kafka: librdkafka's settings. java: properties of Java's client. Both may be secrets.
+    """
 
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    java: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers.strip():
@@ -55,12 +67,53 @@ class KafkaAccess:
 
     def for_java(self) -> dict[str, str]:
         """Return settings of Java's client."""
+        own = {"bootstrap.servers": self.bootstrap_servers}
+        if "security.protocol" in self.java:
+            self._require_librdkafkas_own()
+            return {**self.java, **own}
+        return {**self._translated(), **self.java, **own}
+
+    def _require_librdkafkas_own(self) -> None:
+        if self.java["security.protocol"] != "PLAINTEXT" and "security.protocol" not in self.kafka:
+            raise UsageError(
+                "kafka: security.protocol is only in --kafka-properties, and librdkafka, which looks up the offsets,"
+                " has settings of its own: give them in [kafka] of --config, as for the bridge, or with --kafka"
+            )
+
+    def _translated(self) -> dict[str, str]:
         given = {_ALIASES.get(n, n): v for n, v in self.kafka.items() if n.startswith(_SECURITY) and v}
-        found = {"bootstrap.servers": self.bootstrap_servers, **_jaas(given)}
+        found = _jaas(given)
         for name, value in given.items():
             if name not in _JAAS_SETTINGS:
                 found |= _in_java(name, value)
         return found
+
+
+def read_properties(file: Path) -> dict[str, str]:
+    """Return the entries of a file in the format of java.util.Properties. Raises UsageError."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as wrong:
+        told = wrong.strerror if isinstance(wrong, OSError) else "no text"
+        raise UsageError(f"--kafka-properties {file}: {told}: give a file of Java's properties") from wrong
+    return dict(_entries(text))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)  # a backslash at the end continues a line
+    for line in joined.splitlines():
+        found = re.fullmatch(r"[ \t\f]*((?:\\.|[^\\=: \t\f])+)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
+        if found is not None and not line.lstrip().startswith(("#", "!")):
+            yield _unescaped(found[1]), _unescaped(found[2])
+
+
+def _unescaped(text: str) -> str:
+    control = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+    def letter(found: "re.Match[str]") -> str:
+        return chr(int(found[1], 16)) if found[1] else control.get(found[2], found[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", letter, text)
 
 
 def _in_java(name: str, value: str) -> dict[str, str]:
@@ -83,7 +136,7 @@ def _jaas(given: Mapping[str, str]) -> dict[str, str]:
         return {}
     mechanism = given.get("sasl.mechanism", "GSSAPI")
     if mechanism not in _JAAS:
-        raise UsageError(f"kafka: sasl.mechanism {mechanism}: Spark's Kafka client cannot be told of it here{_REMEDY}")
+        raise UsageError(f"kafka: sasl.mechanism {mechanism} is not translated for Spark's Kafka client{_REMEDY}")
     missing = [name for name in ("sasl.username", "sasl.password") if name not in given]
     if missing:
         raise UsageError(f"kafka: {' and '.join(missing)} missing: {mechanism} needs both")

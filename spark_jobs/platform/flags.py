@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from schemas.kafka_settings import from_environment, from_file, merged
 from spark_jobs.errors import UsageError
-from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.kafka.security import KafkaAccess, read_properties
 
 
 class Option:
@@ -61,6 +61,12 @@ def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.Arg
         metavar="NAME=VALUE",
         help="a librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat",
     )
+    parser.add_argument(
+        "--kafka-properties",
+        type=Path,
+        metavar="FILE",
+        help="properties of Java's Kafka client, passed to Spark as they are: Kerberos, OAuth, key stores",
+    )
     for each, option in _options(arguments):
         given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
         given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
@@ -91,13 +97,14 @@ def resolved(
         if option.parse is not None and given[each.name] is not None:
             given[each.name] = option.parse(_flag(each, option), given[each.name])
     tables = [*(layer.get("kafka", {}) for layer in layers), _pairs(given.pop("kafka"))]
-    servers = given.pop("bootstrap_servers")
+    servers, properties = given.pop("bootstrap_servers"), given.pop("kafka_properties")
     if servers is None:
         raise UsageError("--bootstrap-servers is missing: give host:port, or --config")
     if not all(isinstance(table, Mapping) for table in tables):
         raise UsageError("kafka is no table: write [kafka] above librdkafka's settings")
     try:
-        given["access"] = KafkaAccess(servers, merged(tables))  # type: ignore[arg-type]
+        java = {} if properties is None else read_properties(properties)
+        given["access"] = KafkaAccess(servers, merged(tables), java)  # type: ignore[arg-type]
     except UsageError:
         raise
     except ValueError as wrong:
