@@ -11,6 +11,7 @@ from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
 from spark_jobs.audit_rules.judgement import build_outcomes
 from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -40,11 +41,14 @@ def clean_history() -> History:
     )
 
 
-def test_a_clean_history_has_no_fault(spark: SparkSession) -> None:
-    assert clean_history().classes(spark) == {str(n): "delivered" for n in range(6)} | {"6": "rejected", "7": "pending"}
+@one_run()
+def test_a_clean_history_has_no_fault() -> Judging:
+    found = yield clean_history()
+    assert found.classes == {str(n): "delivered" for n in range(6)} | {"6": "rejected", "7": "pending"}
 
 
-def test_one_fault_of_each_kind_at_once(spark: SparkSession) -> None:
+@one_run()
+def test_one_fault_of_each_kind_at_once() -> Judging:
     history = clean_history()
     early, twice, altered, missing, both = (request(n) for n in range(10, 15))
     malformed = request(15, due_ms=None)
@@ -59,7 +63,7 @@ def test_one_fault_of_each_kind_at_once(spark: SparkSession) -> None:
         delivery(request(99)),
     ]
     history.rejections += [rejection(both)]
-    found = {key: name for key, name in history.classes(spark).items() if int(key) >= 10}
+    found = {key: name for key, name in (yield history).classes.items() if int(key) >= 10}
     assert found == {
         "10": "early",
         "11": "duplicate",
@@ -90,38 +94,42 @@ DIFFERENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_whatever_differs_is_named(spark: SparkSession) -> None:
+@one_run()
+def test_whatever_differs_is_named() -> Judging:
     history = History([request(n, **asked) for n, (_, asked, _) in enumerate(DIFFERENCES)])
     for asked, (_, _, got) in zip(history.requests, DIFFERENCES, strict=True):
         history.deliveries.append(delivery(asked, **{"value": asked.value, **got}))
-    found = history.judged(spark).orderBy("offset").collect()
+    found = (yield history).rows
     assert [(row["class"], *row.altered) for row in found] == [("altered", part) for part, _, _ in DIFFERENCES]
 
 
-def test_a_rejected_record_must_be_kept_as_it_was(spark: SparkSession) -> None:
+@one_run()
+def test_a_rejected_record_must_be_kept_as_it_was() -> Judging:
     illegible, legible = request(0, due_ms=None), request(1)
     returned = [rejection(illegible), rejection(legible, "unknown-topic", value=b"other")]
-    found = History([illegible, legible], [], returned).judged(spark).orderBy("offset").collect()
+    found = (yield History([illegible, legible], [], returned)).rows
     assert [(row["class"], row.altered, row.error) for row in found] == [
         ("rejected", None, "bad-header"),
         ("altered", ["value"], "unknown-topic"),
     ]
 
 
-def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too(spark: SparkSession) -> None:
+@one_run()
+def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too() -> Judging:
     """It may have sent a rejected record as it was."""
     own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
     kept, lost = request(0, foreign=own), request(1, foreign=own)
     taken_off = rejection(lost)._replace(headers=rejection(request(1, foreign=())).headers)
-    found = History([kept, lost], [], [rejection(kept), taken_off]).judged(spark).orderBy("offset").collect()
+    found = (yield History([kept, lost], [], [rejection(kept), taken_off])).rows
     assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
 
 
-def test_rolls_that_are_no_number_are_altered(spark: SparkSession) -> None:
+@one_run()
+def test_rolls_that_are_no_number_are_altered() -> Judging:
     asked = request(0)
     came = delivery(asked)
     odd = [(name, b"none" if name == names.ROLLS else value) for name, value in came.headers]
-    (found,) = History([asked], [came._replace(headers=odd)]).judged(spark).collect()
+    (found,) = (yield History([asked], [came._replace(headers=odd)])).rows
     assert (found["class"], found.altered) == ("altered", [names.ROLLS])
 
 
@@ -143,7 +151,8 @@ def test_records_after_an_open_transaction_are_pending(spark: SparkSession) -> N
     }
 
 
-def test_a_record_too_large_for_the_rejected_topic_is_rejected(spark: SparkSession) -> None:
+@one_run()
+def test_a_record_too_large_for_the_rejected_topic_is_rejected() -> Judging:
     """Its reasons alone stand there, which say so; a null value without that, or beside more, is not what was sent."""
     asked = [request(n) for n in range(4)]
     left = b"too large; too large for this topic, so key, value and headers are left at timer-origin"
@@ -154,7 +163,7 @@ def test_a_record_too_large_for_the_rejected_topic_is_rejected(spark: SparkSessi
 
     returned = [told(asked[0]), told(asked[1], ("tenant", b"a")), told(asked[2], detail=b"too large")]
     returned.append(told(asked[3])._replace(value=b"value"))
-    found = History(asked, [], returned).judged(spark).orderBy("offset").collect()
+    found = (yield History(asked, [], returned)).rows
     assert [(row["class"], row.altered) for row in found] == [
         ("rejected", []),
         ("altered", ["value", "key"]),
@@ -163,17 +172,19 @@ def test_a_record_too_large_for_the_rejected_topic_is_rejected(spark: SparkSessi
     ]
 
 
-def test_a_second_fault_is_listed_beside_the_first(spark: SparkSession) -> None:
+@one_run()
+def test_a_second_fault_is_listed_beside_the_first() -> Judging:
     asked, refused = request(0), request(1, due_ms=None)
     twice = [delivery(asked, at_ms=4_000), delivery(asked, offset=9, value=b"other")]
     history = History([asked, refused], twice, [rejection(refused), rejection(refused, offset=9)])
-    first, second = history.judged(spark).orderBy("offset").collect()
+    first, second = (yield history).rows
     assert (first["class"], first.faults) == ("duplicate", ["duplicate", "early", "altered"])
     assert (first.deliveries, first.delivered_ms, first.lateness_ms) == (2, 4_000, -1_000)
     assert (second["class"], second.rejections) == ("duplicate", 2)
 
 
-def test_what_must_be_there_by_now(spark: SparkSession) -> None:
+@one_run(settle_ms=10)
+def test_what_must_be_there_by_now() -> Judging:
     """With a margin of 10 ms; a request without a due time is expected on the rejected topic at once."""
     cases: list[tuple[int | None, int, str]] = [
         (AS_OF_MS + 1, 1_000, "pending"),
@@ -186,10 +197,12 @@ def test_what_must_be_there_by_now(spark: SparkSession) -> None:
         (None, AS_OF_MS - 10, "missing"),
     ]
     history = History([request(n, due_ms=due_ms, at_ms=at_ms) for n, (due_ms, at_ms, _) in enumerate(cases)])
-    assert history.classes(spark, settle_ms=10) == {str(n): name for n, (_, _, name) in enumerate(cases)}
+    found = yield history
+    assert found.classes == {str(n): name for n, (_, _, name) in enumerate(cases)}
 
 
-def test_a_pause_is_no_timer(spark: SparkSession) -> None:
+@one_run()
+def test_a_pause_is_no_timer() -> Judging:
     """Its time, id and other headers are not looked at; without a legal topic it has to be refused."""
     pause, resume, nowhere, both = (
         request(n, due_ms=None, target=target, id=b"x", also=((names.ACTION, action),))
@@ -199,8 +212,14 @@ def test_a_pause_is_no_timer(spark: SparkSession) -> None:
     )
     history = History([request(0, id=b"x"), pause, resume, nowhere, both], [delivery(request(0))])
     history.deliveries.append(delivery(both, due_ms=1_000))
-    found = history.classes(spark)
-    assert found == {"0": "delivered", "1": "switch", "2": "switch", "3": "missing", "4": "malformed-but-delivered"}
+    found = yield history
+    assert found.classes == {
+        "0": "delivered",
+        "1": "switch",
+        "2": "switch",
+        "3": "missing",
+        "4": "malformed-but-delivered",
+    }
 
 
 MALFORMED: list[dict[str, Any]] = [
@@ -232,20 +251,24 @@ MALFORMED: list[dict[str, Any]] = [
 ]
 
 
-def test_headers_that_must_be_rejected(spark: SparkSession) -> None:
+@one_run()
+def test_headers_that_must_be_rejected() -> Judging:
     """Each three times over: nothing came of it, it was delivered, it was rejected."""
     nothing = [request(n, **asked) for n, asked in enumerate(MALFORMED)]
     came = [request(n + 100, **asked) for n, asked in enumerate(MALFORMED)]
     refused = [request(n + 200, **asked) for n, asked in enumerate(MALFORMED)]
     history = History([*nothing, *came, *refused], [delivery(a) for a in came], [rejection(a) for a in refused])
     expected = {"missing": nothing, "malformed-but-delivered": came, "rejected": refused}
-    assert history.classes(spark) == {str(a.offset): name for name, those in expected.items() for a in those}
+    found = yield history
+    assert found.classes == {str(a.offset): name for name, those in expected.items() for a in those}
 
 
-def test_other_records_of_a_target_topic_are_ignored(spark: SparkSession) -> None:
+@one_run()
+def test_other_records_of_a_target_topic_are_ignored() -> Judging:
     foreign = Record("orders", 0, 77, 2_000, "CreateTime", b"k", b"v", ())
     also_foreign = foreign._replace(offset=78, headers=((names.TOPIC, b"orders"),))
-    assert History([], [foreign, also_foreign]).classes(spark) == {}
+    found = yield History([], [foreign, also_foreign])
+    assert found.classes == {}
 
 
 def test_origins_outside_the_range_are_not_judged(spark: SparkSession) -> None:

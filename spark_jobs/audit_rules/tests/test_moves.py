@@ -1,14 +1,15 @@
 """Requests that give a timer another time: what the audit proves of those timers, and what of the requests."""
 
 import pytest
-from pyspark.sql import SparkSession
 
+from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
 
 
-def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers(spark: SparkSession) -> None:
+@one_run()
+def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers() -> Judging:
     later, sooner, twice = (request(n, id=b"%d" % n, due_ms=50_000) for n in range(3))
     waits, ended, lost = (request(n, id=b"%d" % n) for n in range(3, 6))
     moves = [
@@ -39,15 +40,21 @@ def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers(spark: S
         [],
         [receipt("moved", moves[0], later), receipt("not-found", moves[7])],
     )
-    found = history.classes(spark)
-    assert found == {"0": "moved", "1": "moved", "2": "moved", "3": "pending", "4": "cancelled", "5": "missing"} | {
-        "40": "cancel-done"
-    } | {str(n): "move" for n in range(10, 18)}
-    rows = {row.offset: row for row in history.judged(spark).collect()}
+    found = yield history
+    assert found.classes == {
+        "0": "moved",
+        "1": "moved",
+        "2": "moved",
+        "3": "pending",
+        "4": "cancelled",
+        "5": "missing",
+    } | {"40": "cancel-done"} | {str(n): "move" for n in range(10, 18)}
+    rows = {row.offset: row for row in found.rows}
     assert (rows[0].due_ms, rows[0].lateness_ms, rows[5].due_ms) == (60_000, 3, 20_000)
 
 
-def test_a_moved_timer_still_hides_no_fault(spark: SparkSession) -> None:
+@one_run()
+def test_a_moved_timer_still_hides_no_fault() -> Judging:
     early, other, twice, value = (request(n, id=b"%d" % n) for n in range(4))
     forged = request(4, id=b"4")
     plain = request(5, due_ms=AS_OF_MS + 1)
@@ -64,7 +71,7 @@ def test_a_moved_timer_still_hides_no_fault(spark: SparkSession) -> None:
             delivery(moves[3], due_ms=20_000, offset=91),
         ],
     )
-    assert history.classes(spark) == {
+    assert (yield history).classes == {
         "0": "early",
         "1": "altered",
         "2": "duplicate",
@@ -80,26 +87,29 @@ def test_a_moved_timer_still_hides_no_fault(spark: SparkSession) -> None:
     }
 
 
-def test_a_move_that_was_refused_moves_nothing(spark: SparkSession) -> None:
+@one_run()
+def test_a_move_that_was_refused_moves_nothing() -> Judging:
     asked, far, no_time = request(0, id=b"x"), move(b"x", 1, 10**15), move(b"x", 2, None)
     history = History([asked, far, no_time], [delivery(asked)], [rejection(far, "too-far"), rejection(no_time)])
-    assert history.classes(spark) == {"0": "delivered", "1": "rejected", "2": "rejected"}
+    assert (yield history).classes == {"0": "delivered", "1": "rejected", "2": "rejected"}
 
 
-def test_a_move_that_found_nothing_moves_nothing(spark: SparkSession) -> None:
+@one_run()
+def test_a_move_that_found_nothing_moves_nothing() -> Judging:
     """Its receipt says so: the timer, told as delivered or not, has its own time."""
     came, lost = request(0, id=b"came"), request(1, id=b"lost")
     moves = [move(b"came", 10, 60_000, at_ms=6_000), move(b"lost", 11, AS_OF_MS + 5, at_ms=6_000)]
     told = [receipt("too-late", moves[0]), receipt("not-found", moves[1])]
     history = History([came, lost, *moves], [delivery(came)], [], told)
-    assert history.classes(spark) == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
+    assert (yield history).classes == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
 
 
-def test_the_earliest_of_its_times_is_in_the_table(spark: SparkSession) -> None:
+@one_run()
+def test_the_earliest_of_its_times_is_in_the_table() -> Judging:
     """A backfill asks whether a delivery of then would still be there."""
     asked, own, plain = request(0, id=b"x", due_ms=50_000), request(1, id=b"y"), request(2)
     moves = [move(b"x", 10, 9_000), move(b"x", 11, 70_000, at_ms=3_000), move(b"y", 12, 70_000)]
-    rows = {row.offset: row for row in History([asked, own, plain, *moves]).judged(spark).collect()}
+    rows = {row.offset: row for row in (yield History([asked, own, plain, *moves])).rows}
     assert [(rows[n]["class"], rows[n].due_ms, rows[n].moved_low_ms) for n in range(3)] == [
         ("missing", 70_000, 9_000),
         ("missing", 70_000, 5_000),
@@ -107,7 +117,8 @@ def test_the_earliest_of_its_times_is_in_the_table(spark: SparkSession) -> None:
     ]
 
 
-def test_a_timer_that_was_moved_during_the_audit_is_pending(spark: SparkSession) -> None:
+@one_run(late_ms=0)
+def test_a_timer_that_was_moved_during_the_audit_is_pending() -> Judging:
     """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
     far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
     moved, seen, ended, other, sooner, past = (request(n, id=b"%d" % n, due_ms=far_ms) for n in (0, 1, 3, 4, 5, 6))
@@ -126,7 +137,7 @@ def test_a_timer_that_was_moved_during_the_audit_is_pending(spark: SparkSession)
             delivery(past, due_ms=50_000, at_ms=50_003, rolls=1),
         ],
     )
-    rows = {row.offset: row for row in history.judged(spark, late_ms=0).collect() if row.offset < 10}
+    rows = {row.offset: row for row in (yield history).rows if row.offset < 10}
     assert {offset: (row["class"], row.open, row.faults) for offset, row in rows.items()} == {
         0: ("pending", True, []),
         1: ("pending", True, []),

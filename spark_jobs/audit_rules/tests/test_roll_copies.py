@@ -11,31 +11,33 @@ from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import build_outcomes
 from spark_jobs.audit_run.coverage import is_outside
 from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.one_run import Judging, Ranged, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
 
 
-def test_a_copy_is_no_request_of_its_own(spark: SparkSession) -> None:
+@one_run()
+def test_a_copy_is_no_request_of_its_own() -> Judging:
     delayed = request(0, due_ms=None, id=b"x", also=((names.DELAY_MS, b"4000"), (names.KEY, b"other")))
     first, second = (copy(delayed, 3, due_ms=b"5000"), copy(delayed, 6, rolls=2, due_ms=b"5000"))
     waiting = request(1, due_ms=AS_OF_MS + 1)
     came = delivery(delayed, due_ms=5_000, key=b"other", rolls=2)
-    history = History([delayed, waiting, copy(waiting, 4), first, second], [came])
-    rows = history.judged(spark).orderBy("offset").collect()
-    assert [(r["offset"], r["class"], r.copies, r.faults) for r in rows] == [
+    found = yield History([delayed, waiting, copy(waiting, 4), first, second], [came])
+    assert [(r["offset"], r["class"], r.copies, r.faults) for r in found.rows] == [
         (0, "delivered", 2, []),
         (1, "pending", 1, []),
     ]
 
 
-def test_a_rolled_timer_may_be_missing_duplicate_or_cancelled(spark: SparkSession) -> None:
+@one_run()
+def test_a_rolled_timer_may_be_missing_duplicate_or_cancelled() -> Judging:
     lost, twice, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
     copies = [copy(asked, 10 + asked.offset) for asked in (lost, twice, ended)]
     ends = cancel(b"x", 20)
     came = [delivery(twice, rolls=1), delivery(twice, rolls=1, offset=7)]
-    found = History([lost, twice, ended, *copies, ends], came).classes(spark)
-    assert found == {"0": "missing", "1": "duplicate", "2": "cancelled", "20": "cancel-done"}
+    found = yield History([lost, twice, ended, *copies, ends], came)
+    assert found.classes == {"0": "missing", "1": "duplicate", "2": "cancelled", "20": "cancel-done"}
 
 
 FORGED: list[dict[str, Any]] = [
@@ -54,25 +56,23 @@ def forged(asked: Record, **how: Any) -> Record:
     return copy(asked, **how)
 
 
-def test_a_refused_forgery_is_rejected_and_changes_no_other_row(spark: SparkSession) -> None:
+@one_run()
+def test_a_refused_forgery_is_rejected_and_changes_no_other_row() -> Judging:
     """The one that is refused may have the very bytes of a copy."""
     asked = request(0)
     those = [forged(asked, **{"offset": 10 + n, **how}) for n, how in enumerate([*FORGED, {}])]
-    history = History([asked, *those], [delivery(asked)], [rejection(each, "not-ours") for each in those])
-    spans = [Span("timer.requests", partition, 0, 100) for partition in (0, 1)]
-    rows = history.judged(spark, spans=spans).collect()
+    rows = (yield History([asked, *those], [delivery(asked)], [rejection(each, "not-ours") for each in those])).rows
     assert {(r["class"], r.copies, r.deliveries) for r in rows if r.offset} == {("rejected", 0, 0)}
     assert [(r["class"], r.copies, r.kind) for r in rows if not r.offset] == [("delivered", 0, "schedule")]
 
 
-def test_a_forgery_that_was_not_refused_is_missing_there(spark: SparkSession) -> None:
+@one_run()
+def test_a_forgery_that_was_not_refused_is_missing_there() -> Judging:
     asked = request(0)
     true = copy(asked, 50)
     those = [forged(asked, **{"offset": 60 + n, **how}) for n, how in enumerate([{}, {"rolls": 4}, *FORGED])]
     those[-3] = those[-3]._replace(headers=(*those[-3].headers, (names.TOPIC, b"orders")))
-    history = History([asked, true, *those[:-1]], [delivery(asked, rolls=1)])
-    spans = [Span("timer.requests", partition, 0, 100) for partition in (0, 1)]
-    rows = history.judged(spark, spans=spans).collect()
+    rows = (yield History([asked, true, *those[:-1]], [delivery(asked, rolls=1)])).rows
     found = {(r.partition, r.offset): (r["class"], r.kind) for r in rows}
     assert found.pop((0, 0)) == ("delivered", "schedule")
     # rolls 2 after the true 1 is what a second copy would look like: nothing on the topics tells it apart.
@@ -82,14 +82,16 @@ def test_a_forgery_that_was_not_refused_is_missing_there(spark: SparkSession) ->
     assert len(found) == len(those) - 2
 
 
-def test_a_forged_copy_with_an_id_ends_nothing(spark: SparkSession) -> None:
+@one_run()
+def test_a_forged_copy_with_an_id_ends_nothing() -> Judging:
     asked, other = request(0, id=b"x"), request(1, id=b"y")
     fake = copy(other, 5, headers=(*asked.headers, (names.ORIGIN, b"timer.requests/0/1"), (names.ROLLS, b"1")))
-    history = History([asked, other, fake], [delivery(asked), delivery(other)], [rejection(fake, "not-ours")])
-    assert history.classes(spark) == {"0": "delivered", "1": "delivered", "5": "rejected"}
+    found = yield History([asked, other, fake], [delivery(asked), delivery(other)], [rejection(fake, "not-ours")])
+    assert found.classes == {"0": "delivered", "1": "delivered", "5": "rejected"}
 
 
-def test_if_retention_deleted_the_request_its_copy_counts(spark: SparkSession) -> None:
+@one_run()
+def test_if_retention_deleted_the_request_its_copy_counts() -> Judging:
     gone, lost, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
     there = [
         copy(gone, 10, rolls=3),
@@ -98,8 +100,8 @@ def test_if_retention_deleted_the_request_its_copy_counts(spark: SparkSession) -
         copy(ended, 13, rolls=1),
     ]
     history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
-    found = history.classes(spark, spans=[Span("timer.requests", 0, 10, 30)])
-    assert found == {"0": "delivered", "1": "missing", "2": "cancelled", "20": "cancel-done"}
+    found = yield Ranged(history, [Span("timer.requests", 0, 10, 30)])
+    assert found.classes == {"0": "delivered", "1": "missing", "2": "cancelled", "20": "cancel-done"}
 
 
 def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSession) -> None:
@@ -120,22 +122,29 @@ def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSes
     }
 
 
-def test_a_delivery_of_a_copy_that_is_not_there_is_altered(spark: SparkSession) -> None:
+@one_run()
+def test_a_delivery_of_a_copy_that_is_not_there_is_altered() -> Judging:
     asked = request(0)
-    found = History([asked, copy(asked, 5)], [delivery(asked, rolls=2)]).judged(spark).collect()
-    assert [(r["class"], r.altered) for r in found] == [("altered", [names.ROLLS])]
+    found = yield History([asked, copy(asked, 5)], [delivery(asked, rolls=2)])
+    assert [(r["class"], r.altered) for r in found.rows] == [("altered", [names.ROLLS])]
 
 
-@pytest.mark.parametrize("level", [0, 1, 18, 99])
-def test_a_level_is_a_delay(spark: SparkSession, level: int) -> None:
-    asked = request(0, due_ms=None, also=((names.DELAY_LEVEL, b"%d" % level),))
-    due_ms = 1_000 + {0: 0, 1: 1_000}.get(level, 7_200_000)
-    came = [delivery(asked, due_ms=due_ms)] if due_ms < AS_OF_MS else []
-    rows = History([asked], came).judged(spark).collect()
-    assert [(r.due_ms, r["class"]) for r in rows] == [(due_ms, "delivered" if came else "pending")]
+@one_run()
+def test_a_level_is_a_delay() -> Judging:
+    delays_ms = {0: 0, 1: 1_000, 18: 7_200_000, 99: 7_200_000}
+    asked = [request(n, due_ms=None, also=((names.DELAY_LEVEL, b"%d" % n),)) for n in delays_ms]
+    came = [delivery(each, due_ms=1_000 + delays_ms[each.offset]) for each in asked[:2]]
+    found = yield History(asked, came)
+    assert [(r.due_ms, r["class"]) for r in found.rows] == [
+        (1_000, "delivered"),
+        (2_000, "delivered"),
+        (7_201_000, "pending"),
+        (7_201_000, "pending"),
+    ]
 
 
-def test_expiry(spark: SparkSession) -> None:
+@one_run()
+def test_expiry() -> Judging:
     """`expired` is believed where the request says so and its time had come."""
     until = (("timer-expire-ms", b"6000"),)
     asked = [request(n, also=until) for n in range(5)] + [request(5)]
@@ -145,7 +154,8 @@ def test_expiry(spark: SparkSession) -> None:
         rejection(asked[3], "expired", at_ms=4_000),
         rejection(asked[5], "expired", at_ms=6_001),
     ]
-    assert History(asked, came, refused).classes(spark) == {
+    found = yield History(asked, came, refused)
+    assert found.classes == {
         "0": "delivered",
         "1": "expired-but-delivered",
         "2": "expired",
@@ -155,18 +165,19 @@ def test_expiry(spark: SparkSession) -> None:
     }
 
 
-def test_an_extreme_time_does_not_fail_the_audit(spark: SparkSession) -> None:
+@one_run()
+def test_an_extreme_time_does_not_fail_the_audit() -> Judging:
     """Any sender may write the largest number there is."""
     last_ms = 2**63 - 1
     never = request(0, also=(("timer-expire-ms", b"%d" % last_ms),))
     far = [request(n, due_ms=last_ms, id=b"far") for n in (1, 2)]
-    found = History([never, *far, cancel(b"far", 3)], [delivery(never)]).classes(spark)
-    assert found == {"0": "delivered", "1": "replaced", "2": "cancelled", "3": "cancel-done"}
+    found = yield History([never, *far, cancel(b"far", 3)], [delivery(never)])
+    assert found.classes == {"0": "delivered", "1": "replaced", "2": "cancelled", "3": "cancel-done"}
 
 
-def test_late_depends_on_a_limit_and_counts_from_the_request(spark: SparkSession) -> None:
+@one_run(late_ms=100)
+def test_late_depends_on_a_limit_and_counts_from_the_request() -> Judging:
     asked = [request(0), request(1), request(2, due_ms=0, at_ms=8_000)]
     came = [delivery(asked[0], at_ms=5_100), delivery(asked[1], at_ms=5_101), delivery(asked[2], at_ms=8_050)]
-    history = History(asked, came)
-    assert history.classes(spark, late_ms=100) == {"0": "delivered", "1": "late", "2": "delivered"}
-    assert set(history.classes(spark).values()) == {"delivered"}
+    found = yield History(asked, came)
+    assert found.classes == {"0": "delivered", "1": "late", "2": "delivered"}

@@ -1,0 +1,112 @@
+"""Tests that share one run of Spark: each yields its history and gets what the audit found in it.
+
+    @one_run()
+    def test_a_timer_that_came_is_delivered() -> Judging:
+        found = yield History([asked], [delivery(asked)])
+        assert found.classes == {"0": "delivered"}
+
+However small an audit is, Spark needs seconds for it. So the histories of a module (with the same limits) are judged
+together when the first of its tests runs. Each is moved to partitions of its own, and its rows are moved back.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pyspark.sql import Row, SparkSession
+
+from spark_jobs.kafka.admin import Span
+from spark_jobs.tests.records import History, Record
+
+_TOPIC = "timer.requests"
+_PARTITIONS = 2
+"""Partitions of the timer topic that a history may use."""
+_ORIGIN = re.compile(rb"timer\.requests/(\d+)/")
+_SPANS = tuple(Span(_TOPIC, partition, 0, 1_000) for partition in range(_PARTITIONS))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows of one history, by partition and offset; rows without a request are last."""
+
+    rows: Sequence[Row]
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """Offset of the origin (or the whole of one in another partition than 0) -> class."""
+        return {row.origin.removeprefix(f"{_TOPIC}/0/"): row["class"] for row in self.rows}
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """A history of which the audit read these spans of the timer topic."""
+
+    history: History
+    spans: Sequence[Span]
+
+
+Judging: TypeAlias = Generator[History | Ranged, Found, None]
+_waiting: dict[tuple[str, tuple[tuple[str, int], ...]], dict[str, Callable[[], Judging]]] = defaultdict(dict)
+_judged: dict[tuple[str, str], tuple[Judging, Found]] = {}
+
+
+def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
+    """Make a test of a generator. `limits`: see History.judged."""
+
+    def decorated(story: Callable[[], Judging]) -> Callable[[SparkSession], None]:
+        module, name = story.__module__, story.__name__
+        group = module, tuple(sorted(limits.items()))
+        _waiting[group][name] = story
+
+        def test(spark: SparkSession) -> None:
+            if (module, name) not in _judged:
+                _judge(spark, module, _waiting[group], limits)
+            running, found = _judged.pop((module, name))
+            try:
+                running.send(found)
+            except StopIteration:
+                return
+            raise AssertionError(f"{name} yields twice")
+
+        test.__name__, test.__doc__, test.__module__ = name, story.__doc__, module
+        return test
+
+    return decorated
+
+
+def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Judging]], limits: dict[str, int]) -> None:
+    together, spans, running = History(), list[Span](), dict[str, Judging]()
+    for place, (name, story) in enumerate(stories.items()):
+        running[name] = story()
+        told = next(running[name])
+        history, own = (told.history, told.spans) if isinstance(told, Ranged) else (told, _SPANS)
+        spans += [span._replace(partition=place * _PARTITIONS + span.partition) for span in own]
+        for ours, theirs in zip(_topics(together), _topics(history), strict=True):
+            ours.extend(_moved(record, place) for record in theirs)
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in together.judged(spark, spans=spans, **limits).collect():
+        number = int(row.origin.split("/")[1])
+        place, partition = divmod(number, _PARTITIONS)
+        back: dict[str, Any] = {"origin": row.origin.replace(f"/{number}/", f"/{partition}/")}
+        back["partition"] = None if row.partition is None else partition
+        found[place].append(Row(**{**row.asDict(), **back}))
+    for place, name in enumerate(stories):
+        rows = sorted(found[place], key=lambda row: (row.partition is None, row.partition, row.offset, row.origin))
+        _judged[module, name] = running[name], Found(rows)
+
+
+def _topics(history: History) -> tuple[list[Record], ...]:
+    return history.requests, history.deliveries, history.rejections, history.receipts
+
+
+def _moved(record: Record, place: int) -> Record:
+    """Return the record, and all that it says of origins, in the partitions of its history."""
+
+    def moved(text: bytes | None) -> bytes | None:
+        return text and _ORIGIN.sub(lambda origin: b"timer.requests/%d/" % (place * _PARTITIONS + int(origin[1])), text)
+
+    partition = place * _PARTITIONS + record.partition if record.topic == _TOPIC else record.partition
+    headers = tuple((name, moved(value)) for name, value in record.headers)
+    return record._replace(partition=partition, headers=headers, value=moved(record.value))
