@@ -156,6 +156,7 @@ def clean(world: World) -> int:
 
 
 def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a Spark of its own, as users have it; the tests after it share one."""
     requests = clean(world)
     assert world.audit(tmp_path) == 0
     assert f"Clean: {requests} requests, no fault" in capsys.readouterr().out
@@ -164,6 +165,7 @@ def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.Ca
     assert by_topic[world.bills]["clock"] == "CreateTime"
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -> None:
     clean(world)
     now = now_ms()
@@ -191,6 +193,7 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     assert "no-such-topic" in page
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) -> None:
     now = now_ms()
     world.request(due(now))  # missing, but before the range
@@ -219,6 +222,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 origins.",)
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
     """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
     now = now_ms()
@@ -244,6 +248,7 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
     assert told("decided") == {came.origin: "delivered", refused.origin: "rejected", lost.origin: "missing"}
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
     """`bills` has the times that senders say."""
     now = now_ms()
@@ -294,6 +299,7 @@ def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> 
     assert world.audit(tmp_path) == 2, "an audit that is none of the days would overwrite them"
 
 
+@pytest.mark.usefixtures("spark_session")
 def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     kafka: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,6 +127,7 @@ def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: Worl
     assert world.cluster.values(world.orders) == [b"c"]
 
 
+@pytest.mark.slow
 def test_what_lies_before_a_hole_in_the_archive_may_have_been_cancelled_there(world: World, tmp_path: Path) -> None:
     """Journal and receipts have forgotten it by then, and a cancel always wins."""
     old = tmp_path / "archive"
