@@ -33,7 +33,7 @@ from bridge.errors import (
     OutcomeUnknownError,
     TopicGrownError,
 )
-from bridge.garbage_collection import tune_gc, tune_malloc
+from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.consumer import POLL_INTERVAL_S
 from bridge.kafka.reading.history import LIMIT_S
@@ -286,10 +286,12 @@ class BridgeRunner:
 
     def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
         is_announced = False
+        memory = QuietRelease(bridge.release_memory, time.monotonic)
         retention_checked_s = transactions_checked_s = time.monotonic()
         while not self._stop.requested:
             bridge.turn()
             self._shared.status.turn_ended()
+            memory.turn_ended(is_idle=bridge.is_idle)
             self._shared.query_queue.run_next(bridge)
             if bridge.options is not self._growth.options:
                 bridge.use(self._growth.options)

@@ -366,8 +366,12 @@ class Store:
             journal_offset=journal_offset,
         )
         self._maintenance.start(found, dead_units, dead_bodies)
-        self._mapping.drop_page_cache()  # a tick's page is used again only hours later
+        self.release_memory()
         return True
+
+    def release_memory(self) -> None:
+        """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
+        self._mapping.drop_page_cache()
 
     def continue_checkpoint(self) -> bool:
         return self._maintenance.continue_checkpoint()

@@ -35,8 +35,8 @@ UNREADABLE_HEADERS: Headers = (("timer-deliver-ms", b"a header's name is no UTF-
 
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
-_SLICE_S = 0.02
-"""A wake-up or a rebalance without records ends a poll within this."""
+_SLICE_S, _IDLE_SLICE_S = 0.02, 0.1
+"""A wake-up or a rebalance without records ends a poll within this; the longer one after a second without events."""
 POLL_INTERVAL_S = {"exactly-once": 0.008, "at-least-once": 0.004}
 """By mode of delivery: nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
 
@@ -115,6 +115,7 @@ class ConfluentSource:
         """Started partitions whose next record cannot be decoded, with its offset."""
         self._paused: set[Shard] = set()
         self._is_woken = False
+        self._slice_s = _SLICE_S
         self._group: tuple[object, bool] = b"", False
         """Group metadata as of the last poll that read, and True if we were a member."""
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
@@ -201,11 +202,15 @@ class ConfluentSource:
         end_s = time.monotonic() + timeout_s
         left_s = timeout_s
         while True:
-            message = poll(max(0.0, min(left_s, _SLICE_S)))
+            message = poll(max(0.0, min(left_s, self._slice_s)))
             left_s = end_s - time.monotonic()
-            if message is not None or left_s <= 0 or self._is_woken or self._ownership:
+            if message is not None or self._is_woken or self._ownership:
+                self._slice_s = _SLICE_S
                 self._is_woken = False
                 return message
+            self._slice_s = min(_IDLE_SLICE_S, self._slice_s * 1.1)
+            if left_s <= 0:
+                return None
 
     def _sorted(self, messages: list[Message]) -> dict[Shard, list[Record]]:
         """Group records by partition, in order. The loop runs once for each message, so it does little."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Set
 from contextlib import ExitStack
 
 from bridge.config.loop_options import TurnOptions
+from bridge.garbage_collection import trim_malloc
 from bridge.loop.admission import Admission
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
@@ -134,6 +135,12 @@ class Bridge:
     def is_idle(self) -> bool:
         """True if nothing is drafted or in flight: what was read and what has left is committed."""
         return self._pipeline.is_idle and not any(owned.has_news() for owned in self.shards.values())
+
+    def release_memory(self) -> None:
+        """Give memory back to the system that only the next work will need."""
+        for owned in self.shards.values():
+            owned.store.release_memory()
+        trim_malloc()
 
     def wake(self) -> None:
         """End a waiting poll soon; for any thread."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bridge.garbage_collection import tune_gc
+from bridge.garbage_collection import QuietRelease, tune_gc
 
 
 @pytest.fixture
@@ -59,3 +59,35 @@ def _kept_mb(tuned: str) -> float:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_freed_memory_goes_back_to_the_system() -> None:
     assert _kept_mb("tune_malloc()") < 20 < 80 < _kept_mb("")
+
+
+def test_memory_is_released_once_when_work_has_paused() -> None:
+    now_s, released = [100.0], []
+    memory = QuietRelease(lambda: released.append(now_s[0]), lambda: now_s[0])
+    for at_s, is_idle in ((100.5, True), (100.9, False), (101.5, True), (102.0, True), (103.0, True), (104.0, False)):
+        now_s[0] = at_s
+        memory.turn_ended(is_idle=is_idle)
+    assert released == [102.0]
+    for at_s in (104.5, 105.0, 106.0):
+        now_s[0] = at_s
+        memory.turn_ended(is_idle=True)
+    assert released == [102.0, 105.0]
+
+
+_TRIMMED = """
+from bridge.garbage_collection import trim_malloc
+from scripts.common.processes import usage
+import os
+blocks = [bytearray(b"x") * 5000 for _ in range(20_000)]
+kept = blocks[::20]  # the heap cannot shrink at its end
+del blocks
+before_mb = usage(os.getpid()).rss_mb
+trim_malloc()
+print(before_mb - usage(os.getpid()).rss_mb)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
+def test_small_freed_blocks_go_back_when_asked() -> None:
+    done = subprocess.run([sys.executable, "-c", _TRIMMED], capture_output=True, check=True, text=True)
+    assert float(done.stdout) > 20

@@ -79,6 +79,7 @@ class Fetcher:
         self._keeper = keeper
         self._all = self.left = left
         self._group_metadata = group_metadata
+        self.waits_s: list[float] = []
 
     def add(self, count: int) -> None:
         self.left += count
@@ -86,6 +87,7 @@ class Fetcher:
 
     def poll(self, timeout_s: float) -> Fetched | None:
         if self.left == 0:
+            self.waits_s.append(timeout_s)
             if timeout_s > 0:
                 self._keeper.pass_time(timeout_s)
             return None
@@ -145,3 +147,17 @@ def test_more_records_than_a_turn_takes_are_read_without_a_pause(monkeypatch: py
     source, _ = reading(Timekeeper(monkeypatch), 25)
     assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
     assert not source.poll(0, 10).has_read
+
+
+def test_an_idle_consumer_wakes_up_less_often_until_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = Timekeeper(monkeypatch)
+    source, fetcher = reading(keeper, 0)
+    source.poll(3000, 10)
+    assert (fetcher.waits_s[0], max(fetcher.waits_s)) == (0.02, 0.1)
+    before_s = keeper.now_s
+    source.wake()
+    source.poll(3000, 10)
+    assert keeper.now_s - before_s < 0.25 + 0.101  # the read interval, and one wait
+    fetcher.waits_s.clear()
+    source.poll(500, 10)
+    assert fetcher.waits_s[0] == 0.02
