@@ -43,6 +43,7 @@ class ArchiveArguments:
     timer_topic: Setting = "timer.requests"
     follow: Annotated[bool, switch("go on until it is ended, a batch a minute")] = False
     master: str | None = None
+    jars: Path | None = None
 
 
 def run_archive(arguments: ArchiveArguments) -> int:
@@ -51,7 +52,7 @@ def run_archive(arguments: ArchiveArguments) -> int:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     require_no_gap(cluster, arguments.out, arguments.timer_topic)
-    with job_session("archive", arguments.out, arguments.master) as spark:
+    with job_session("archive", arguments.out, arguments.master, arguments.jars) as spark:
         return _archive(spark, arguments)
 
 

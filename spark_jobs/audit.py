@@ -10,7 +10,6 @@ What is proved, and what is not: docs/audit.md.
 Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong arguments, 3 a fault was found.
 
     python -m spark_jobs.audit --bootstrap-servers localhost:9092 --out audit
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 spark_jobs/audit.py --bootstrap-servers ...
 """
 
 import sys
@@ -47,7 +46,7 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     with folder_lock(arguments.out):
         cluster = Cluster(arguments.access)
         cluster.require_topic(arguments.timer_topic)
-        with job_session("audit", arguments.out, arguments.master) as spark:
+        with job_session("audit", arguments.out, arguments.master, arguments.jars) as spark:
             return _audit(spark, cluster, arguments)
 
 

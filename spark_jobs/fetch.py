@@ -1,9 +1,9 @@
-"""Fetch the jars of Spark's Kafka source, so that later sessions need no network.
+"""Fetch the jars of Spark's Kafka connector, so that later sessions need no network, and print their folder.
 
 python -m spark_jobs.fetch
 """
 
-from spark_jobs.platform.session import ensure_connector
+from spark_jobs.platform.connector import fetched
 
 if __name__ == "__main__":
-    ensure_connector()
+    print(fetched())

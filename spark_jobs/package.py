@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 
 from spark_jobs.audit_run.arguments import make_folder
+from spark_jobs.platform.connector import KAFKA_PACKAGE
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.session import KAFKA_PACKAGE
 from spark_jobs.platform.shipped import write_zip
 
 JOBS = {

@@ -11,9 +11,9 @@ from bridge.dev.embedded_kafka import find_java
 from bridge.dev.kafka_jars import JARS as KAFKA
 from schemas.maven_jars import JarList, fetch_unchecked, file_name
 from scripts.bench.rocketmq.jars import JARS as ROCKETMQ
-from spark_jobs.platform.session import JARS as SPARK
+from spark_jobs.platform.connector import jar_list, listed_releases
 
-LISTS = (KAFKA, ROCKETMQ, SPARK)
+LISTS = (KAFKA, ROCKETMQ, *map(jar_list, listed_releases()))
 
 
 def pin(asked: JarList, java: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bridge.dev.kafka_jars import JARS as KAFKA
 from schemas.maven_jars import JarList
-from spark_jobs.platform.session import JARS as SPARK
+from spark_jobs.platform.connector import jar_list
 
 OUT = Path(".run/sbom.json")
 
@@ -60,7 +60,7 @@ def main(out: Path) -> None:
     environment = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", "pyproject.toml"]
     environment += ["--sv", "1.6", "--of", "JSON", sys.executable]
     done = subprocess.run(environment, capture_output=True, check=True)
-    text = json.dumps(limited(json.loads(done.stdout), locked(), components(KAFKA, SPARK)), indent=1)
+    text = json.dumps(limited(json.loads(done.stdout), locked(), components(KAFKA, jar_list())), indent=1)
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         sys.exit(f"{out}: not valid CycloneDX 1.6: {wrong}")

@@ -92,6 +92,7 @@ class AuditArguments:
         ),
     ] = DEFAULT_MS
     master: str | None = None
+    jars: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):

@@ -75,6 +75,7 @@ class BackfillArguments:
     limit: Annotated[int | None, number("no more than these, earliest due first", metavar="N")] = None
     per_s: Annotated[int | None, number("records a second; default: no limit", "--rate", metavar="N")] = None
     master: str | None = None
+    jars: Path | None = None
 
     def __post_init__(self) -> None:
         is_begun = (self.audit / CHECKPOINT).exists() and last_committed_part(self.audit) is None
@@ -109,7 +110,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
         cluster.ensure_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
-    with job_session("backfill", arguments.out, arguments.master) as spark:
+    with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
         return _backfill(spark, cluster, arguments)
 
 

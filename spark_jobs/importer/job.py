@@ -82,6 +82,7 @@ class ImportArguments:
     group: Setting = "timer-bridge"
     dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
     master: str | None = None
+    jars: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     make_folder(arguments.out)
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("import", arguments.out, arguments.master) as spark:
+    with job_session("import", arguments.out, arguments.master, arguments.jars) as spark:
         name = _stage(spark, arguments)
         sent = 0 if arguments.dry_run else _send(spark, cluster, arguments, name)
     rejects = (arguments.out / "rejects").glob("part-*")

@@ -72,6 +72,12 @@ def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.Arg
         given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
         parser.add_argument(_flag(each, option), dest=each.name, **given)
     parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
+    parser.add_argument(
+        "--jars",
+        type=Path,
+        metavar="DIR",
+        help="a folder with Spark's Kafka connector; default: fetched",
+    )
     return parser
 
 

@@ -16,14 +16,10 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from schemas.maven_jars import JarList, JarsError, ensure
+from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError, reason_of
+from spark_jobs.platform.connector import connector_jars
 from spark_jobs.platform.shipped import write_zip
-
-KAFKA_PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""Maven coordinates for spark-submit, which fetches the connector and its dependencies itself."""
-JARS = JarList("Spark's Kafka connector", KAFKA_PACKAGE.rpartition(":")[2], Path(__file__).with_name("spark-jars.txt"))
-"""The same connector for a JVM that we start. Its jars are checked before the start."""
 
 _COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -58,10 +54,10 @@ _LOCAL_SETTINGS = {
 
 
 @contextmanager
-def job_session(job: str, out: Path, master: str | None) -> Iterator[SparkSession]:
+def job_session(job: str, out: Path, master: str | None, jars: Path | None = None) -> Iterator[SparkSession]:
     """Open the session of `timer-bridge <job>`, its log in `out`. Raises JobFailedError if Spark fails."""
     log = out / "spark.log"
-    with session(f"timer-bridge {job}", master=master, log=log) as spark:
+    with session(f"timer-bridge {job}", master=master, log=log, jars=jars) as spark:
         try:
             yield spark
         except (PySparkException, Py4JError) as wrong:
@@ -69,16 +65,19 @@ def job_session(job: str, out: Path, master: str | None) -> Iterator[SparkSessio
 
 
 @contextmanager
-def session(app: str, *, master: str | None = None, log: Path | None = None) -> Iterator[SparkSession]:
+def session(
+    app: str, *, master: str | None = None, log: Path | None = None, jars: Path | None = None
+) -> Iterator[SparkSession]:
     """Yield the active session, left running; else a new one, stopped at the end.
 
-    `master` None: spark-submit's if it started us, else local[*]. Raises JobFailedError if Spark does not start.
+    `master` None: spark-submit's if it started us, else local[*]. `jars`: folder with the Kafka connector. Raises
+    JobFailedError if Spark does not start.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
         yield active
         return
-    spark = _start(app, master, log)
+    spark = _start(app, master, log, jars)
     try:
         with _shipped(spark, master):
             yield spark
@@ -97,12 +96,12 @@ def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
         yield
 
 
-def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
+def _start(app: str, master: str | None, log: Path | None, jars: Path | None) -> SparkSession:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
         master = "local[*]"
     builder = SparkSession.builder.appName(app)
-    settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector()}
+    settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector(jars)}
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
@@ -121,20 +120,13 @@ def _start(app: str, master: str | None, log: Path | None) -> SparkSession:
     return spark
 
 
-def ensure_connector() -> Path:
-    """Return the folder with the jars of Spark's Kafka source, fetched if they are missing. Raises JarsError."""
-    home = os.environ.get("JAVA_HOME")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "timer-bridge" / "spark-jars"
-    return ensure(JARS, cache, java=str(Path(home, "bin", "java")) if home else "java")
-
-
-def _connector() -> str:
+def _connector(given: Path | None) -> str:
     """Return the value of `spark.jars`. Raises JobFailedError."""
     try:
-        folder = ensure_connector()
+        jars = connector_jars(given)
     except (JarsError, OSError, RuntimeError) as wrong:
         raise JobFailedError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
-    return ",".join(jar.resolve().as_uri() for jar in sorted(folder.glob("*.jar")))
+    return ",".join(jar.resolve().as_uri() for jar in jars)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from typing import Any
 
 from bridge.dev.kafka_jars import JARS as KAFKA
 from scripts.release.sbom import components, limited, locked
-from spark_jobs.platform.session import JARS as SPARK
+from spark_jobs.platform.connector import jar_list
 
 BOM: dict[str, Any] = {
     "metadata": {"component": {"bom-ref": "root"}},
@@ -23,7 +23,7 @@ BOM: dict[str, Any] = {
 
 
 def test_tools_are_left_out_and_the_graph_is_whole() -> None:
-    jars = components(KAFKA, SPARK)[:1]
+    jars = components(KAFKA, jar_list())[:1]
     made = limited(BOM, locked(), jars)
     assert [each["bom-ref"] for each in made["components"]] == ["j", "p", jars[0]["bom-ref"]]
     assert made["dependencies"] == [
@@ -35,7 +35,7 @@ def test_tools_are_left_out_and_the_graph_is_whole() -> None:
 
 
 def test_each_jar_is_listed_once_with_its_sum() -> None:
-    made = components(KAFKA, SPARK)
-    assert len({each["purl"] for each in made}) == len(made) == len(KAFKA.sha512.keys() | SPARK.sha512.keys())
+    made = components(KAFKA, jar_list())
+    assert len({each["purl"] for each in made}) == len(made) == len(KAFKA.sha512.keys() | jar_list().sha512.keys())
     (found,) = (each for each in made if each["purl"] == "pkg:maven/org.apache.kafka/kafka_2.13@4.3.0")
     assert found["hashes"] == [{"alg": "SHA-512", "content": KAFKA.sha512["org.apache.kafka:kafka_2.13:4.3.0"]}]

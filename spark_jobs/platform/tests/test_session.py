@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError
-from spark_jobs.platform.session import JARS, job_session
+from spark_jobs.platform.connector import connector_jars, jar_list
+from spark_jobs.platform.session import job_session
 
 
 def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,9 +16,9 @@ def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, mon
     monkeypatch.setattr(
         "spark_jobs.platform.session.SparkSession.builder.getOrCreate", lambda: pytest.fail("a JVM was started")
     )
-    folder = JARS.folder(tmp_path / "timer-bridge" / "spark-jars")
+    folder = jar_list().folder(tmp_path / "timer-bridge" / "spark-jars")
     folder.mkdir(parents=True)
-    for jar in JARS.sha512:
+    for jar in jar_list().sha512:
         _, name, version = jar.split(":")
         (folder / f"{name}-{version}.jar").write_bytes(b"something else")
     with (
@@ -24,3 +26,20 @@ def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, mon
         job_session("audit", tmp_path, "local[1]"),
     ):
         pass
+
+
+def test_a_folder_of_jars_is_used_as_it_is_or_says_what_is_missing(tmp_path: Path) -> None:
+    release = jar_list().version
+    others = ("kafka-clients-3.9.0.jar", "commons-pool2-2.12.0.jar", "spark-sql-kafka-0-10_2.13-0.0.1.jar")
+    for name in (*others, f"spark-token-provider-kafka-0-10_2.13-{release}.jar"):
+        (tmp_path / name).touch()
+    told = rf"--jars .*: spark-sql-kafka-0-10_\*-{release}\.jar missing; `python -m spark_jobs.fetch`"
+    with pytest.raises(JarsError, match=told):
+        connector_jars(tmp_path)
+    (tmp_path / f"spark-sql-kafka-0-10_2.13-{release}.jar").touch()
+    assert len(connector_jars(tmp_path)) == 5
+
+
+def test_another_pyspark_is_told_which_ones_have_their_connector_listed() -> None:
+    with pytest.raises(JarsError, match=r"no jars are listed for PySpark 3\.5\.9, only for 4\.0\.0, .* --jars"):
+        jar_list("3.5.9")
