@@ -33,6 +33,7 @@ from spark_jobs.platform.lock import folder_lock
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
+from spark_jobs.report.metrics import measured
 from spark_jobs.report.report import write_report
 from spark_jobs.report.summary import AuditVerdict, DaySummary
 
@@ -136,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments.stream:
         return run_stream(arguments)
-    verdict = run_audit(arguments)
+    verdict = measured(run_audit, arguments)
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
     print("".join(f"  {gap}\n" for gap in verdict.gaps), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))

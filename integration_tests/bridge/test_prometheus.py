@@ -19,8 +19,12 @@ from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import RULES, Prometheus, promtool
+from schemas.tables import AuditClass
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
+from spark_jobs.audit_run.arguments import parse
+from spark_jobs.report.metrics import AuditMetrics
+from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 
 BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
 TIMERS = 20
@@ -110,7 +114,10 @@ def expressions(board: Path) -> list[tuple[str, str]]:
     """Title and expression of each, with Grafana's variables as it fills them in."""
     told: dict[str, Any] = json.loads(board.read_text())
     queries = [(panel["title"], target["expr"]) for panel in told["panels"] for target in panel["targets"]]
-    return [(title, expr.replace("$__rate_interval", "1m").replace("$job", ".*")) for title, expr in queries]
+    filled = {"$__rate_interval": "1m", "$job": ".*", "$timer_topic": ".*"}
+    return [
+        (title, re.sub("|".join(map(re.escape, filled)), lambda at: filled[at[0]], expr)) for title, expr in queries
+    ]
 
 
 def test_the_linter_finds_nothing_to_say() -> None:
@@ -129,7 +136,7 @@ def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:
     history = RULES.with_name("alerts.test.yaml")
     assert "SUCCESS" in promtool("test", "rules", str(history))
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-    assert alerts == set(re.findall(r"TimerBridge\w+", history.read_text()))
+    assert alerts == set(re.findall(r"Timer(?:Bridge|Audit)\w+", history.read_text()))
 
 
 BASE = "{{ $externalLabels.runbook_base }}"
@@ -146,6 +153,17 @@ def test_each_alert_has_a_row_which_links_to_its_section_if_there_is_one() -> No
     names = {alert: f"[{alert}](#{alert.lower()})" if alert in sections else alert for alert in alerts}
     assert dict(rows) == {a.lower(): name for a, name in names.items()}
     assert set(sections) <= set(alerts)
+
+
+def test_metrics_of_the_audit_in_rules_and_dashboards_exist_and_the_linter_finds_nothing_to_say(tmp_path: Path) -> None:
+    file, given = tmp_path / "audit.prom", ["--bootstrap-servers", "b:1", "--out", str(tmp_path)]
+    metrics = AuditMetrics(parse([*given, "--metrics-file", str(file)], {}))
+    every = {name.value: 0 for name in AuditClass}
+    metrics.audited(AuditVerdict(tmp_path, 1, every, LatenessSummary(0, 0, 0, 0), (), 0, 0, ()), 1)
+    assert promtool("check", "metrics", told=file.read_text()) == ""
+    told = {family.name for family in text_string_to_metric_families(file.read_text())}
+    texts = [RULES.read_text(), *(board.read_text() for board in BOARDS)]
+    assert {name for text in texts for name in re.findall(r"\btimer_audit_\w+", text)} == told
 
 
 def test_the_first_thing_in_operations_md_is_that_table() -> None:

@@ -91,6 +91,10 @@ class AuditArguments:
             "--levels", parse=parse_levels_ms, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"
         ),
     ] = DEFAULT_MS
+    metrics_file: Annotated[
+        Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
+    ] = None
+    pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
     master: str | None = None
     jars: Path | None = None
 

@@ -36,6 +36,7 @@ from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.tables import folder, read_table, rows_in, write_table
+from spark_jobs.report.metrics import AuditMetrics
 
 _MOST_PRINTED = 20
 
@@ -58,6 +59,7 @@ class StreamBatches:
         """Faults that this process has printed."""
         self.gaps: list[str] = []
         self._printed_notes: set[str] = set()
+        self._metrics = AuditMetrics(arguments)
 
     def process(self, spark: SparkSession, records: DataFrame, planned: PlannedBatch) -> None:
         """Do steps 1 to 4. `records`: of the timer topic. Raises JobFailedError."""
@@ -66,6 +68,7 @@ class StreamBatches:
             part = self._judge(spark, records, planned)
         row = batch_row(self._out, part)
         self._print_faults(part, row)
+        self._metrics.batch(row)
         self._lateness.send(self._out, part, planned.number, row["as_of_ms"])
         self._delete_state(planned.number - 2)
 
