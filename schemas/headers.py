@@ -62,6 +62,8 @@ CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGI
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 """A request without any of these takes the fast path."""
 
+MAX_DELAY_MS = 366 * 86_400_000
+"""Default of the setting `max_delay`."""
 MAX_INT64 = 2**63 - 1
 _SAFE_DIGITS = 18
 """Any number with so many digits is below 2^63."""

@@ -26,6 +26,7 @@ class AuditClass(StrEnum):
     DUPLICATE = "duplicate"
     EARLY = "early"
     ALTERED = "altered"
+    WRONGLY_REJECTED = "wrongly-rejected"
     MISSING = "missing"
     EXPIRED = "expired"
     REJECTED = "rejected"

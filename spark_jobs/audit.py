@@ -127,7 +127,15 @@ def conclude(
     write_table(summary.hours(table), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
-    verdict = summary.verdict(table, topics, out=arguments.out, as_of_ms=as_of_ms, notes=notes, gaps=gaps)
+    verdict = summary.verdict(
+        table,
+        topics,
+        out=arguments.out,
+        as_of_ms=as_of_ms,
+        notes=notes,
+        gaps=gaps,
+        max_refused_percent=arguments.max_refused_percent,
+    )
     write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
     return verdict
 

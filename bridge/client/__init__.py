@@ -26,10 +26,11 @@ from operator import index
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
-from bridge.config.durations import parse_duration_ms, parse_instant_ms
+from bridge.config.durations import parse_instant_ms
 from bridge.errors import SettingsError
 from schemas.control import DEFAULT_TOPIC as DEFAULT_CONTROL_TOPIC
 from schemas.control import Key, Paused, Skipped, control_record
+from schemas.durations import parse_duration_ms
 from schemas.headers import (
     ACTION,
     CONTROL,

@@ -1,21 +1,9 @@
-"""Parse durations (500ms, 5s, 2h30m, 2d, or plain ms) and instants (2026-12-24T18:00:00Z, or plain epoch ms)."""
+"""Durations and instants (2026-12-24T18:00:00Z, or plain epoch ms) of settings and commands."""
 
-import re
 from datetime import UTC, datetime
 
+from schemas.durations import parse_duration_ms
 from schemas.instants import parse_iso8601_ms
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PART = re.compile(r"(\d+)(ms|s|m|h|d)")
-
-
-def parse_duration_ms(text: str) -> int:
-    """Return a duration in ms. Raises ValueError with the right form."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    if not re.fullmatch(f"(?:{_PART.pattern})+", text, re.ASCII):
-        raise ValueError(f"{text!r} is no duration: write 500ms, 5s, 2h30m, 2d, or plain milliseconds")
-    return sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
 
 
 def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:

@@ -35,7 +35,7 @@ from bridge.errors import SettingsError
 from bridge.intake.target_policy import ACTIONS
 from bridge.observe.logs import Format, Level
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.headers import Rules
+from schemas.headers import MAX_DELAY_MS, Rules
 from schemas.kafka_settings import PREFIX, by_full_name, from_environment, from_file, merged
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
@@ -116,7 +116,7 @@ class Settings(BaseModel):
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers let nobody forbid it."
     )
     fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
-    max_delay: Duration = Field(366 * DAY_MS, description="The longest delay that is accepted.", gt=0)
+    max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
     profiles: Names = Field((NATIVE, "rocketmq"), description="Spellings of requests that are understood, in order.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)

@@ -13,10 +13,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from bridge.config.durations import parse_duration_ms
 from bridge.intake.copies_in_flight import hours_of, id_hash, ranges_of
 from bridge.loop.loop import Bridge
 from bridge.release.owned_partition import OwnedPartition
+from schemas.durations import parse_duration_ms
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.body import Body, Peek

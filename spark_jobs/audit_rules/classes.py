@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.headers import DELIVER_MS, ROLLS
+from schemas.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.headers import distinct_non_null
 
@@ -38,6 +38,8 @@ class AuditLimits:
     """Largest difference between the clocks of two brokers, or of a broker and the bridge."""
     late_ms: int | None = None
     """A delivery that is later than this is `late`. None: no delivery is."""
+    max_delay_ms: int = MAX_DELAY_MS
+    """The bridge's longest delay: a request that is due later has to be refused as `too-far`."""
 
 
 class Rule(NamedTuple):
@@ -46,6 +48,29 @@ class Rule(NamedTuple):
     name: AuditClass
     holds: str
     meaning: str
+
+
+PARSE_CODES = (
+    "bad-header",
+    "missing-time",
+    "ambiguous-time",
+    "missing-topic",
+    "missing-id",
+    "unknown-action",
+    "not-ours",
+)
+"""Codes that follow from the request alone: the audit's own parse decides whether they are right."""
+UNPROVED_CODES = (
+    *("bad-target", "denied-target", "denied-action", "quota-exceeded", "too-large"),
+    *("unknown-topic", "unknown-partition", "not-authorized", "undecodable"),
+)
+"""Codes that depend on settings, on the state of a target topic or on an operator: the audit cannot check them."""
+_OWN_RULE_CODES = ("too-far", "expired")
+
+
+def _is_in(name: str, values: tuple[str, ...]) -> str:
+    """Return the SQL of `name IN (...)`."""
+    return f"{name} IN ({', '.join(map(repr, values))})"
 
 
 _A = AuditClass
@@ -66,6 +91,7 @@ _FAULT_RULES = (
     Rule(_A.DUPLICATE, "deliveries > 1 OR rejections > 1", "delivered (or rejected) more than once"),
     Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
     Rule(_A.ALTERED, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
+    Rule(_A.WRONGLY_REJECTED, "rejections > 0 AND wrongly_refused", "rejected as malformed, though it is well-formed"),
     Rule(
         _A.MISSING,
         "deliveries = 0 AND (wrongly_expired OR"
@@ -128,6 +154,9 @@ _FACTS = {
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
+    "wrongly_refused": "coalesce(NOT malformed"
+    f" AND ({_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
+    " OR (error = 'too-far' AND coalesce(asked.due_ms - requested_ms <= max_delay_ms, true))), false)",
     "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
@@ -148,6 +177,7 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
         "tolerance_ms": F.lit(limits.tolerance_ms),
         "skew_ms": F.lit(limits.skew_ms),
         "late_ms": F.lit(limits.late_ms).cast("bigint"),
+        "max_delay_ms": F.lit(limits.max_delay_ms),
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})

@@ -112,13 +112,14 @@ def _bad_id(headers: Column) -> Column:
 
 
 def _bad_schedule(headers: Column) -> Column:
-    """Return True if a header of a schedule does not parse, or is null and may not be."""
+    """Return True if a header of a schedule does not parse, is null and may not be, or is the bridge's own."""
     partition, key = c.value_of(headers, names.PARTITION), c.value_of(headers, names.KEY)
     expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
     return (
         (c.has(headers, names.KEY) & key.isNull())
         | (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
         | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
+        | c.has(headers, names.PROFILE)
     )
 
 
@@ -129,7 +130,8 @@ def _malformed() -> Column:
     """
     kind = F.col("kind")
     no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
-    schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull()
+    never = F.coalesce(F.col("expire_ms") <= F.col("due_ms"), F.lit(False))
+    schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull() | never
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
     timer = (
         (kind == "copy")

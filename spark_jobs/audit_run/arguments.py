@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+from schemas.durations import parse_duration_ms
+from schemas.headers import MAX_DELAY_MS
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.errors import UsageError
@@ -55,6 +57,14 @@ def parse_levels_ms(flag: str, text: str) -> tuple[int, ...]:
         raise UsageError(f"{flag}: {wrong}") from wrong
 
 
+def parse_duration(flag: str, text: str) -> int:
+    """Parse "2d" to ms. Raises UsageError."""
+    try:
+        return parse_duration_ms(text)
+    except ValueError as wrong:
+        raise UsageError(f"{flag}: {wrong}") from wrong
+
+
 def _time(flag: str, help_: str) -> Option:
     return Option(flag, parse=time_ms, metavar="TIME", help=help_)
 
@@ -95,6 +105,21 @@ class AuditArguments:
         Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
     ] = None
     pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
+    max_delay_ms: Annotated[
+        int,
+        Option(
+            "--max-delay",
+            parse=parse_duration,
+            is_setting=True,
+            topic_key="max_delay",
+            metavar="DURATION",
+            help="the bridge's longest delay: what is due later has to be refused; default 366d",
+        ),
+    ] = MAX_DELAY_MS
+    max_refused_percent: Annotated[
+        int,
+        number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),
+    ] = 10
     master: str | None = None
     jars: Path | None = None
 
@@ -127,6 +152,7 @@ class AuditArguments:
             tolerance_ms=self.tolerance_ms,
             skew_ms=self.skew_ms,
             late_ms=self.late_ms,
+            max_delay_ms=self.max_delay_ms,
         )
 
     def _demand_fitting_stream(self) -> None:

@@ -46,7 +46,7 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Setting, directory, job_parser, number, resolved, switch
+from spark_jobs.platform.flags import Option, Setting, directory, job_parser, number, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
@@ -63,7 +63,9 @@ class BackfillArguments:
     out: Annotated[Path, directory("where it tells of each; default: --audit", required=False)]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
-    journal_topic: Setting = "timer.journal"
+    journal_topic: Annotated[
+        str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
+    ] = "timer.journal"
     backfilled_topic: Setting = "timer.backfilled"
     group: Setting = "timer-bridge"
     archive: Annotated[Path | None, directory("the --out of archive, for requests that are gone")] = None

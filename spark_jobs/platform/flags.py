@@ -20,7 +20,8 @@ from spark_jobs.kafka.security import KafkaAccess, read_properties
 class Option:
     """The flag of a field, by default `--` and its name.
 
-    parse: from flag and text to the value. is_setting: environment and file may have it, too. Others: of argparse.
+    parse: from flag and text to the value. is_setting: environment and file may have it, too. topic_key: its name in
+    the table of a timer topic, which wins over the setting. Others: of argparse.
     """
 
     def __init__(
@@ -29,9 +30,11 @@ class Option:
         *,
         parse: Callable[[str, str], object] | None = None,
         is_setting: bool = False,
+        topic_key: str = "",
         **for_argparse: Any,
     ) -> None:
-        self.flag, self.parse, self.is_setting, self.for_argparse = flag, parse, is_setting, for_argparse
+        self.flag, self.parse, self.for_argparse = flag, parse, for_argparse
+        self.is_setting, self.topic_key = is_setting, topic_key
 
 
 Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
@@ -97,8 +100,10 @@ def resolved(
     }
     for layer in layers:
         given |= {name: str(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
-    if "journal_topic" in missing:  # a timer topic may have its own
-        given["journal_topic"] = _own_journal(given["timer_topic"], layers[0]) or given["journal_topic"]
+    own = _own_table(given.get("timer_topic"), layers[0])
+    for each, option in options:
+        if each.name in missing and own.get(option.topic_key) is not None:
+            given[each.name] = str(own[option.topic_key])
     for each, option in options:
         if option.parse is not None and given[each.name] is not None:
             given[each.name] = option.parse(_flag(each, option), given[each.name])
@@ -131,12 +136,11 @@ def _flag(of: Field[Any], option: Option) -> str:
     return option.flag or f"--{of.name.replace('_', '-')}"
 
 
-def _own_journal(timer_topic: str | None, file: Mapping[str, Any]) -> str | None:
-    """Return the journal topic of a timer topic with its own table in the config; None for the main timer topic."""
-    table = file.get("topics", {})
-    if timer_topic is None or not isinstance(table, Mapping) or not isinstance(own := table.get(timer_topic), Mapping):
-        return None
-    return str(own.get("journal_topic") or f"{timer_topic}.journal")
+def _own_table(timer_topic: str | None, file: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the table of a timer topic in the config, with its default journal; empty for the main timer topic."""
+    tables = file.get("topics", {})
+    own = tables.get(timer_topic) if isinstance(tables, Mapping) else None
+    return {"journal_topic": f"{timer_topic}.journal", **own} if isinstance(own, Mapping) else {}
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
-from spark_jobs.audit_rules.classes import FAULTS, is_fault
+from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.percentiles import lateness_percentiles
 
 MOST_TOPICS = 200
@@ -46,7 +46,8 @@ class AuditVerdict:
     requests: int
     notes: tuple[str, ...]
     gaps: tuple[str, ...] = ()
-    """Records that retention deleted before an audit read them. An audit with gaps is not clean."""
+    """Why the audit is not clean, though it found no fault: records that it could not read, or refusals that it cannot
+    check. Then the exit code is 1."""
 
     @property
     def faults(self) -> dict[str, int]:
@@ -70,7 +71,7 @@ class AuditVerdict:
         if self.clean:
             return f"Clean: {self.requests:,} requests, no fault" if self.requests else "Nothing to audit: no request"
         if not self.faults:
-            return f"Not all could be read: {self.requests:,} requests, no fault among them"
+            return f"Not all is proved: {self.requests:,} requests, no fault among them"
         found = ", ".join(f"{count:,} {name}" for name, count in self.faults.items())
         total = sum(self.faults.values())
         return f"{total:,} {'fault' if total == 1 else 'faults'}: {found}"
@@ -147,11 +148,20 @@ def _delivered(table: DataFrame) -> DataFrame:
 
 
 def verdict(
-    table: DataFrame, by_topic: DataFrame, *, out: Path, as_of_ms: int, notes: Sequence[str], gaps: Sequence[str] = ()
+    table: DataFrame,
+    by_topic: DataFrame,
+    *,
+    out: Path,
+    as_of_ms: int,
+    notes: Sequence[str],
+    gaps: Sequence[str] = (),
+    max_refused_percent: int = 100,
 ) -> AuditVerdict:
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
+    if sums[AuditClass.REJECTED] * 100 > sums.requests * max_refused_percent:
+        gaps = [*gaps, *_unproved_refusals(table, sums.requests, max_refused_percent)]
     lateness = lateness_percentiles(_delivered(table)).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
@@ -165,6 +175,19 @@ def verdict(
         notes=tuple(notes),
         gaps=tuple(gaps),
     )
+
+
+def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> list[str]:
+    """Return a message if more than `most_percent` of the requests are refused well-formed, with unproved codes."""
+    is_well_formed = F.col("due_ms").isNotNull() | (F.col("kind") == "cancel")
+    is_unproved = (F.col("class") == AuditClass.REJECTED.value) & F.col("error").isin(*UNPROVED_CODES)
+    found = table.where(is_unproved & is_well_formed).count()
+    if found * 100 <= requests * most_percent:
+        return []
+    return [
+        f"Refused for reasons that the audit cannot check: {found:,} of {requests:,} requests, more than"
+        f" {most_percent} % (--max-refused-percent). Compare their codes with the bridge's settings and the topics."
+    ]
 
 
 def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:

@@ -120,7 +120,7 @@ def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too() -> Judgin
     own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
     kept, lost = request(0, foreign=own), request(1, foreign=own)
     taken_off = rejection(lost)._replace(headers=rejection(request(1, foreign=())).headers)
-    found = (yield History([kept, lost], [], [rejection(kept), taken_off])).rows
+    found = (yield History([kept, lost], [], [rejection(kept, "too-large"), taken_off])).rows
     assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
 
 
@@ -237,6 +237,8 @@ MALFORMED: list[dict[str, Any]] = [
     {"id": b""},
     {"id": b"i" * 1025},
     {"also": (("timer-expire-ms", b"soon"),)},
+    {"also": (("timer-expire-ms", b"5000"),)},
+    {"also": (("timer-profile", b"rocketmq"),)},
     {"target": "timer.receipts"},
     {"also": ((names.PARTITION, b"-1"),)},
     {"also": ((names.PARTITION, b"2147483648"),)},

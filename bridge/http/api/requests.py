@@ -9,9 +9,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bridge.config.durations import parse_duration_ms, parse_instant_ms
+from bridge.config.durations import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
+from schemas.durations import parse_duration_ms
 from schemas.headers import MAX_INT64
 from schemas.origin import Shard
 from timer.index.due_counts import HOUR_MS

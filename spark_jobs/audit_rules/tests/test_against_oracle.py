@@ -36,6 +36,7 @@ from spark_jobs.tests.records import (
 pytestmark = pytest.mark.spark
 
 SETTLED_MS, TOLERANCE_MS, SKEW_MS, LATE_MS = AS_OF_MS - 100, 5_000, 1_000, 9_000
+MAX_DELAY_MS = 60_000
 TIMES = (1_000, 2_000, 5_000, 9_000, 20_000, 60_000, AS_OF_MS - 50, AS_OF_MS + 5_000)
 CODES = ("bad-header", "too-far", "too-large", "unknown-topic", "expired", "not-ours")
 FATES = ("delivered", "delivered", "delivered", "nothing", "nothing", "twice", "rejected", "altered", "both")
@@ -185,7 +186,8 @@ class Plain:
             return asked.header(names.TOPIC) is not None
         if _action(asked) == b"move" and asked.header(names.ID) is None:
             return False
-        return not _is_copy(asked) and asked.header(names.DELIVER_MS) is not None
+        due, expire = asked.header(names.DELIVER_MS), asked.header(names.EXPIRE_MS)
+        return not _is_copy(asked) and due is not None and (expire is None or int(due) < int(expire))
 
     def _class(self, asked: Record) -> str:
         came, back = self._came(asked), self._back(asked)
@@ -228,9 +230,17 @@ class Plain:
         return "late" if came.timestamp_ms - self._expected_ms(asked) > LATE_MS else "delivered"
 
     def _returned(self, asked: Record, back: Record, expire: bytes | None) -> str:
-        if back.header(names.ERROR) != b"expired":
+        code = back.header(names.ERROR)
+        if code in (b"bad-header", b"not-ours") or (code == b"too-far" and self._is_near(asked)):
+            return "wrongly-rejected" if self._readable(asked) else "rejected"
+        if code != b"expired":
             return "rejected"
         return "missing" if expire is None or back.timestamp_ms + SKEW_MS < int(expire) else "expired"
+
+    def _is_near(self, asked: Record) -> bool:
+        """True if it is not due later than the longest delay after its request."""
+        has_time = _action(asked) not in (b"cancel", *SWITCHES)
+        return not has_time or self._due_ms(asked) - asked.timestamp_ms <= MAX_DELAY_MS
 
     def _nothing(self, asked: Record, next_: Record | None) -> str:
         if next_ is None:
@@ -377,6 +387,7 @@ def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None
         together.receipts += history.receipts
     spans = [Span("timer.requests", partition, 0, 100) for partition in range(HISTORIES)]
     limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": SKEW_MS, "late_ms": LATE_MS}
+    limits["max_delay_ms"] = MAX_DELAY_MS
     rows = together.judged(spark, spans=spans, **limits).collect()
     found = {row.origin: row["class"] for row in rows}
     wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}

@@ -120,6 +120,21 @@ def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_pa
     assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).levels_ms == DEFAULT_MS
 
 
+def test_the_longest_delay_is_that_of_the_timer_topic(tmp_path: Path) -> None:
+    tables = '[topics."timer.a"]\nmax_delay = "1h"\n[topics."timer.b"]'
+    (tmp_path / "bridge.toml").write_text(f'bootstrap_servers = "localhost:9092"\nmax_delay = "2d"\n{tables}')
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
+    day_ms = 86_400_000
+    given = {"": 2 * day_ms, "timer.a": 3_600_000, "timer.b": 2 * day_ms, "timer.elsewhere": 2 * day_ms}
+    for topic, longest_ms in given.items():
+        flags = ["--timer-topic", topic] if topic else []
+        assert parse_audit([*asked, *flags], {}).limits(0).max_delay_ms == longest_ms, topic
+    assert parse_audit([*asked, "--max-delay", "90m"], {}).max_delay_ms == 5_400_000
+    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).max_delay_ms == 366 * day_ms
+    with pytest.raises(UsageError, match="--max-delay: 'soon' is no duration"):
+        parse_audit([*asked, "--max-delay", "soon"], {})
+
+
 def test_times_for_people() -> None:
     assert iso(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
     assert iso(-1) == "1969-12-31 23:59:59.999 UTC"

@@ -163,4 +163,4 @@ def test_a_gap_is_not_clean(tmp_path: Path) -> None:
     late = LatenessSummary(None, None, None, None)
     verdict = AuditVerdict(tmp_path, 0, dict.fromkeys(FAULTS, 0), late, (), 0, 7, (), ("a gap",))
     assert (verdict.clean, verdict.exit_code) == (False, 1)
-    assert verdict.headline == "Not all could be read: 7 requests, no fault among them"
+    assert verdict.headline == "Not all is proved: 7 requests, no fault among them"

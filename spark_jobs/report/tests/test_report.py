@@ -65,6 +65,21 @@ def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) 
     assert not list(tmp_path.glob("*.new"))
 
 
+def test_many_refusals_that_only_settings_explain_are_not_clean(spark: SparkSession, tmp_path: Path) -> None:
+    """A bridge that refuses everything as over its quota; another malformed request is refused with good reason."""
+    history = lateness_history([3] * 8)
+    full, bad = request(8), request(9, target="timer.requests")
+    history.requests += [full, bad]
+    history.rejections += [rejection(full, "quota-exceeded"), rejection(bad, "bad-target")]
+    assert concluded(spark, history, tmp_path / "few").exit_code == 0
+    denied = request(10)
+    history.requests.append(denied)
+    history.rejections.append(rejection(denied, "denied-target"))
+    verdict = concluded(spark, history, tmp_path / "many")
+    assert (verdict.exit_code, verdict.headline) == (1, "Not all is proved: 11 requests, no fault among them")
+    assert "2 of 11 requests, more than 10 % (--max-refused-percent)" in verdict.report.read_text(encoding="utf-8")
+
+
 def test_the_report_says_that_there_was_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
     verdict = concluded(spark, History(), tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
