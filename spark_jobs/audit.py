@@ -25,7 +25,7 @@ from spark_jobs.archive import archived
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
 from spark_jobs.audit_run import coverage, daily_spans, read_plan
-from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, parse
+from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, make_folder, parse
 from spark_jobs.audit_run.stream import run_stream
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.exit_codes import command
@@ -127,6 +127,8 @@ def conclude(
     write_table(summary.hours(table), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
+    if arguments.delivery == AT_LEAST_ONCE:
+        notes = [*notes, *summary.repeated_deliveries(table)]
     verdict = summary.verdict(
         table,
         topics,

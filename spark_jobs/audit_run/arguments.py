@@ -18,6 +18,7 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.flags import Option, Setting, directory, job_parser, number, resolved, switch
 
 _MOST_SHOWN = 5
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
 
@@ -63,6 +64,13 @@ def parse_duration(flag: str, text: str) -> int:
         return parse_duration_ms(text)
     except ValueError as wrong:
         raise UsageError(f"{flag}: {wrong}") from wrong
+
+
+def parse_delivery(flag: str, text: str) -> str:
+    """Return the mode of delivery. Raises UsageError."""
+    if text not in (EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise UsageError(f"{flag} is {text!r}: give {EXACTLY_ONCE} or {AT_LEAST_ONCE}")
+    return text
 
 
 def _time(flag: str, help_: str) -> Option:
@@ -116,6 +124,15 @@ class AuditArguments:
             help="the bridge's longest delay: what is due later has to be refused; default 366d",
         ),
     ] = MAX_DELAY_MS
+    delivery: Annotated[
+        str,
+        Option(
+            parse=parse_delivery,
+            is_setting=True,
+            metavar="MODE",
+            help="the bridge's setting: with at-least-once, duplicates are counted, and no faults; default %(default)s",
+        ),
+    ] = EXACTLY_ONCE
     max_refused_percent: Annotated[
         int,
         number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),
@@ -153,6 +170,7 @@ class AuditArguments:
             skew_ms=self.skew_ms,
             late_ms=self.late_ms,
             max_delay_ms=self.max_delay_ms,
+            at_least_once=self.delivery == AT_LEAST_ONCE,
         )
 
     def _demand_fitting_stream(self) -> None:

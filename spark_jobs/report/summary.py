@@ -190,6 +190,12 @@ def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> li
     ]
 
 
+def repeated_deliveries(table: DataFrame) -> list[str]:
+    """Return a note on timers that were delivered more than once."""
+    count = table.where(F.col("deliveries") > 1).count()
+    return [f"Delivered more than once, which the mode at-least-once allows: {count:,} timers."] if count else []
+
+
 def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
     delivered = _delivered(table)
     width_ms = _width_ms(delivered)

@@ -135,6 +135,15 @@ def test_the_longest_delay_is_that_of_the_timer_topic(tmp_path: Path) -> None:
         parse_audit([*asked, "--max-delay", "soon"], {})
 
 
+def test_the_mode_of_delivery_is_that_of_the_bridges_config(tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
+    assert parse_audit(asked, {}).limits(0).at_least_once
+    assert not parse_audit([*asked, "--delivery", "exactly-once"], {}).limits(0).at_least_once
+    with pytest.raises(UsageError, match="--delivery is 'twice': give exactly-once or at-least-once"):
+        parse_audit([*asked, "--delivery", "twice"], {})
+
+
 def test_times_for_people() -> None:
     assert iso(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
     assert iso(-1) == "1969-12-31 23:59:59.999 UTC"
