@@ -36,6 +36,8 @@ EVIDENCE = Table(
         Column("told_done", Kind.INT64, "receipts which say that it cancelled or replaced something"),
         Column("told_missed", Kind.STRING, "not-found or too-late, where a receipt says so"),
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
+        Column("told_by_low", Kind.STRING, "least `kind request` of these receipts: `cancelled timer.requests/0/12`"),
+        Column("told_by_high", Kind.STRING, "greatest of these: equal to the least where all are alike"),
         Column("next", Kind.NEXT, "the next request with its id"),
         Column("moved_low", Kind.INT64, "the earliest time that a request has moved it to"),
         Column("moved_high", Kind.INT64, "the latest of these times"),

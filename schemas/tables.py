@@ -28,6 +28,7 @@ class AuditClass(StrEnum):
     ALTERED = "altered"
     WRONGLY_REJECTED = "wrongly-rejected"
     MISSING = "missing"
+    FALSE_RECEIPT = "false-receipt"
     EXPIRED = "expired"
     REJECTED = "rejected"
     MOVED = "moved"

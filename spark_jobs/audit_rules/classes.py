@@ -110,6 +110,12 @@ _FAULT_RULES = (
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
+    Rule(
+        _A.FALSE_RECEIPT,
+        "told_done > 0 AND told_missed IS NOT NULL OR told_ended > 0 AND requested AND (rejections > 0 OR NOT may_end"
+        " OR (next.kind IS NOT NULL AND NOT told_truly))",
+        "a receipt says that it was ended, but not by the next request with its id; or it cannot have been ended",
+    ),
 )
 _OTHER_RULES = (
     Rule(_A.EXPIRED, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
@@ -146,6 +152,11 @@ _OTHER_RULES = (
 RULES = (*_FAULT_RULES, *_OTHER_RULES)
 FAULTS = tuple(rule.name for rule in _FAULT_RULES)
 
+_TOLD_TRULY = (
+    "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
+    " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)"
+)
+"""Every receipt that says that this was ended names the next request, and its kind."""
 _FACTS = {
     # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
     "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
@@ -157,10 +168,12 @@ _FACTS = {
     # A receipt older than its request comes from a bridge whose clock was behind: ignore it.
     "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
     " next.ms + tolerance_ms) < delivered_ms",
+    "may_end": "NOT malformed AND kind IN ('schedule', 'replace') AND id IS NOT NULL",
+    "told_truly": _TOLD_TRULY,
     # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
-    "lost": "coalesce(next.kind IS NOT NULL AND told_ended = 0"
+    "lost": f"coalesce(next.kind IS NOT NULL AND NOT {_TOLD_TRULY}"
     " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
-    "ended": "coalesce(next.kind IS NOT NULL AND (told_ended > 0"
+    "ended": f"coalesce(next.kind IS NOT NULL AND ({_TOLD_TRULY}"
     " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
@@ -205,7 +218,7 @@ def is_fault(column: str = "class") -> Column:
 
 
 def _proof() -> Column:
-    by_order = F.when(F.expr("told_ended > 0 OR (is_cancel AND answered_ms IS NOT NULL)"), "receipt").otherwise("order")
+    by_order = F.when(F.expr("told_truly OR (is_cancel AND answered_ms IS NOT NULL)"), "receipt").otherwise("order")
     decided = (_A.CANCELLED, _A.REPLACED, _A.CANCEL_DONE, _A.CANCEL_TOO_LATE, _A.CANCEL_NOT_FOUND)
     return F.when(F.col("class").isin(*(name.value for name in decided)), by_order)
 

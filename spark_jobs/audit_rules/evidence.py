@@ -26,7 +26,7 @@ _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
 _ANSWER_KINDS = ("accepted", *_ENDING_KINDS, *_MISSED_KINDS)
 _SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
-_HIGHEST = ("rolls", "got_high", "returned_high", "moved_high")
+_HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high")
 
 
 def to_evidence(rows: DataFrame) -> DataFrame:
@@ -105,8 +105,9 @@ def receipts(records: DataFrame) -> DataFrame:
         F.when(F.col("kind").isin(*_ENDING_KINDS), F.lit(1)).alias("told_done"),
         F.when(F.col("kind").isin(*_MISSED_KINDS), F.col("kind")).alias("told_missed"),
     )
+    by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
     ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(
-        "origin", F.lit(1).alias("told_ended")
+        "origin", F.lit(1).alias("told_ended"), by.alias("told_by_low"), by.alias("told_by_high")
     )
     return to_evidence(answers.unionByName(ended, allowMissingColumns=True))
 

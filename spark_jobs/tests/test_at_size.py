@@ -35,9 +35,9 @@ def template() -> tuple[History, dict[int, str]]:
     """Requests, copies and what became of them; offset -> class."""
     asked = {n: request(n) for n in range(10)}
     until = (("timer-expire-ms", b"6000"),)
-    ided = {n: request(n, id=b"%d" % n, due_ms=50_000) for n in (20, 21, 22, 23)}
+    ided = {n: request(n, id=b"%d" % n, due_ms=50_000) for n in (20, 21, 22, 23, 24)}
     replaces = request(30, id=b"21", due_ms=60_000, at_ms=2_000)
-    ends = [cancel(b"20", 40), cancel(b"22", 41), cancel(b"none", 42)]
+    ends = [cancel(b"20", 40), cancel(b"22", 41), cancel(b"none", 42), cancel(b"24", 45)]
     late_cancel = cancel(b"21", 43, at_ms=80_000)
     malformed, expired, over = request(50, due_ms=None), request(51, also=until), request(52, also=until)
     future = request(53, due_ms=AS_OF_MS + 1)
@@ -66,14 +66,31 @@ def template() -> tuple[History, dict[int, str]]:
             *(rejection(asked[n], code) for n, code in ((5, "too-large"), (7, "too-large"), (9, "bad-header"))),
             rejection(expired, "expired", at_ms=6_100),
         ],
-        [receipt("cancelled", ends[0], ided[20]), receipt("too-late", late_cancel), receipt("moved", moves, ided[23])],
+        [
+            *(receipt("cancelled", ends[0], ided[n]) for n in (20, 24)),
+            *(receipt("too-late", late_cancel), receipt("moved", moves, ided[23])),
+        ],
     )
     pause = request(54, due_ms=None, also=((names.ACTION, b"pause"),))
     history.requests += [*rolled, forged, pause, moves, copy(ided[23], 63, due_ms=b"9000")]
     named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
     classes = dict(enumerate([*named, "missing", "wrongly-rejected"]))
-    classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 23: "moved", 30: "delivered"}
-    classes |= {40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found", 43: "cancel-too-late", 44: "move"}
+    classes |= {
+        20: "cancelled",
+        21: "replaced",
+        22: "cancelled-but-delivered",
+        23: "moved",
+        24: "false-receipt",
+        30: "delivered",
+    }
+    classes |= {
+        45: "cancel-done",
+        40: "cancel-done",
+        41: "cancel-too-late",
+        42: "cancel-not-found",
+        43: "cancel-too-late",
+        44: "move",
+    }
     classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
     return history, classes | {54: "switch", 62: "missing", 90: "unexplained"}
 

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from schemas import headers as names
 from schemas.tables import AuditClass
+from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.records import (
     AS_OF_MS,
@@ -41,6 +42,7 @@ TIMES = (1_000, 2_000, 5_000, 9_000, 20_000, 60_000, AS_OF_MS - 50, AS_OF_MS + 5
 CODES = ("bad-header", "too-far", "too-large", "unknown-topic", "expired", "not-ours")
 FATES = ("delivered", "delivered", "delivered", "nothing", "nothing", "twice", "rejected", "altered", "both")
 KINDS = ("accepted", "cancelled", "replaced", "moved", "not-found", "too-late", "delivered")
+ENDINGS = ("cancelled", "replaced")
 SWITCHES = (b"pause", b"resume")
 PLAIN = ("schedule", "schedule", "schedule", "cancel", "bad", "copy")
 ALL = (*PLAIN, "schedule", "replace", "move", "move", "switch")
@@ -190,6 +192,23 @@ class Plain:
         return not _is_copy(asked) and due is not None and (expire is None or int(due) < int(expire))
 
     def _class(self, asked: Record) -> str:
+        name = self._by_outcome(asked)
+        return "false-receipt" if name not in FAULTS and self._is_told_falsely(asked) else name
+
+    def _is_told_falsely(self, asked: Record) -> bool:
+        """True if a receipt says that it was ended, by another one than the next of its id, or though it cannot be."""
+        if not self._ended_by_receipt(asked):
+            return False
+        may_end = self._readable(asked) and _is_timer(asked) and asked.header(names.ID) is not None
+        next_ = self._next(asked)
+        return not may_end or bool(self._back(asked)) or (next_ is not None and not self._is_told_truly(asked, next_))
+
+    def _is_told_truly(self, asked: Record, next_: Record) -> bool:
+        """True if every receipt that says that it was ended names `next_` and its kind."""
+        told = {(kind, by) for kind, by, about, _ in self._receipts() if about == asked.origin and kind in ENDINGS}
+        return told == {("cancelled" if _action(next_) == b"cancel" else "replaced", next_.origin)}
+
+    def _by_outcome(self, asked: Record) -> str:
         came, back = self._came(asked), self._back(asked)
         readable = self._readable(asked)
         next_ = self._next(asked)
@@ -245,7 +264,7 @@ class Plain:
     def _nothing(self, asked: Record, next_: Record | None) -> str:
         if next_ is None:
             return "missing" if self._expected_ms(asked) <= SETTLED_MS else "pending"
-        if self._ended_by_receipt(asked):
+        if self._is_told_truly(asked, next_):
             return "cancelled" if _action(next_) == b"cancel" else "replaced"
         if self._answered_ms(next_) is not None or self._expected_ms(asked) + TOLERANCE_MS < next_.timestamp_ms:
             return "missing"
@@ -255,7 +274,7 @@ class Plain:
 
     def _cancel(self, asked: Record) -> str:
         kinds = [kind for kind, by, _, _ in self._receipts() if by == asked.origin]
-        if {"cancelled", "replaced"} & set(kinds):
+        if set(ENDINGS) & set(kinds):
             return "cancel-done"
         if {"not-found", "too-late"} & set(kinds):
             return "cancel-" + min(kind for kind in kinds if kind in ("not-found", "too-late"))
@@ -321,9 +340,7 @@ class Plain:
         return min(answers, default=None)
 
     def _ended_by_receipt(self, asked: Record) -> bool:
-        return any(
-            about == asked.origin and kind in ("cancelled", "replaced") for kind, _, about, _ in self._receipts()
-        )
+        return any(about == asked.origin and kind in ENDINGS for kind, _, about, _ in self._receipts())
 
     def _came(self, asked: Record) -> list[Record]:
         return [r for r in self._history.deliveries if _origin(r) == asked.origin]

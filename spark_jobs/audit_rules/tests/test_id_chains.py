@@ -180,6 +180,35 @@ def lost() -> list[Story]:
     ]
 
 
+def false_receipts() -> list[Story]:
+    """A receipt that names another ender than the next request, or a timer that cannot have been ended."""
+    waits, c, again = timer(due_ms=AS_OF_MS + 9), cancel(X, 1), cancel(X, 2)
+    overdue, late, b = timer(due_ms=5_000), cancel(X, 1, at_ms=60_000), timer(1, at_ms=3_000)
+    unnamed, bad = request(0, due_ms=AS_OF_MS + 9), "false-receipt"
+    done = ["cancel-done", "cancel-done"]
+    return [
+        Story("wrong ender", [waits, c, again], [bad, *done], (), (), [receipt("cancelled", again, waits)]),
+        Story("wrong kind", [waits, b], ["missing", "delivered"], [delivery(b)], (), [receipt("cancelled", b, waits)]),
+        Story("without id", [unnamed, c], [bad, "cancel-done"], (), (), [receipt("cancelled", c, unnamed)]),
+        Story(
+            "rejected too",
+            [overdue, late],
+            [bad, "cancel-done"],
+            (),
+            [rejection(overdue, "unknown-topic", at_ms=5_003)],
+            [receipt("cancelled", late, overdue)],
+        ),
+        Story(
+            "does not excuse",
+            [overdue, late, again],
+            ["missing", "cancel-not-found", "cancel-done"],
+            (),
+            (),
+            [receipt("cancelled", again, overdue)],
+        ),
+    ]
+
+
 def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[str], list[str | None]]]:
     """Each story's classes and proofs as the audit finds them."""
     history, width = History(), 10
@@ -214,7 +243,7 @@ def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[
 
 
 def test_classes_of_ids(spark: SparkSession) -> None:
-    stories = [*ended_in_time(), *bad_requests(), *too_late(), *ignored(), *lost()]
+    stories = [*ended_in_time(), *bad_requests(), *too_late(), *ignored(), *lost(), *false_receipts()]
     found = told(spark, stories)
     assert [(name, classes) for name, classes, _ in found] == [(s.name, list(s.classes)) for s in stories]
     for story, (name, _, proofs) in zip(stories, found, strict=True):
