@@ -1,0 +1,1 @@
+"""Where an audit can run: Airflow, Kubernetes, YARN, cron, a notebook."""
