@@ -15,6 +15,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ from schemas.headers import (
 from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
 
 NATIVE = "native"
+DEFAULT_PROFILES = (NATIVE, "rocketmq")
+"""Default of the setting `profiles`."""
 Number = Callable[[str, bytes | None], int]
 ProfileHeaders = Mapping[str, bytes | None]
 
@@ -65,12 +68,30 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
     return read_ms
 
 
+class Unit(Enum):
+    """What a time header holds."""
+
+    NUMBER = "the number of our header"
+    SECONDS = "seconds since 1970, or from now"
+    ISO8601 = "date and time with a zone"
+    RFC3339 = "the same in RFC 3339"
+
+
+_NUMBERS: Mapping[Unit, Number] = {
+    Unit.NUMBER: decimal,
+    Unit.SECONDS: _seconds,
+    Unit.ISO8601: _instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00"),
+    Unit.RFC3339: _instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z"),
+}
+"""How each is read: the number for our header."""
+
+
 class Time(NamedTuple):
-    """A time header; `read` returns the number for our header."""
+    """A time header."""
 
     header: str
     ours: str
-    read: Number
+    unit: Unit
     zero_yields: bool = False
     """0 counts only if no time header of lower rank is present."""
 
@@ -114,10 +135,10 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         "rocketmq": Profile(
             topic="REAL_TOPIC",
             times=(
-                Time("DELAY", DELAY_LEVEL, decimal, zero_yields=True),
-                Time("TIMER_DELAY_SEC", DELAY_MS, _seconds),
-                Time("TIMER_DELAY_MS", DELAY_MS, decimal),
-                Time("TIMER_DELIVER_MS", DELIVER_MS, decimal),
+                Time("DELAY", DELAY_LEVEL, Unit.NUMBER, zero_yields=True),
+                Time("TIMER_DELAY_SEC", DELAY_MS, Unit.SECONDS),
+                Time("TIMER_DELAY_MS", DELAY_MS, Unit.NUMBER),
+                Time("TIMER_DELIVER_MS", DELIVER_MS, Unit.NUMBER),
             ),
             partition="REAL_QID",
             id="UNIQ_KEY",
@@ -126,7 +147,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "etf1": Profile(
             topic="scheduler-target-topic",
-            times=(Time("scheduler-epoch", DELIVER_MS, _seconds),),
+            times=(Time("scheduler-epoch", DELIVER_MS, Unit.SECONDS),),
             id_is_key=True,
             key="scheduler-target-key",
             null_cancels=True,
@@ -134,9 +155,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "kaspr": Profile(
             topic="x-scheduler-deliver-to",
-            times=(
-                Time("x-scheduler-deliver-at", DELIVER_MS, _instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00")),
-            ),
+            times=(Time("x-scheduler-deliver-at", DELIVER_MS, Unit.ISO8601),),
             id="x-scheduler-request-id",
             action="x-scheduler-action",
             actions=MappingProxyType({b"ADD": b"schedule", b"CANCEL": b"cancel", b"REPLACE": b"replace"}),
@@ -144,7 +163,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "karafka": Profile(
             topic="schedule_target_topic",
-            times=(Time("schedule_target_epoch", DELIVER_MS, _seconds),),
+            times=(Time("schedule_target_epoch", DELIVER_MS, Unit.SECONDS),),
             partition="schedule_target_partition",
             id_is_key=True,
             key="schedule_target_key",
@@ -156,7 +175,7 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
         "timebridge": Profile(
             topic="X-Timebridge-Where",
-            times=(Time("X-Timebridge-When", DELIVER_MS, _instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z")),),
+            times=(Time("X-Timebridge-When", DELIVER_MS, Unit.RFC3339),),
         ),
     }
 )
@@ -278,7 +297,9 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     ours: list[tuple[str, bytes | None]] = []
     if profile.partition is not None and profile.partition in owned:
         ours.append((PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], MAX_INT32)))
-    told = [(time, time.read(time.header, owned[time.header])) for time in profile.times if time.header in owned]
+    told = [
+        (time, _NUMBERS[time.unit](time.header, owned[time.header])) for time in profile.times if time.header in owned
+    ]
     if not told:
         return Refusal("missing-time", f"send {' or '.join(time.header for time in profile.times)}")
     if profile.topic not in owned:

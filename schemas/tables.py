@@ -41,7 +41,6 @@ class AuditClass(StrEnum):
     CANCEL_NOT_FOUND = "cancel-not-found"
     SWITCH = "switch"
     MOVE = "move"
-    HELD = "held"
     PENDING = "pending"
 
     @property
@@ -93,10 +92,15 @@ class Kind(Enum):
     """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds."""
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
-        "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY",
+        "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY, "
+        "whole_id BINARY",
         _WANT,
     )
-    """A parsed request; `id`, `own_key` and `want` are digests."""
+    """A parsed request; `id`, `own_key`, `whole_id` and `want` are digests.
+
+    whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
+    the whole text, the cancel is for that one.
+    """
     PLACE = _struct(
         "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "
         "released_ms BIGINT, delivered_rolls INT"

@@ -82,12 +82,12 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             rejections=ends.rejections,
             ends=ends.others,
             undecided=ends.undecided,
-            pauses=ends.pauses,
             deleted_before=plan.deleted_before,
             excluded_before=plan.excluded_before,
             has_claims=census.has_claims,
             has_ids=census.has_ids,
             has_moves=census.has_moves,
+            has_whole_ids=census.has_whole_ids,
         )
         unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
     finally:

@@ -39,7 +39,7 @@ from schemas.headers import MAX_DELAY_MS, Rules
 from schemas.kafka_settings import PREFIX, by_full_name, from_environment, from_file, merged
 from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
-from schemas.profiles import NATIVE
+from schemas.profiles import DEFAULT_PROFILES, NATIVE
 from schemas.receipts import Mode
 from timer.options import StoreOptions
 
@@ -118,7 +118,7 @@ class Settings(BaseModel):
     fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
-    profiles: Names = Field((NATIVE, "rocketmq"), description="Spellings of requests that are understood, in order.")
+    profiles: Names = Field(DEFAULT_PROFILES, description="Spellings of requests that are understood, in order.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)

@@ -137,7 +137,7 @@ def world(kafka: Any) -> World:
 
 
 def clean(world: World) -> int:
-    """Delivered by both clocks and in both partitions, rejected, pending; aborted attempts too. Returns how many."""
+    """Delivered by both clocks, in both partitions, in RocketMQ's headers; rejected, pending, aborted. How many."""
     now = now_ms()
     absolute = world.request(due(now))
     world.deliver(absolute.origin, now, commit=False)
@@ -152,7 +152,9 @@ def clean(world: World) -> int:
     world.request(due(now + 3_600_000))
     world.send(world.timers, [{"headers": [due(now), (names.TOPIC, world.orders.encode())]}], commit=False)
     world.send(world.orders, [{"headers": [("not", b"ours")]}])
-    return 6
+    spelled = [("REAL_TOPIC", world.orders.encode()), ("TIMER_DELIVER_MS", b"%d" % now), ("tenant", b"a")]
+    world.deliver(world.send(world.timers, [{"headers": spelled}])[0].origin, now)
+    return 7
 
 
 def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

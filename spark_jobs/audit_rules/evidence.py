@@ -10,6 +10,7 @@ Every function is DataFrame -> DataFrame and reads no topic. Results have the co
 a duplicate adds to a count and never makes a row, and the order of the topics does not matter.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from pyspark.sql import Column, DataFrame
@@ -18,7 +19,9 @@ from pyspark.sql.types import StructType
 
 from schemas import headers as names
 from schemas.audit_state import EVIDENCE
+from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules.profiles import translated
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
@@ -79,19 +82,23 @@ def origins(records: DataFrame) -> DataFrame:
     return records.where(c.has(F.col("headers"), names.ORIGIN)).select(_last_origin().alias("origin")).distinct()
 
 
-def rejections(records: DataFrame) -> DataFrame:
-    """Return evidence of the records of the rejected topic. A record too large for that topic has no contents there."""
-    contents = F.when(
-        ~_has_no_contents(), c.contents(F.col("key"), F.col("value"), _without_error_headers(F.col("headers")))
-    )
-    code = c.readable(c.last_value_of(F.col("headers"), names.ERROR))
-    seen = records.select(
+def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -> DataFrame:
+    """Return evidence of the records of the rejected topic. A record too large for that topic has no contents there.
+
+    profiles: the bridge's setting. The headers of the request's profile are no foreign ones.
+    """
+    told = records.select(
         _last_origin().alias("origin"),
         F.lit(1).alias("rejections"),
-        F.coalesce(code, F.lit("(no code)")).alias("error"),
+        F.coalesce(c.readable(c.last_value_of(F.col("headers"), names.ERROR)), F.lit("(no code)")).alias("error"),
         F.col("timestamp_ms").alias("rejected_ms"),
-        contents.alias("returned_low"),
+        _has_no_contents().alias("is_bare"),
+        "key",
+        "value",
+        _without_error_headers(F.col("headers")).alias("headers"),
     )
+    contents = c.contents(F.col("own_key"), F.col("value"), F.col("headers"))
+    seen = translated(told, profiles).withColumn("returned_low", F.when(~F.col("is_bare"), contents))
     return to_evidence(seen.withColumn("returned_high", F.col("returned_low")))
 
 

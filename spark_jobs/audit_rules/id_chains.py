@@ -7,6 +7,9 @@ A chain is the requests of one partition and id, in order of offsets, by window 
 times is one task's work, sorted on disk; the other ids are distributed. Copies are in no chain, as they end nothing. A
 move ends nothing either: it counts for the request before it, even if that had ended by then.
 
+A cancel for RocketMQ's `topic+id` is in the chain of the whole text if a timer before it has that as its id; else in
+the chain of the id, and only if the timer before it there waits for that topic.
+
 A request that was refused at intake is in no chain. One that was accepted, and refused by its target later (it was due,
 or only a target gives its code), is in its chain: it had ended the request before it.
 """
@@ -20,12 +23,14 @@ _AMBIGUOUS_CODES = ("too-large", "bad-target")
 """Codes of both intake and targets: the time of the refusal decides which it was."""
 
 
-def link_ids(folded: DataFrame, *, has_moves: bool = True) -> DataFrame:
+def link_ids(folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True) -> DataFrame:
     """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left."""
     asked = F.col("asked")
     stands = asked["id"].isNotNull() & ~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy")
-    chain = F.concat_ws("/", asked["topic"], asked["partition"], F.hex(asked["id"]))
-    chained = folded.withColumn("chain", F.when(F.coalesce(stands, F.lit(False)), chain).otherwise(F.col("origin")))
+    stands = F.coalesce(stands, F.lit(False))
+    chained = folded.withColumn("chain", F.when(stands, _chain_of(asked["id"])).otherwise(F.col("origin")))
+    if has_whole_ids:
+        chained = _with_whole_ids(chained, stands)
     order = _by_offset()
     if has_moves:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
@@ -46,6 +51,21 @@ def link_ids(folded: DataFrame, *, has_moves: bool = True) -> DataFrame:
     return found.withColumn("next", F.when(kept, F.col("next")).otherwise(F.col("follower"))).drop("follower", "chain")
 
 
+def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:
+    """Return `chained` with the chain of each cancel that has a `whole_id`: its origin if it ends nothing."""
+    asked, is_timer = F.col("asked"), stands & F.col("asked.kind").isin("schedule", "replace")
+    has_two = stands & asked["whole_id"].isNotNull()
+    whole = F.when(has_two, _chain_of(asked["whole_id"])).otherwise(F.col("chain"))
+    found = chained.withColumn("whole", whole).withColumn("is_known", F.max(is_timer).over(_before("whole")))
+    is_whole = has_two & F.coalesce("is_known", F.lit(False))
+    found = found.withColumn("chain", F.when(is_whole, F.col("whole")).otherwise(F.col("chain")))
+    waits_for = F.last(F.when(is_timer, asked["target"]), ignorenulls=True).over(_before("chain"))
+    misses = has_two & (F.col("chain") != F.col("whole")) & ~F.col("waits_for").eqNullSafe(asked["target"])
+    decided = found.withColumn("waits_for", waits_for)
+    decided = decided.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
+    return decided.drop("whole", "is_known", "waits_for")
+
+
 def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
     """Return `chained` with the moves that follow each timer counted in `moved_low` and `moved_high`."""
     counted = chained.withColumn("turn", F.count_if(~is_move).over(_by_offset()))
@@ -57,8 +77,17 @@ def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
     return counted.withColumns({"moved_low": low, "moved_high": high}).drop("turn")
 
 
+def _chain_of(id_: Column) -> Column:
+    return F.concat_ws("/", F.col("asked.topic"), F.col("asked.partition"), F.hex(id_))
+
+
 def _by_offset() -> WindowSpec:
     return _chain().orderBy("asked.offset")
+
+
+def _before(chain: str) -> WindowSpec:
+    by = Window.partitionBy(F.xxhash64(chain), chain).orderBy("asked.offset")
+    return by.rowsBetween(Window.unboundedPreceding, -1)
 
 
 def _chain(*more: Column | str) -> WindowSpec:

@@ -35,8 +35,6 @@ class Observations:
     """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
     undecided: DataFrame | None = None
     """Origins named after the last stable offset of the real topics and the rejected one."""
-    pauses: DataFrame | None = None
-    """Pauses of real topics (spark_jobs.audit_rules.pauses)."""
     deleted_before: Sequence[Span] = ()
     """Retention has deleted everything before these spans of the timer topic."""
     excluded_before: Sequence[Span] = ()
@@ -44,6 +42,7 @@ class Observations:
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
+    has_whole_ids: bool = True
 
 
 class UnjudgedCounts(NamedTuple):
@@ -102,18 +101,11 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
         empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
         found = outcomes(folded.withColumn("previous", F.expr(empty)))
     else:
-        found = outcomes(link_ids(folded, has_moves=seen.has_moves))
+        found = outcomes(link_ids(folded, has_moves=seen.has_moves, has_whole_ids=seen.has_whole_ids))
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )
-    return _with_pauses(_marked(told, seen.undecided), seen.pauses)
-
-
-def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
-    """Return `found` with `paused_ms` and `resumed_ms` of its target."""
-    if pauses is None:
-        return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
-    return found.join(F.broadcast(pauses), "target", "left")
+    return _marked(told, seen.undecided)
 
 
 def _marked(found: DataFrame, undecided: DataFrame | None) -> DataFrame:

@@ -7,8 +7,8 @@
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
 
-The same rules as schemas.headers, written a second time on purpose (see headers.py). `malformed` has no code: any
-refusal will do.
+Headers of other schedulers are translated first (profiles.py). The same rules as schemas.headers, written a second
+time on purpose (see headers.py). `malformed` has no code: any refusal will do.
 """
 
 from collections.abc import Sequence, Set
@@ -18,8 +18,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
 from schemas.levels import DEFAULT_MS
+from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import Kind
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 _SWITCHES = ("pause", "resume")
@@ -28,17 +30,21 @@ _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_
 
 
 def requests(
-    records: DataFrame, *, levels_ms: Sequence[int] = DEFAULT_MS, own_topics: Set[str] = frozenset()
+    records: DataFrame,
+    *,
+    levels_ms: Sequence[int] = DEFAULT_MS,
+    own_topics: Set[str] = frozenset(),
+    profiles: Sequence[str] = DEFAULT_PROFILES,
 ) -> DataFrame:
     """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
 
-    own_topics: the bridge's own, which are no legal targets.
+    own_topics: the bridge's own, which are no legal targets. profiles: the bridge's setting.
     """
     h = F.col("headers")
     key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
     action = F.when(c.has(h, names.ACTION), c.value_of(h, names.ACTION).cast("string")).otherwise("schedule")
     is_copy = c.has(h, names.ORIGIN) | c.has(h, names.ROLLS)
-    read = records.select(
+    read = translated(records, profiles).select(
         F.concat_ws("/", "topic", "partition", "offset").alias("origin"),
         "topic",
         "partition",
@@ -53,10 +59,12 @@ def requests(
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
         c.contents(key, F.col("value"), h).alias("want"),
-        c.digest(F.col("key")).alias("own_key"),
+        c.digest(F.col("own_key")).alias("own_key"),
+        F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
         _has_duplicates(h).alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
+        (c.has(h, names.KEY) & c.value_of(h, names.KEY).isNull()).alias("null_key"),
         c.origin_name(c.value_of(h, names.ORIGIN)).alias("says_origin"),
         c.partition_number(c.value_of(h, names.ROLLS)).alias("rolls"),
         c.has(h, names.DELIVER_MS).alias("is_absolute"),
@@ -113,11 +121,10 @@ def _bad_id(headers: Column) -> Column:
 
 def _bad_schedule(headers: Column) -> Column:
     """Return True if a header of a schedule does not parse, is null and may not be, or is the bridge's own."""
-    partition, key = c.value_of(headers, names.PARTITION), c.value_of(headers, names.KEY)
+    partition = c.value_of(headers, names.PARTITION)
     expire = c.decimal(c.value_of(headers, names.EXPIRE_MS))
     return (
-        (c.has(headers, names.KEY) & key.isNull())
-        | (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
+        (c.has(headers, names.PARTITION) & c.partition_number(partition).isNull())
         | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
         | c.has(headers, names.PROFILE)
     )
@@ -131,7 +138,7 @@ def _malformed() -> Column:
     kind = F.col("kind")
     no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
     never = F.coalesce(F.col("expire_ms") <= F.col("due_ms"), F.lit(False))
-    schedule = F.col("bad_schedule") | F.col("target").isNull() | F.col("due_ms").isNull() | never
+    schedule = F.col("target").isNull() | F.col("due_ms").isNull() | F.col("bad_schedule") | F.col("null_key") | never
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
     timer = (
         (kind == "copy")

@@ -77,6 +77,9 @@ def _with_moves(claimed: DataFrame, moves: DataFrame) -> DataFrame:
 def _equals_request() -> Column:
     """Return True if the claim equals its request, but for a due time that it was moved to."""
     says, wanted = F.col("says"), F.col("wanted")
+    # A copy of a request in another scheduler's headers is native, and has no `timer-action`.
+    is_plain = (wanted["action"] == "replace") & (says["action"] == "schedule")
+    wanted = wanted.withField("action", F.when(is_plain, "schedule").otherwise(wanted["action"]))
     is_moved = F.col("move").isNotNull() | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
     as_moved = is_moved & wanted["id"].isNotNull() & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
     return says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False))

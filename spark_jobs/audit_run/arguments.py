@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.durations import parse_duration_ms
 from schemas.headers import MAX_DELAY_MS
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
+from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.flags import Option, Setting, directory, job_parser, number, resolved, switch
+from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
 
 _MOST_SHOWN = 5
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -87,7 +87,6 @@ class AuditArguments:
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
-    control_topic: Setting = CONTROL_TOPIC
     lateness_topic: Setting = "timer.lateness"
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
@@ -111,6 +110,7 @@ class AuditArguments:
             "--levels", parse=parse_levels_ms, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"
         ),
     ] = DEFAULT_MS
+    profiles: Profiles = DEFAULT_PROFILES
     metrics_file: Annotated[
         Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
     ] = None

@@ -225,7 +225,6 @@ def judge_part(
         rejections=ends.rejections,
         ends=ends.others,
         undecided=ends.undecided,
-        pauses=ends.pauses,
         carried=evidence,
         carried_claims=claims,
         deleted_before=read.deleted_before,
@@ -233,6 +232,7 @@ def judge_part(
         has_claims=census.has_claims or part.has_claims,
         has_ids=census.has_ids,
         has_moves=census.has_moves,
+        has_whole_ids=census.has_whole_ids,
     )
     unjudged = incremental.judge(spark, seen, part, limits, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)

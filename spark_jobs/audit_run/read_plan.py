@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import AuditArguments, shown
 from spark_jobs.errors import JobFailedError, UsageError
@@ -50,7 +49,7 @@ class ArchivedRange(NamedTuple):
 
 
 def own_topics(arguments: AuditArguments) -> set[str]:
-    return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic, arguments.control_topic}
+    return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic}
 
 
 def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, ArchivedRange]) -> ReadPlan:
@@ -123,7 +122,14 @@ def read_requests(
     records = read_records(spark, arguments.access, spans)
     if old is not None:
         records = records.unionByName(old.select(records.columns))
-    return requests(records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments))
+    return parsed(records, arguments)
+
+
+def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
+    """Return the requests of these records of the timer topic."""
+    return requests(
+        records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments), profiles=arguments.profiles
+    )
 
 
 @dataclass(frozen=True)
@@ -136,6 +142,7 @@ class Census:
     has_ids: bool
     has_claims: bool
     has_moves: bool
+    has_whole_ids: bool
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
@@ -148,10 +155,14 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         F.count_if(F.col("asked.id").isNotNull()).alias("ids"),
         F.count_if(F.col("asked.kind") == "copy").alias("claims"),
         F.count_if(F.col("asked.kind") == "move").alias("moves"),
+        F.count("asked.whole_id").alias("whole_ids"),
     )
     found = (
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
-        .agg(*(F.max(name).alias(name) for name in ("ids", "claims", "moves")), F.count_if(~exists).alias("unknown"))
+        .agg(
+            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids")),
+            F.count_if(~exists).alias("unknown"),
+        )
         .collect()
     )
     unknown: list[str] = []
@@ -163,6 +174,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         any(row.ids for row in found),
         any(row.claims for row in found),
         any(row.moves for row in found),
+        any(row.whole_ids for row in found),
     )
 
 
@@ -174,8 +186,6 @@ class OutcomeTopics:
     others: tuple[DataFrame, ...]
     spans: tuple[Span, ...]
     undecided: DataFrame | None
-    """See Observations."""
-    pauses: DataFrame | None
     """See Observations."""
 
 
@@ -192,17 +202,7 @@ def read_outcomes(
     hidden = cluster.unstable_spans(span for span in everything if span.topic != arguments.receipts_topic)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
-    return OutcomeTopics(
-        evidence.rejections(rejected), others, everything, undecided, _pauses(spark, arguments, cluster)
-    )
-
-
-def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
-    """Return the pauses of real topics; None if there is no control topic. It is small, as it is compacted."""
-    if arguments.control_topic not in cluster.partitions:
-        return None
-    records = read_records(spark, arguments.access, cluster.spans([arguments.control_topic]))
-    return pauses(records, arguments.timer_topic)
+    return OutcomeTopics(evidence.rejections(rejected, arguments.profiles), others, everything, undecided)
 
 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:

@@ -28,7 +28,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import BATCHES, CLAIMS, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
 from schemas.tables import REQUESTS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, is_fault
-from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run import daily_spans, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.incremental import open_folder
@@ -90,7 +89,7 @@ class StreamBatches:
             )
         ]
         limits = asked.limits(as_of_ms)
-        parsed = requests(records, levels_ms=asked.levels_ms, own_topics=read_plan.own_topics(asked))
+        parsed = read_plan.parsed(records, asked)
         new = daily_spans.NewPart(
             part=part,
             previous=previous,

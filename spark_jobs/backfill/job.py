@@ -30,10 +30,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
 from schemas.audit_state import OPEN_VERDICTS
+from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import archive_ends, archived, require_archive
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import CHECKPOINT, make_folder
 from spark_jobs.audit_run.daily_spans import done_days
@@ -46,7 +48,7 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Option, Setting, directory, job_parser, number, resolved, switch
+from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
@@ -68,6 +70,7 @@ class BackfillArguments:
     ] = "timer.journal"
     backfilled_topic: Setting = "timer.backfilled"
     group: Setting = "timer-bridge"
+    profiles: Profiles = DEFAULT_PROFILES
     archive: Annotated[Path | None, directory("the --out of archive, for requests that are gone")] = None
     apply: Annotated[bool, switch("send; without it nothing is sent")] = False
     although_unknown: Annotated[
@@ -243,10 +246,12 @@ def _with_superseding(
     refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
     refused = read_records(spark, arguments.access, refused_spans)
     # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
-    parsed = requests(timers, own_topics=own).persist(StorageLevel.DISK_ONLY)
+    parsed = requests(timers, own_topics=own, profiles=arguments.profiles).persist(StorageLevel.DISK_ONLY)
     named = _materialized(with_ids(parsed), steps / "named")
     parsed.unpersist()
-    codes = _materialized(evidence.rejections(refused).select("origin", "error", "rejected_ms"), steps / "refused")
+    codes = _materialized(
+        evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"), steps / "refused"
+    )
     found = superseded(named, codes, came.where(is_open))
     joined = came.join(found, "origin", "left")
     outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
@@ -281,7 +286,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         span = kept[row.partition]
         low = max(span.start, row.low)
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
-    records = _requests(spark, spans, arguments)
+    records = translated(_requests(spark, spans, arguments), arguments.profiles)
     h = F.col("headers")
     asked = records.select(
         "partition",

@@ -10,7 +10,18 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.id_chains import link_ids
 
-_NEEDED = ("topic", "partition", "offset", "requested_ms", "kind", "id", "malformed", "expected_ms")
+_NEEDED = (
+    "topic",
+    "partition",
+    "offset",
+    "requested_ms",
+    "kind",
+    "id",
+    "malformed",
+    "expected_ms",
+    "target",
+    "whole_id",
+)
 
 
 def with_ids(parsed: DataFrame) -> DataFrame:
@@ -27,7 +38,11 @@ def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> Data
     """
     ids = named.join(rows.select("origin", "requested_ms"), ["origin", "requested_ms"]).select("partition", "id")
     refused = rejections.groupBy("origin").agg(F.min("error").alias("error"), F.min("rejected_ms").alias("rejected_ms"))
-    of_them = named.join(ids.distinct(), ["partition", "id"], "left_semi").dropDuplicates(["origin"])
+    by_whole_id = ids.select("partition", F.col("id").alias("whole_id")).distinct()
+    of_them = named.join(ids.distinct(), ["partition", "id"], "left_semi").unionByName(
+        named.where(F.col("whole_id").isNotNull()).join(by_whole_id, ["partition", "whole_id"], "left_semi")
+    )
+    of_them = of_them.dropDuplicates(["origin"])
     told = of_them.select("origin", F.struct(*_NEEDED).alias("asked")).join(refused, "origin", "left")
     linked = link_ids(to_evidence(told), has_moves=False)
     found = linked.where(F.col("next").isNotNull()).select("origin", F.col("next.origin").alias("ended_by"))

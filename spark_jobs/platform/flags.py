@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 from schemas.kafka_settings import from_environment, from_file, merged
+from schemas.profiles import DEFAULT_PROFILES, NATIVE, PROFILES
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess, read_properties
 
@@ -99,11 +100,11 @@ def resolved(
         name: of for name, of in {**settings, "bootstrap_servers": "bootstrap_servers"}.items() if given[name] is None
     }
     for layer in layers:
-        given |= {name: str(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
+        given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
     own = _own_table(given.get("timer_topic"), layers[0])
     for each, option in options:
         if each.name in missing and own.get(option.topic_key) is not None:
-            given[each.name] = str(own[option.topic_key])
+            given[each.name] = _text(own[option.topic_key])
     for each, option in options:
         if option.parse is not None and given[each.name] is not None:
             given[each.name] = option.parse(_flag(each, option), given[each.name])
@@ -141,6 +142,32 @@ def _own_table(timer_topic: str | None, file: Mapping[str, Any]) -> Mapping[str,
     tables = file.get("topics", {})
     own = tables.get(timer_topic) if isinstance(tables, Mapping) else None
     return {"journal_topic": f"{timer_topic}.journal", **own} if isinstance(own, Mapping) else {}
+
+
+def _text(value: object) -> str:
+    """Return a setting as it would be on the command line: a list as "a,b"."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def parse_profiles(flag: str, text: str) -> tuple[str, ...]:
+    """Parse "native,rocketmq". Raises UsageError with the unknown name."""
+    profiles = tuple(name.strip() for name in text.split(","))
+    unknown = [name for name in profiles if name != NATIVE and name not in PROFILES]
+    if unknown:
+        raise UsageError(f"{flag}: {unknown[0]!r} is no profile: give some of {', '.join((NATIVE, *PROFILES))}")
+    return profiles
+
+
+Profiles: TypeAlias = Annotated[
+    tuple[str, ...],
+    Option(
+        parse=parse_profiles,
+        is_setting=True,
+        topic_key="profiles",
+        metavar="NAME,...",
+        help=f"the bridge's profiles of requests; default {','.join(DEFAULT_PROFILES)}",
+    ),
+]
 
 
 def _pairs(given: list[str]) -> dict[str, str]:

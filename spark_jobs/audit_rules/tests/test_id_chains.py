@@ -209,6 +209,33 @@ def false_receipts() -> list[Story]:
     ]
 
 
+def rocketmq_cancels() -> list[Story]:
+    """`topic+id` ends the timer with that id only if it waits for that topic, or the one with the whole text as id."""
+
+    def ends(name: bytes, offset: int = 1) -> Record:
+        return cancel(None, offset)._replace(headers=[("TIMER_DEL_UNIQKEY", name)])
+
+    a, elsewhere, whole = timer(), timer(target="bills"), timer(id=b"orders+x")
+    asked = ends(b"orders+x")
+    both = [a, timer(1, id=b"orders+x"), ends(b"orders+x", 2)]
+    late, again = timer(2, at_ms=3_000), ends(b"orders+x", 3)._replace(timestamp_ms=4_000)
+    ended = ["cancelled", "cancel-done"]
+    return [
+        Story("by id", [a, ends(X)], ended),
+        Story("by topic and id", [a, ends(b"orders+x")], ended),
+        Story("told", [a, asked], ended, receipts=[receipt("cancelled", asked, a)], proofs=["receipt"] * 2),
+        Story("for another topic", [elsewhere, ends(b"orders+x")], ["missing", "cancel-not-found"]),
+        Story("the whole text", [whole, ends(b"orders+x")], ended),
+        Story("the whole text first", both, ["delivered", *ended], [delivery(a)]),
+        Story("ignored", [a, ends(b"orders+x")], ["cancelled-but-delivered", "cancel-too-late"], [delivery(a)]),
+        Story(
+            "after one for another topic",
+            [elsewhere, ends(b"orders+x"), late, again],
+            ["replaced", "cancel-not-found", *ended],
+        ),
+    ]
+
+
 def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[str], list[str | None]]]:
     """Each story's classes and proofs as the audit finds them."""
     history, width = History(), 10
@@ -243,7 +270,15 @@ def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[
 
 
 def test_classes_of_ids(spark: SparkSession) -> None:
-    stories = [*ended_in_time(), *bad_requests(), *too_late(), *ignored(), *lost(), *false_receipts()]
+    stories = [
+        *ended_in_time(),
+        *bad_requests(),
+        *too_late(),
+        *ignored(),
+        *lost(),
+        *false_receipts(),
+        *rocketmq_cancels(),
+    ]
     found = told(spark, stories)
     assert [(name, classes) for name, classes, _ in found] == [(s.name, list(s.classes)) for s in stories]
     for story, (name, _, proofs) in zip(stories, found, strict=True):

@@ -135,6 +135,25 @@ def test_the_longest_delay_is_that_of_the_timer_topic(tmp_path: Path) -> None:
         parse_audit([*asked, "--max-delay", "soon"], {})
 
 
+def test_profiles_are_those_of_the_timer_topic(tmp_path: Path) -> None:
+    tables = '[topics."timer.a"]\nprofiles = ["kaspr", "native"]\n[topics."timer.b"]'
+    (tmp_path / "bridge.toml").write_text(
+        f'bootstrap_servers = "localhost:9092"\nprofiles = ["native", "etf1"]\n{tables}'
+    )
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
+    for topic, profiles in {
+        "": ("native", "etf1"),
+        "timer.a": ("kaspr", "native"),
+        "timer.b": ("native", "etf1"),
+    }.items():
+        assert parse_audit([*asked, *(["--timer-topic", topic] if topic else [])], {}).profiles == profiles, topic
+    assert parse_audit(asked, {"TIMER_BRIDGE_PROFILES": "native, karafka"}).profiles == ("native", "karafka")
+    assert parse_audit([*asked, "--profiles", "native"], {}).profiles == ("native",)
+    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).profiles == ("native", "rocketmq")
+    with pytest.raises(UsageError, match="--profiles: 'rabbit' is no profile: give some of native, rocketmq"):
+        parse_audit([*asked, "--profiles", "native,rabbit"], {})
+
+
 def test_the_mode_of_delivery_is_that_of_the_bridges_config(tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
     asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]

@@ -13,6 +13,10 @@ from spark_jobs.tests.records import Record, cancel, copy, move, rejection, requ
 pytestmark = pytest.mark.spark
 
 
+BY_TEXT = (b"bills+2", b"orders+3", b"orders+9")
+"""RocketMQ's cancels: for another topic, for the one with id 3, and for the one whose id is the whole text."""
+
+
 def found(spark: SparkSession, asked: list[Record], rejected: list[Record], missing: list[Record]) -> dict[int, str]:
     """Offset of a missing one -> what has superseded it."""
     parsed = requests(spark.createDataFrame(asked, RECORDS_DDL)).persist()
@@ -26,8 +30,15 @@ def test_the_next_request_with_its_id_in_its_partition_supersedes_a_timer(spark:
     lost = [request(offset, id=b"%d" % offset) for offset in range(4)]
     nameless = [request(4), request(5)]
     later = [cancel(b"0", 10), request(11, id=b"0"), request(12, id=b"1"), cancel(b"2", 13, partition=1)]
-    told = found(spark, [*lost, *nameless, *later], [], [*lost, *nameless])
-    assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/12"}
+    whole = request(6, id=b"orders+9")
+    by_text = (cancel(None, 14 + n)._replace(headers=[("TIMER_DEL_UNIQKEY", t)]) for n, t in enumerate(BY_TEXT))
+    told = found(spark, [*lost, *nameless, whole, *later, *by_text], [], [*lost, *nameless, whole])
+    assert told == {
+        0: "timer.requests/0/10",
+        1: "timer.requests/0/12",
+        3: "timer.requests/0/15",
+        6: "timer.requests/0/16",
+    }
 
 
 def test_a_request_that_ends_nothing_supersedes_nothing(spark: SparkSession) -> None:
