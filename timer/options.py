@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+MAX_EXTRA_KEY_RANGES = 4096
+"""Key ranges beyond the first of each target, over all targets: each journal record names them all."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:

@@ -1,33 +1,47 @@
-"""`timer-bridge`: the commands. Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
+"""`timer-bridge`: the commands.
 
-The options of `run` are made of the fields of `Settings` (shared_options.py).
+A command's module is imported only if the command is called (or for the help of all): numpy alone takes 0.2 s of CPU.
 """
 
-import logging
 import signal
 import sys
 import threading
 from importlib import import_module
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
-from bridge.cli import client_commands, pending_command, redrive_command, store_commands
-from bridge.cli.shared_options import RunOptions, command_with
-from bridge.config import report as config_report
-from bridge.config.data_directory import unused_folders
-from bridge.config.secret_file import new_token
-from bridge.config.settings import validated
-from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.observe import logs
 
-log = logging.getLogger(__name__)
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=__doc__)
-for module in (client_commands, pending_command, store_commands, redrive_command):
-    app.add_typer(module.commands)
+_MODULES = {
+    "run_command": ("run", "check-config"),
+    "client_commands": ("send", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
+    "pending_command": ("pending",),
+    "store_commands": ("inspect", "verify", "export"),
+    "redrive_command": ("redrive",),
+}
+_MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
+
+
+class _Commands(TyperGroup):
+    """The commands of this module, and those of `_MODULES`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*_MODULES["run_command"], *super().list_commands(ctx), *list(_MODULE_OF)[2:]]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        module = _MODULE_OF.get(cmd_name)
+        if module is None:
+            return super().get_command(ctx, cmd_name)
+        return get_group(import_module(f"bridge.cli.{module}").commands).get_command(ctx, cmd_name)
+
+
+app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 
 
 def main() -> None:
@@ -52,44 +66,17 @@ def _options(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and end.")
     ] = False,
 ) -> None:
-    """Delayed messages for an existing Kafka."""
+    """Delayed messages for an existing Kafka.
 
-
-@app.command(cls=command_with(RunOptions))
-def run(context: typer.Context) -> None:
-    """Run the bridge until SIGTERM or Ctrl-C."""
-    from bridge.process import run as run_bridge
-    from bridge.workers.supervisor import supervise
-
-    settings = validated(context.obj.given())
-    logs.configure(settings.log_format, settings.log_level, settings.kafka)
-    for folder in unused_folders(settings.data_dir, settings.workers):
-        log.warning("%s: no worker uses it; delete it when all partitions have recovered", folder)
-    try:
-        if settings.workers > 1:
-            raise typer.Exit(supervise(settings))
-        run_bridge(settings)
-    except BridgeError as error:
-        if settings.log_format == "json":
-            log.critical("%s", error)
-        else:
-            typer.echo(f"timer-bridge: {logs.redact(str(error))}", err=True)
-        raise typer.Exit(error.exit_code) from error
-
-
-@app.command("check-config", cls=command_with(RunOptions))
-def check_config(context: typer.Context) -> None:
-    """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
-    given = context.obj.given()
-    settings = validated(given)
-    logs.hide(settings.kafka)
-    config_report.check(settings)
-    typer.echo(config_report.report(settings, given))
+    Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
+    """
 
 
 @app.command()
 def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: for the audit log.")]) -> None:
     """Make a token for the page and its API, and the line of a tokens file, which holds only its hash."""
+    from bridge.config.secret_file import new_token
+
     made, line = new_token(name)
     typer.echo(f"token, shown only now, for the login and --token-file: {made}")
     typer.echo(f"line for page_operator_tokens or page_read_tokens: {line}")
@@ -105,6 +92,8 @@ def dev(
 
     Not for production: one broker, no replication, no security, bound to loopback.
     """
+    from bridge.dev.embedded_kafka import EmbeddedKafka
+
     with EmbeddedKafka(folder, port=port) as kafka:
         if topic:
             _make_topics(kafka.bootstrap_servers, topic)

@@ -15,7 +15,7 @@ the first rebuild, and a timer topic that may not be written at the first roll.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
+from timer.options import MAX_EXTRA_KEY_RANGES
 
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """Operations needed on a timer or journal topic."""

@@ -127,7 +127,7 @@ def test_why_it_ended_is_the_last_line_and_quotes_no_secret(format_: str, tmp_pa
     (last,) = ended.stderr.splitlines()
     if format_ == "json":
         line = json.loads(last)
-        assert (line["level"], line["logger"]) == ("CRITICAL", "bridge.cli.app")
+        assert (line["level"], line["logger"]) == ("CRITICAL", "bridge.cli.run_command")
         last = f"timer-bridge: {line['message']}"
     assert last.startswith("timer-bridge: kafka settings: Invalid value for configuration property")
     assert SECRET not in ended.stderr

@@ -79,8 +79,8 @@ def commands_in(page: Path) -> Iterator[Shown]:
 
 @cache
 def typer_commands() -> dict[str, Any]:
-    found: dict[str, Any] = vars(get_command(app))["commands"]
-    return found
+    commands: Any = get_command(app)
+    return {name: commands.get_command(None, name) for name in commands.list_commands(None)}
 
 
 @cache

@@ -42,7 +42,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 app = bridge.cli.app.app
-for name, command in get_command(app).commands.items():
+commands = get_command(app)
+for name in commands.list_commands(None):
+    command = commands.get_command(None, name)
     if "help_option_names" not in command.context_settings:  # else it is passed on to Spark's
         done = CliRunner().invoke(app, [name, "--help"])
         print(name, done.exit_code)

@@ -59,3 +59,18 @@ def test_a_running_bridge_does_not_load_pyarrow() -> None:
     """It takes 31 MB, and only `export` needs it."""
     code = "import bridge.cli, bridge.process, bridge.http.assembly, sys; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_command_imports_only_what_it_needs() -> None:
+    """`--version` and `token` start without pydantic, and `send` without numpy."""
+    heavy = {"--version": {"numpy", "pydantic", "confluent_kafka"}, "send --help": {"numpy", "fastapi", "pyarrow"}}
+    for call, modules in heavy.items():
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", "from bridge.cli import main; main()", *call.split()],
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "typer" in imported
+        assert not imported & modules, call

@@ -18,7 +18,7 @@ from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait
 from schemas.progress import Key
-from timer.schedule.target_backlog import MAX_EXTRA_KEY_RANGES
+from timer.options import MAX_EXTRA_KEY_RANGES
 
 TOPICS = ("timer.requests", "timer.journal", "timer.rejected", "timer.receipts", "timer.control")
 

@@ -1,0 +1,47 @@
+"""`timer-bridge run` and `check-config`: all settings as options, which are made of the fields of `Settings`."""
+
+import logging
+
+import typer
+
+from bridge.cli.shared_options import RunOptions, command_with
+from bridge.config import report as config_report
+from bridge.config.data_directory import unused_folders
+from bridge.config.settings import validated
+from bridge.errors import BridgeError
+from bridge.observe import logs
+
+log = logging.getLogger(__name__)
+commands = typer.Typer()
+
+
+@commands.command(cls=command_with(RunOptions))
+def run(context: typer.Context) -> None:
+    """Run the bridge until SIGTERM or Ctrl-C."""
+    from bridge.process import run as run_bridge  # not for check-config
+    from bridge.workers.supervisor import supervise
+
+    settings = validated(context.obj.given())
+    logs.configure(settings.log_format, settings.log_level, settings.kafka)
+    for folder in unused_folders(settings.data_dir, settings.workers):
+        log.warning("%s: no worker uses it; delete it when all partitions have recovered", folder)
+    try:
+        if settings.workers > 1:
+            raise typer.Exit(supervise(settings))
+        run_bridge(settings)
+    except BridgeError as error:
+        if settings.log_format == "json":
+            log.critical("%s", error)
+        else:
+            typer.echo(f"timer-bridge: {logs.redact(str(error))}", err=True)
+        raise typer.Exit(error.exit_code) from error
+
+
+@commands.command("check-config", cls=command_with(RunOptions))
+def check_config(context: typer.Context) -> None:
+    """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+    given = context.obj.given()
+    settings = validated(given)
+    logs.hide(settings.kafka)
+    config_report.check(settings)
+    typer.echo(config_report.report(settings, given))
