@@ -41,6 +41,7 @@ class AuditClass(StrEnum):
     CANCEL_NOT_FOUND = "cancel-not-found"
     SWITCH = "switch"
     MOVE = "move"
+    HELD = "held"
     PENDING = "pending"
 
     @property

@@ -82,6 +82,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             rejections=ends.rejections,
             ends=ends.others,
             undecided=ends.undecided,
+            pauses=ends.pauses,
             deleted_before=plan.deleted_before,
             excluded_before=plan.excluded_before,
             has_claims=census.has_claims,

@@ -107,7 +107,7 @@ _FAULT_RULES = (
         _A.MISSING,
         "deliveries = 0 AND (wrongly_expired OR"
         " (rejections = 0 AND kind_of_timer AND NOT is_undecided"
-        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms))))",
+        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
     Rule(
@@ -146,11 +146,24 @@ _OTHER_RULES = (
     ),
     Rule(_A.SWITCH, "is_switch", "pauses or resumes a real topic"),
     Rule(_A.MOVE, "is_move", "gives what is pending under its id another time"),
+    Rule(
+        _A.HELD,
+        "deliveries = 0 AND rejections = 0 AND next.kind IS NULL AND expected_ms <= settled_ms AND waits",
+        "due, but an operator has paused its real topic",
+    ),
     Rule(_A.PENDING, "true", "not due yet; or still on its way: due so lately, or behind an open transaction"),
 )
 
 RULES = (*_FAULT_RULES, *_OTHER_RULES)
 FAULTS = tuple(rule.name for rule in _FAULT_RULES)
+
+
+def _paused_until(time_ms: str) -> str:
+    """Return the SQL of: its target was paused before it was due, and not resumed before that time."""
+    return (
+        f"coalesce(expected_ms >= paused_ms - tolerance_ms AND (resumed_ms IS NULL OR resumed_ms > {time_ms}), false)"
+    )
+
 
 _TOLD_TRULY = (
     "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
@@ -172,7 +185,9 @@ _FACTS = {
     "told_truly": _TOLD_TRULY,
     # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
     "lost": f"coalesce(next.kind IS NOT NULL AND NOT {_TOLD_TRULY}"
-    " AND (next.answered_ms IS NOT NULL OR expected_ms < next.ms - tolerance_ms), false)",
+    " AND (next.answered_ms IS NOT NULL OR (expected_ms < next.ms - tolerance_ms"
+    f" AND NOT {_paused_until('next.ms - tolerance_ms')})), false)",
+    "waits": f"NOT malformed AND kind IN ('schedule', 'replace') AND {_paused_until('settled_ms')}",
     "ended": f"coalesce(next.kind IS NOT NULL AND ({_TOLD_TRULY}"
     " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
@@ -210,7 +225,9 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
     faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)
     found = known.withColumns({"class": _first_matching_class(), "faults": faults})
-    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, "is_undecided")
+    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(
+        *given, *_FACTS, "is_undecided", "paused_ms", "resumed_ms"
+    )
 
 
 def is_fault(column: str = "class") -> Column:
@@ -229,7 +246,7 @@ def _is_open() -> Column:
     It may if no outcome is there yet; if the replacing request may still be refused; if an unread request with the id
     may precede the delivery; or if a receipt may still come.
     """
-    waits = F.col("class").isin(_A.PENDING.value, _A.MISSING.value)
+    waits = F.col("class").isin(_A.PENDING.value, _A.HELD.value, _A.MISSING.value)
     may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
     just_now = F.expr("id IS NOT NULL AND delivered_ms >= as_of_ms")
     untold = F.expr(

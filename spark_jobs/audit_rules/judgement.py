@@ -35,6 +35,8 @@ class Observations:
     """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
     undecided: DataFrame | None = None
     """Origins named after the last stable offset of the real topics and the rejected one."""
+    pauses: DataFrame | None = None
+    """Pauses of real topics (spark_jobs.audit_rules.pauses)."""
     deleted_before: Sequence[Span] = ()
     """Retention has deleted everything before these spans of the timer topic."""
     excluded_before: Sequence[Span] = ()
@@ -105,7 +107,14 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )
-    return _marked(told, seen.undecided)
+    return _with_pauses(_marked(told, seen.undecided), seen.pauses)
+
+
+def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
+    """Return `found` with `paused_ms` and `resumed_ms` of its target."""
+    if pauses is None:
+        return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
+    return found.join(F.broadcast(pauses), "target", "left")
 
 
 def _marked(found: DataFrame, undecided: DataFrame | None) -> DataFrame:

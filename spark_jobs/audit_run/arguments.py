@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
+from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.durations import parse_duration_ms
 from schemas.headers import MAX_DELAY_MS
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
@@ -87,6 +88,7 @@ class AuditArguments:
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
+    control_topic: Setting = CONTROL_TOPIC
     lateness_topic: Setting = "timer.lateness"
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None

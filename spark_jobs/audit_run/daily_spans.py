@@ -225,6 +225,7 @@ def judge_part(
         rejections=ends.rejections,
         ends=ends.others,
         undecided=ends.undecided,
+        pauses=ends.pauses,
         carried=evidence,
         carried_claims=claims,
         deleted_before=read.deleted_before,

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import AuditArguments, shown
 from spark_jobs.errors import JobFailedError, UsageError
@@ -49,7 +50,7 @@ class ArchivedRange(NamedTuple):
 
 
 def own_topics(arguments: AuditArguments) -> set[str]:
-    return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic}
+    return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic, arguments.control_topic}
 
 
 def plan_once(cluster: Cluster, arguments: AuditArguments, archived: Mapping[int, ArchivedRange]) -> ReadPlan:
@@ -187,6 +188,8 @@ class OutcomeTopics:
     spans: tuple[Span, ...]
     undecided: DataFrame | None
     """See Observations."""
+    pauses: DataFrame | None
+    """See Observations."""
 
 
 def read_outcomes(
@@ -202,7 +205,21 @@ def read_outcomes(
     hidden = cluster.unstable_spans(span for span in everything if span.topic != arguments.receipts_topic)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
-    return OutcomeTopics(evidence.rejections(rejected, arguments.profiles), others, everything, undecided)
+    return OutcomeTopics(
+        evidence.rejections(rejected, arguments.profiles),
+        others,
+        everything,
+        undecided,
+        _pauses(spark, arguments, cluster),
+    )
+
+
+def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
+    """Return the pauses of real topics; None if there is no control topic. It is small, as it is compacted."""
+    if arguments.control_topic not in cluster.partitions:
+        return None
+    records = read_records(spark, arguments.access, cluster.spans([arguments.control_topic]))
+    return pauses(records, arguments.timer_topic)
 
 
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:

@@ -98,7 +98,7 @@ def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Jud
 
 
 def _topics(history: History) -> tuple[list[Record], ...]:
-    return history.requests, history.deliveries, history.rejections, history.receipts
+    return history.requests, history.deliveries, history.rejections, history.receipts, history.control
 
 
 def _moved(record: Record, place: int) -> Record:

@@ -19,6 +19,7 @@ from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.coverage import is_outside
 from spark_jobs.kafka.admin import Span
@@ -155,6 +156,13 @@ def receipt(kind: str, request: Record, about: Record | None = None, *, at_ms: i
     return Record("timer.receipts", 0, 0, at_ms, "LogAppendTime", None, json.dumps(said).encode(), ())
 
 
+def pause(target: str, offset: int, at_ms: int, *, on: bool | None = True, timers: str = "timer.requests") -> Record:
+    """What an operator writes to the control topic; `on` None: the key is deleted."""
+    value = None if on is None else json.dumps({"v": 1, "on": on}).encode()
+    key = f"pause/{timers}/{target}".encode()
+    return Record("timer.control", 0, offset, at_ms, "LogAppendTime", key, value, ())
+
+
 @dataclass
 class History:
     """What lies on the topics."""
@@ -163,25 +171,27 @@ class History:
     deliveries: list[Record] = field(default_factory=list, repr=False)
     rejections: list[Record] = field(default_factory=list, repr=False)
     receipts: list[Record] = field(default_factory=list, repr=False)
+    control: list[Record] = field(default_factory=list, repr=False)
     profiles: Sequence[str] = DEFAULT_PROFILES
 
     def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
-        requested, delivered, rejected, told = (
+        requested, delivered, rejected, told, control = (
             spark.createDataFrame(records, RECORDS_DDL)
-            for records in (self.requests, self.deliveries, self.rejections, self.receipts)
+            for records in (self.requests, self.deliveries, self.rejections, self.receipts, self.control)
         )
         return Observations(
             parsed=requests(requested, own_topics=OWN, profiles=self.profiles).persist(),
             rejections=evidence.rejections(rejected, self.profiles),
             ends=[evidence.deliveries(delivered), evidence.receipts(told)],
+            pauses=pauses(control, "timer.requests") if self.control else None,
             deleted_before=spans,
         )
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""
-        parts = (self.requests, self.deliveries, self.rejections, self.receipts)
-        asked, came, rejected, told = ([r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts)
-        return History(asked, came, rejected, told, self.profiles)
+        parts = (self.requests, self.deliveries, self.rejections, self.receipts, self.control)
+        kept = ([r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts)
+        return History(*kept, profiles=self.profiles)
 
     def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""

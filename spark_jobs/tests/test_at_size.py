@@ -18,11 +18,24 @@ from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.report import summary
-from spark_jobs.tests.records import AS_OF_MS, OWN, History, cancel, copy, delivery, move, receipt, rejection, request
+from spark_jobs.tests.records import (
+    AS_OF_MS,
+    OWN,
+    History,
+    cancel,
+    copy,
+    delivery,
+    move,
+    pause,
+    receipt,
+    rejection,
+    request,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -71,8 +84,8 @@ def template() -> tuple[History, dict[int, str]]:
             *(receipt("too-late", late_cancel), receipt("moved", moves, ided[23])),
         ],
     )
-    pause = request(54, due_ms=None, also=((names.ACTION, b"pause"),))
-    history.requests += [*rolled, forged, pause, moves, copy(ided[23], 63, due_ms=b"9000")]
+    switch = request(54, due_ms=None, also=((names.ACTION, b"pause"),))
+    history.requests += [*rolled, forged, switch, moves, copy(ided[23], 63, due_ms=b"9000")]
     named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
     classes = dict(enumerate([*named, "missing", "wrongly-rejected"]))
     classes |= {
@@ -92,7 +105,9 @@ def template() -> tuple[History, dict[int, str]]:
         44: "move",
     }
     classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
-    return history, classes | {54: "switch", 62: "missing", 90: "unexplained"}
+    history.requests.append(request(55, target="paused"))
+    history.control.append(pause("paused", 0, 2_000))
+    return history, classes | {54: "switch", 55: "held", 62: "missing", 90: "unexplained"}
 
 
 def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
@@ -111,7 +126,7 @@ def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
         value = (
             F.when(h["key"] == "timer-origin", moved(text).cast("binary"))
             .when(h["key"] == "timer-id", F.concat(text, F.lit("-"), F.col("k")).cast("binary"))
-            .when(h["key"] == "timer-topic", target.cast("binary"))
+            .when((h["key"] == "timer-topic") & (text == "orders"), target.cast("binary"))
             .otherwise(h["value"])
         )
         return F.struct(h["key"].alias("key"), value.alias("value"))
@@ -152,6 +167,7 @@ def outcomes(spark: SparkSession) -> DataFrame:
         parsed=requests(asked, own_topics=OWN).persist(),
         rejections=evidence.rejections(back),
         ends=[evidence.deliveries(came), evidence.receipts(told)],
+        pauses=pauses(spark.createDataFrame(history.control, RECORDS_DDL), "timer.requests"),
         deleted_before=[Span("timer.requests", 0, 0, TIMES * STEP)],
     )
     return build_outcomes(seen)

@@ -1,0 +1,46 @@
+"""Timers of a paused target topic: held, and no fault, if it was paused before they were due."""
+
+import pytest
+
+from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, pause, request
+
+pytestmark = pytest.mark.spark
+
+
+@one_run(settle_ms=10)
+def test_timers_of_a_paused_topic_are_held() -> Judging:
+    """`orders` is paused at 4,000 and again at 6,000, and its key is deleted later. The tolerance is 1,000 ms."""
+    before, within, later = (request(n, due_ms=due_ms) for n, due_ms in enumerate((2_999, 3_000, 20_000)))
+    came, future, bad = request(3), request(4, due_ms=AS_OF_MS + 1), request(5, due_ms=None)
+    waits, ended = request(6, id=b"x", due_ms=5_000), cancel(b"x", 7, at_ms=50_000)
+    resumed, just_now = (request(n, target=target, due_ms=6_000) for n, target in ((8, "bills"), (9, "mails")))
+    elsewhere = request(12, target="other", due_ms=6_000)
+    lost, late = request(10, id=b"y", due_ms=2_000), cancel(b"y", 11, at_ms=50_000)
+    asked = [before, within, later, came, future, bad, waits, ended, resumed, just_now, lost, late, elsewhere]
+    history = History(asked, [delivery(came)])
+    history.control = [
+        *(pause("orders", 0, 1_000), pause("orders", 1, 2_000, on=False)),
+        *(pause("orders", 2, 4_000), pause("orders", 3, 6_000), pause("orders", 4, 7_000, on=None)),
+        *(pause("bills", 5, 4_000), pause("bills", 6, 9_000, on=False)),
+        *(pause("mails", 7, 4_000), pause("mails", 8, AS_OF_MS - 9, on=False)),
+        pause("other", 9, 1_000, timers="timer.more"),
+        Record("timer.control", 0, 10, 1_000, "LogAppendTime", b"skip/timer.requests/0/9", b'{"v":1,"on":true}', ()),
+    ]
+    found = yield history
+    assert {row.offset: row["class"] for row in found.rows} == {
+        0: "missing",
+        1: "held",
+        2: "held",
+        3: "delivered",
+        4: "pending",
+        5: "missing",
+        6: "cancelled",
+        7: "cancel-not-found",
+        8: "missing",
+        9: "held",
+        10: "missing",
+        11: "cancel-not-found",
+        12: "missing",
+    }
+    assert {row.offset for row in found.rows if row.open} == {0, 1, 2, 4, 5, 8, 9, 10, 12}
