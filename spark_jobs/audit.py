@@ -57,7 +57,9 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
     if arguments.daily:
         day_log = daily_spans.DayLog(arguments.out, as_of_ms)
         done = daily_spans.run_day(spark, cluster, arguments, limits, day_log)
-        verdict = conclude(spark, arguments, as_of_ms, done.notes, day_log.part, day_log.earlier_days(), done.gaps)
+        verdict = conclude(
+            spark, arguments, as_of_ms, done.notes, day_log.part, day_log.earlier_days(), done.gaps, done.unproved
+        )
         daily_spans.commit_day(day_log, done, verdict)
         return verdict
     return _once(spark, cluster, arguments, limits)
@@ -97,7 +99,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
         cluster, arguments, census.topics
     )
     notes += unjudged.notes("outside the range")
-    return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps)
+    return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps, unproved=ends.hanging)
 
 
 def _write_requests(
@@ -122,6 +124,7 @@ def conclude(
     part: str | None = None,
     trend: Sequence[DaySummary] = (),
     gaps: Sequence[str] = (),
+    unproved: Sequence[str] = (),
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
     table = read_table(spark, arguments.out, REQUESTS, part)
@@ -138,6 +141,7 @@ def conclude(
         as_of_ms=as_of_ms,
         notes=notes,
         gaps=gaps,
+        unproved=unproved,
         max_refused_percent=arguments.max_refused_percent,
     )
     write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
@@ -151,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_stream(arguments)
     verdict = measured(run_audit, arguments)
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
-    print("".join(f"  {gap}\n" for gap in verdict.gaps), end="")
+    print("".join(f"  {why}\n" for why in (*verdict.gaps, *verdict.unproved)), end="")
     print("\n".join(f"  {name}: {count:,}" for name, count in verdict.counts.items() if count))
     print(f"Report: {verdict.report}")
     return verdict.exit_code

@@ -240,14 +240,18 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
     world.reject(refused.origin, "bad-header")
 
     def told(name: str) -> dict[bytes, str]:
-        assert world.audit(tmp_path / name) == 3
+        assert world.audit(tmp_path / name, "--hanging-ms", "0") == 3
         rows = pq.read_table(tmp_path / name / "requests").to_pylist()
         return {row["origin"].encode(): row["class"] for row in rows}
 
     assert told("open") == {came.origin: "pending", refused.origin: "pending", lost.origin: "missing"}
-    assert "Pending, though due: 2 timers" in (tmp_path / "open" / "report.html").read_text()
+    page = (tmp_path / "open" / "report.html").read_text()
+    assert "Pending, though due: 2 timers" in page
+    hanging = [f"A transaction on {topic}/0 has been open since" in page for topic in (world.orders, world.rejected)]
+    assert hanging == [True, True]
     other.commit_transaction(PATIENCE_S)
     assert told("decided") == {came.origin: "delivered", refused.origin: "rejected", lost.origin: "missing"}
+    assert "has been open since" not in (tmp_path / "decided" / "report.html").read_text()
 
 
 @pytest.mark.usefixtures("spark_session")

@@ -104,6 +104,9 @@ class AuditArguments:
     every_s: Annotated[int, number("with --stream: seconds from batch to batch; default %(default)s")] = 10
     tolerance_ms: Annotated[int, number("how long the bridge may take to read a cancel; default %(default)s")] = 10_000
     skew_ms: Annotated[int, number("how far the brokers' clocks may be apart; default %(default)s")] = 1_000
+    hanging_ms: Annotated[int, number("exit code 1 if a transaction has been open for longer; default %(default)s")] = (
+        900_000
+    )
     late_ms: Annotated[int | None, number("delivered later than this is late; default: nothing is")] = None
     archive: Annotated[Path | None, directory("the --out of archive, for requests that retention took")] = None
     levels_ms: Annotated[
@@ -145,7 +148,7 @@ class AuditArguments:
     jars: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("settle_ms", "tolerance_ms", "skew_ms", "late_ms"):
+        for name in ("settle_ms", "tolerance_ms", "skew_ms", "hanging_ms", "late_ms"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give 0 or more")
         if self.from_ms is not None and self.to_ms is not None and self.from_ms >= self.to_ms:

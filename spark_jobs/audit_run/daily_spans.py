@@ -161,6 +161,7 @@ class JudgedPart:
 
     notes: tuple[str, ...]
     gaps: tuple[str, ...]
+    unproved: tuple[str, ...]
     spans: Sequence[Span]
     rows: Sequence[dict[str, object]]
 
@@ -241,7 +242,8 @@ def judge_part(
         notes += read_plan.loss_notes(cluster, arguments, census.topics)
     notes += unjudged.notes("before the first day")
     spans = (*new.read, *ends.spans)
-    return JudgedPart(tuple(notes), tuple(loss_since(spans, reached)), spans, _position_rows(arguments, new, spans))
+    gaps = tuple(loss_since(spans, reached))
+    return JudgedPart(tuple(notes), gaps, ends.hanging, spans, _position_rows(arguments, new, spans))
 
 
 class _TimerTopicSpans(NamedTuple):

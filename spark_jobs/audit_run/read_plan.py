@@ -6,6 +6,7 @@
 Every topic is read to its end, as a copy, a cancel or a delivery may come at any later time.
 """
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.audit_run.arguments import AuditArguments, shown
+from spark_jobs.audit_run.arguments import AuditArguments, iso, shown
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.tables import read_records
@@ -190,6 +191,8 @@ class OutcomeTopics:
     """See Observations."""
     pauses: DataFrame | None
     """See Observations."""
+    hanging: tuple[str, ...]
+    """Messages about transactions that have been open for too long."""
 
 
 def read_outcomes(
@@ -211,6 +214,26 @@ def read_outcomes(
         everything,
         undecided,
         _pauses(spark, arguments, cluster),
+        hanging(spark, arguments, cluster, {arguments.timer_topic, *(span.topic for span in everything)}),
+    )
+
+
+def hanging(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, topics: Iterable[str]) -> tuple[str, ...]:
+    """Return messages about transactions on these topics that have been open for longer than `--hanging-ms`.
+
+    The first record after the last stable offset belongs to the oldest one. Its timestamp tells when that began.
+    """
+    hidden = cluster.unstable_spans(cluster.spans(topics))
+    firsts = [span._replace(end=span.start + 1) for span in hidden]
+    if not firsts:
+        return ()
+    since_ms = int(time.time() * 1000) - arguments.hanging_ms
+    records = read_records(spark, arguments.access, firsts, committed=False).where(F.col("timestamp_ms") < since_ms)
+    found = records.select("topic", "partition", "offset", "timestamp_ms").orderBy("topic", "partition").collect()
+    return tuple(
+        f"A transaction on {row.topic}/{row.partition} has been open since {iso(row.timestamp_ms)}, longer than"
+        f" --hanging-ms: no consumer reads beyond offset {row.offset}. End it with kafka-transactions.sh abort."
+        for row in found
     )
 
 

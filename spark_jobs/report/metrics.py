@@ -23,8 +23,9 @@ JOB = "timer-audit"
 METRICS = {
     "faults": "Faults by class that the last audit found; of a stream: that it has told since its start.",
     "requests": "Requests that the last audit judged; of a stream: verdicts since its start.",
-    "open_timers": "Timers whose verdict may change: pending ones.",
+    "open_timers": "Timers whose verdict may change: pending and held ones.",
     "gaps": "Ranges of records that retention deleted before an audit read them; of a stream: since its start.",
+    "unproved": "Other reasons for exit code 1: a hanging transaction, or too many refusals that cannot be checked.",
     "as_of_timestamp_seconds": "Until when due timers are judged. The lag is time() minus this.",
     "duration_seconds": "How long the last audit or batch took.",
     "last_success_timestamp_seconds": "When an audit or batch last ended with a verdict, whatever the verdict is.",
@@ -46,7 +47,7 @@ class AuditMetrics:
     def audited(self, verdict: AuditVerdict, duration_s: float) -> None:
         """Export the metrics of an audit."""
         faults = {name: verdict.counts[name] for name in FAULTS}
-        rest = {"requests": verdict.requests, "open_timers": verdict.counts[AuditClass.PENDING]}
+        rest = {"requests": verdict.requests, "open_timers": _open(verdict), "unproved": len(verdict.unproved)}
         self._export(faults, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
 
     def batch(self, row: Mapping[str, Any]) -> None:
@@ -73,6 +74,10 @@ class AuditMetrics:
         if gateway is not None:
             key = {"timer_topic": topic}
             _try(f"--pushgateway {gateway}", lambda: push_to_gateway(gateway, JOB, self._registry, key))
+
+
+def _open(verdict: AuditVerdict) -> int:
+    return verdict.counts[AuditClass.PENDING] + verdict.counts[AuditClass.HELD]
 
 
 def measured(audit: Callable[[AuditArguments], AuditVerdict], arguments: AuditArguments) -> AuditVerdict:

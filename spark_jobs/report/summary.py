@@ -46,8 +46,10 @@ class AuditVerdict:
     requests: int
     notes: tuple[str, ...]
     gaps: tuple[str, ...] = ()
-    """Why the audit is not clean, though it found no fault: records that it could not read, or refusals that it cannot
-    check. Then the exit code is 1."""
+    """Records that retention deleted before an audit read them. An audit with gaps is not clean."""
+    unproved: tuple[str, ...] = ()
+    """Other reasons why the audit is not clean, though it found no fault: too many refusals that it cannot check, or a
+    transaction that hides records for too long."""
 
     @property
     def faults(self) -> dict[str, int]:
@@ -55,11 +57,11 @@ class AuditVerdict:
 
     @property
     def clean(self) -> bool:
-        return not self.faults and not self.gaps
+        return not self.faults and not self.gaps and not self.unproved
 
     @property
     def exit_code(self) -> int:
-        return 3 if self.faults else 1 if self.gaps else 0
+        return 3 if self.faults else 0 if self.clean else 1
 
     @property
     def report(self) -> Path:
@@ -155,13 +157,14 @@ def verdict(
     as_of_ms: int,
     notes: Sequence[str],
     gaps: Sequence[str] = (),
+    unproved: Sequence[str] = (),
     max_refused_percent: int = 100,
 ) -> AuditVerdict:
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
     if sums[AuditClass.REJECTED] * 100 > sums.requests * max_refused_percent:
-        gaps = [*gaps, *_unproved_refusals(table, sums.requests, max_refused_percent)]
+        unproved = [*unproved, *_unproved_refusals(table, sums.requests, max_refused_percent)]
     lateness = lateness_percentiles(_delivered(table)).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
@@ -174,6 +177,7 @@ def verdict(
         requests=sums.requests,
         notes=tuple(notes),
         gaps=tuple(gaps),
+        unproved=tuple(unproved),
     )
 
 

@@ -190,8 +190,10 @@ class History:
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""
         parts = (self.requests, self.deliveries, self.rejections, self.receipts, self.control)
-        kept = ([r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts)
-        return History(*kept, profiles=self.profiles)
+        asked, came, rejected, told, control = (
+            [r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts
+        )
+        return History(asked, came, rejected, told, control, self.profiles)
 
     def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
