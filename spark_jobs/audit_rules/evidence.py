@@ -52,7 +52,10 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 def deliveries(records: DataFrame) -> DataFrame:
-    """Return evidence of the records of real topics that have a `timer-origin`; other records there are ignored."""
+    """Return evidence of the records of real topics that have a `timer-origin`, or a header that only a bridge writes.
+
+    Without an origin, the record's own place stands for it, with a `?`. Other records there are ignored.
+    """
     h = F.col("headers")
     place = F.struct(
         F.col("timestamp_ms").alias("delivered_ms"),
@@ -70,9 +73,14 @@ def deliveries(records: DataFrame) -> DataFrame:
         c.decimal(c.value_of(h, names.DELIVER_MS)).alias("deliver_ms"),
         (F.sort_array(c.control_names(h)) == F.array(*map(F.lit, sorted(_BRIDGE_ADDS)))).alias("control"),
     )
-    ours = records.where(c.has(h, names.ORIGIN))
+    has_origin = c.has(h, names.ORIGIN)
+    ours = records.where(has_origin | c.has(h, names.RELEASED_MS) | c.has(h, names.ROLLS))
+    place_name = F.concat(F.lit("?"), F.concat_ws("/", "topic", "partition", "offset"))
     seen = ours.select(
-        _last_origin().alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got")
+        F.when(has_origin, _last_origin()).otherwise(place_name).alias("origin"),
+        F.lit(1).alias("deliveries"),
+        place.alias("place"),
+        got.alias("got"),
     )
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 

@@ -15,6 +15,7 @@ from schemas.headers import MAX_DELAY_MS
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
+from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
@@ -75,6 +76,19 @@ def parse_delivery(flag: str, text: str) -> str:
     return text
 
 
+def parse_patterns(flag: str, text: str) -> tuple[str, ...]:
+    """Parse "orders.*,bills". Raises UsageError with the wrong pattern."""
+    patterns = tuple(part.strip() for part in text.split(",") if part.strip())
+    wrong = [pattern for pattern in patterns if not re.fullmatch(r"[A-Za-z0-9._*?-]+", pattern)]
+    if wrong:
+        raise UsageError(f"{flag} {wrong[0]!r}: give names of topics, with * for any characters and ? for one")
+    return patterns
+
+
+def _patterns(topic_key: str, help_: str) -> Option:
+    return Option(parse=parse_patterns, is_setting=True, topic_key=topic_key, metavar="PATTERN,...", help=help_)
+
+
 def _time(flag: str, help_: str) -> Option:
     return Option(flag, parse=time_ms, metavar="TIME", help=help_)
 
@@ -120,6 +134,10 @@ class AuditArguments:
         Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
     ] = None
     pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
+    allow_targets: Annotated[
+        tuple[str, ...], _patterns("allow", "the bridge's setting: topics read too though no request names them")
+    ] = EVERYTHING
+    deny_targets: Annotated[tuple[str, ...], _patterns("deny", "those of them that are not read")] = ()
     max_delay_ms: Annotated[
         int,
         Option(

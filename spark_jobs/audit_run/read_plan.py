@@ -19,6 +19,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import AuditArguments, iso, shown
+from spark_jobs.audit_run.target_topics import allowed_topics
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.tables import read_records
@@ -136,9 +137,10 @@ def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
 
 @dataclass(frozen=True)
 class Census:
-    """Which real topics the requests name, and which steps of the audit they need."""
+    """Which real topics to read, and which steps of the audit the requests need."""
 
     topics: tuple[str, ...]
+    """Those that requests name, and those that the timer topic's patterns allow."""
     unknown: tuple[str, ...]
     """At most 100 of the topics that do not exist."""
     has_ids: bool
@@ -152,7 +154,8 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
 
     The bridge's own topics are never real topics, even if a request names one: no record there is a delivery.
     """
-    exists = F.col("target").isin(*(cluster.partitions.keys() - own_topics(arguments)))
+    others = cluster.partitions.keys() - own_topics(arguments)
+    exists = F.col("target").isin(*others)
     named = asked.groupBy(F.col("asked.target").alias("target")).agg(
         F.count_if(F.col("asked.id").isNotNull()).alias("ids"),
         F.count_if(F.col("asked.kind") == "copy").alias("claims"),
@@ -170,8 +173,9 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     unknown: list[str] = []
     if any(row.unknown for row in found):
         unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
+    allowed = allowed_topics(others, arguments.allow_targets, arguments.deny_targets)
     return Census(
-        tuple(sorted(row.topic for row in found if row.topic is not None)),
+        tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
         tuple(unknown),
         any(row.ids for row in found),
         any(row.claims for row in found),

@@ -138,10 +138,11 @@ def _flag(of: Field[Any], option: Option) -> str:
 
 
 def _own_table(timer_topic: str | None, file: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table of a timer topic in the config, with its default journal; empty for the main timer topic."""
+    """Return the table of a timer topic in the config, with its defaults; empty for the main timer topic."""
     tables = file.get("topics", {})
     own = tables.get(timer_topic) if isinstance(tables, Mapping) else None
-    return {"journal_topic": f"{timer_topic}.journal", **own} if isinstance(own, Mapping) else {}
+    defaults = {"journal_topic": f"{timer_topic}.journal", "allow": "*", "deny": ""}
+    return {**defaults, **own} if isinstance(own, Mapping) else {}
 
 
 def _text(value: object) -> str:

@@ -284,12 +284,18 @@ def test_origins_outside_the_range_are_not_judged(spark: SparkSession) -> None:
         "nonsense": "unexplained",
     }
     deliveries = [delivery(request(), origin=origin, offset=n) for n, origin in enumerate(origins)]
+    deliveries += [  # without an origin, but with headers that only a bridge writes
+        delivery(request(), offset=place)._replace(headers=((name, b"0"),))
+        for place, name in ((70, names.ROLLS), (71, names.RELEASED_MS))
+    ]
     found = History([], deliveries).classes(spark, spans=[Span("timer.requests", 0, 10, 20)])
     assert found == {
         "15": "unexplained",
         "timer.requests/1/15": "unexplained",
         "?74696D65722E72657175657374732F302F3939393939393939393939393939393939393939": "unexplained",
         "?6E6F6E73656E7365": "unexplained",
+        "?orders/0/70": "unexplained",
+        "?orders/0/71": "unexplained",
     }
 
 

@@ -9,6 +9,7 @@ from schemas.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, time_ms
 from spark_jobs.audit_run.arguments import parse as parse_audit
+from spark_jobs.audit_run.target_topics import allowed_topics
 from spark_jobs.backfill.job import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
@@ -161,6 +162,39 @@ def test_the_mode_of_delivery_is_that_of_the_bridges_config(tmp_path: Path) -> N
     assert not parse_audit([*asked, "--delivery", "exactly-once"], {}).limits(0).at_least_once
     with pytest.raises(UsageError, match="--delivery is 'twice': give exactly-once or at-least-once"):
         parse_audit([*asked, "--delivery", "twice"], {})
+
+
+TOPICS = {"orders.eu", "orders.secret", "bills", "timer.requests", "timer.open", "_schemas", "__consumer_offsets"}
+PATTERNS = """
+bootstrap_servers = "localhost:9092"
+allow_targets = ["orders.*", "timer.open"]
+deny_targets = ["*.secret"]
+[topics."timer.bills"]
+allow = ["b*"]
+[topics."timer.all"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ([], {"orders.eu", "timer.open"}),
+        (["--timer-topic", "timer.bills"], {"bills"}),
+        (["--timer-topic", "timer.all"], set()),
+        (["--allow-targets", "?*", "--deny-targets", "b*"], {"orders.eu", "orders.secret"}),
+        (["--allow-targets", "*"], set()),
+    ],
+)
+def test_topics_that_the_bridge_allows_are_read_too(given: list[str], found: set[str], tmp_path: Path) -> None:
+    """The table of a timer topic inherits no patterns. All are allowed by default: then only named ones are read."""
+    (tmp_path / "bridge.toml").write_text(PATTERNS)
+    told = parse_audit(["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit"), *given], {})
+    assert allowed_topics(TOPICS, told.allow_targets, told.deny_targets) == found
+
+
+def test_a_pattern_that_fits_no_topic_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--allow-targets 'a b': give names of topics"):
+        parse_audit(["--bootstrap-servers", "b:1", "--out", str(tmp_path / "audit"), "--allow-targets", "x,a b"], {})
 
 
 def test_times_for_people() -> None:
