@@ -61,7 +61,7 @@ static: $(READY)
 
 # SEEDS: how many histories the simulation plays. pytest's closing line is the last word, for people and CI alike.
 .PHONY: test
-test: export SEEDS ?= 500
+test: export SEEDS ?= 300
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch

@@ -357,7 +357,7 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
 
 
 @pytest.mark.thorough
-@settings(max_examples=1000)
+@settings(max_examples=300)
 @given(HEADERS)
 def test_case_33_the_short_way_reads_as_the_rules_do(headers: list[tuple[str, bytes | None]]) -> None:
     asked = parse(headers, NOW_MS, RULES)

@@ -4,7 +4,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.headers import Headers
@@ -446,6 +446,7 @@ def test_an_id_index_of_expected_size_holds_it_without_growing_and_is_at_least_a
 
 
 @pytest.mark.thorough
+@settings(max_examples=40)
 @given(
     st.integers(4, 64),
     st.lists(st.tuples(st.integers(0, 3_000), st.floats(0, 1)), min_size=1, max_size=12),

@@ -143,7 +143,7 @@ def any_history(disk: SimDisk, rng: random.Random) -> History:
     st.integers(1, 255),
     st.data(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60)
 def test_a_flipped_byte_anywhere_is_found(seed: int, life: str, part: float, change: int, data: st.DataObject) -> None:
     rng = random.Random(seed)
     disk = SimDisk(rng)
