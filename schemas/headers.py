@@ -53,6 +53,9 @@ BARE = b", so key, value and headers are left at timer-origin"
 
 EXPIRE_MS = "timer-expire-ms"
 
+TRACE_ID = "timer-trace-id"
+"""A foreign header, if a sender gives one: names its message end to end. Only the audit and the canary read it."""
+
 MOVE = b"move"
 _PAUSES = (b"pause", b"resume")
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)

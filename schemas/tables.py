@@ -18,11 +18,13 @@ import pyarrow as pa
 class AuditClass(StrEnum):
     """Class of a request, exactly one for each. The rules are in spark_jobs.audit_rules.classes."""
 
+    UNSTAMPED = "unstamped"
     UNEXPLAINED = "unexplained"
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"
     MALFORMED_BUT_DELIVERED = "malformed-but-delivered"
     CANCELLED_BUT_DELIVERED = "cancelled-but-delivered"
     EXPIRED_BUT_DELIVERED = "expired-but-delivered"
+    WRONG_ORIGIN = "wrong-origin"
     DUPLICATE = "duplicate"
     EARLY = "early"
     ALTERED = "altered"
@@ -89,15 +91,18 @@ class Kind(Enum):
     BOOL = pa.bool_()
     CONTENTS = _struct(_DIGESTS)
     """Digests of what must be delivered unchanged."""
-    GOT = _struct(f"topic STRING, {_DIGESTS}, deliver_ms BIGINT, control BOOLEAN")
-    """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds."""
+    GOT = _struct(f"topic STRING, {_DIGESTS}, deliver_ms BIGINT, control BOOLEAN, trace BINARY")
+    """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds.
+
+    trace: digest of its trace id; null: it has none.
+    """
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
         "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY, "
-        "whole_id BINARY",
+        "whole_id BINARY, trace BINARY",
         _WANT,
     )
-    """A parsed request; `id`, `own_key`, `whole_id` and `want` are digests.
+    """A parsed request; `id`, `own_key`, `whole_id`, `trace` and `want` are digests.
 
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
     the whole text, the cancel is for that one.

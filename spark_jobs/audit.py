@@ -91,6 +91,7 @@ def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limi
             has_ids=census.has_ids,
             has_moves=census.has_moves,
             has_whole_ids=census.has_whole_ids,
+            has_traces=census.has_traces,
         )
         unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
     finally:

@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from operator import index
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from uuid import uuid4
 
 from bridge.config.durations import parse_instant_ms
 from bridge.errors import SettingsError
@@ -235,12 +236,15 @@ class TimerProducer:
         timer_topic: str = "timer.requests",
         control_topic: str = DEFAULT_CONTROL_TOPIC,
         retry_secret: Text = b"",
+        trace_header: str | None = None,
         partitions: int | None = None,
         other_partitions: int | None = None,
         outbox: Outbox | None = None,
     ) -> None:
         """`control_topic`: for `pause`, `resume` and `skip`. `retry_secret`: for `retry_later`, see `retry_of`.
 
+        trace_header: such as `timer-trace-id`; each message of `schedule` and `replace` without this header gets a
+        random id in it, by which the audit follows the message.
         outbox: replaces Kafka in tests. Raises SettingsError if `config` is invalid.
         """
         if any(count is not None and count < 1 for count in (partitions, other_partitions)):
@@ -250,6 +254,7 @@ class TimerProducer:
         self._timer_topic = timer_topic
         self._control_topic = control_topic
         self._retry_secret = retry_secret
+        self._trace_header = trace_header
         self._partitions = partitions
         self._other_partitions = other_partitions
         self._outbox = _kafka(config) if outbox is None else outbox
@@ -282,7 +287,7 @@ class TimerProducer:
     ) -> "Future[Sent]":
         """Deliver `value` to `topic` at that time. An `id` replaces what is pending under it. See `headers_for`."""
         when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
-        asked = headers_for(topic, **when, id=id, partition=partition, headers=headers)
+        asked = headers_for(topic, **when, id=id, partition=partition, headers=self._traced(headers))
         return self._send(id, key, value, asked)
 
     def replace(
@@ -301,7 +306,7 @@ class TimerProducer:
     ) -> "Future[Sent]":
         """As `schedule` with an id, but the receipt says if nothing was pending."""
         when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
-        asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=headers)
+        asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=self._traced(headers))
         return self._send(id, key, value, asked)
 
     def replace_everywhere(self, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002
@@ -399,6 +404,13 @@ class TimerProducer:
     def close(self) -> None:
         """Close it, without errors for unacknowledged requests: call `flush` first."""
         self._outbox.close()
+
+    def _traced(self, headers: Pairs) -> Pairs:
+        """Return the headers with a trace id."""
+        pairs = list(headers)
+        if self._trace_header is not None and all(name != self._trace_header for name, _ in pairs):
+            pairs.append((self._trace_header, uuid4().hex))
+        return pairs
 
     def _send_empty(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
         """Send a request without a value to a partition of the timer topic."""

@@ -172,7 +172,7 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     clean(world)
     now = now_ms()
     planted: dict[str, bytes] = {}
-    for name in ("duplicate", "altered", "missing", "rejected-but-delivered"):
+    for name in ("duplicate", "altered", "rejected-but-delivered"):
         planted[name] = world.request(due(now)).origin
     planted["early"] = world.request(due(now + 3_600_000)).origin
     never = world.send(world.timers, [{"partition": 1, "headers": [due(now)]}], commit=False)[0]
@@ -185,13 +185,18 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     world.deliver(planted["early"], now + 3_600_000)
     nowhere = world.request(due(now), target="no-such-topic").origin
     world.deliver(planted["unexplained"], now)
+    trace = (names.TRACE_ID, b"7F00")
+    planted["missing"] = world.request(due(now), trace).origin
+    world.send(world.orders, [{"headers": [("tenant", b"a"), trace]}])
 
     assert world.audit(tmp_path) == 3
     rows = pq.read_table(tmp_path / "requests").to_pylist()
-    faulty = {row["origin"].encode(): row["class"] for row in rows if row["faults"]}
+    unstamped = [row for row in rows if row["class"] == "unstamped"]
+    assert [f"{row['topic']}/{row['partition']}/{row['offset']}".encode() for row in unstamped] == [planted["missing"]]
+    faulty = {row["origin"].encode(): row["class"] for row in rows if row["faults"] and row not in unstamped}
     assert faulty == {origin: name for name, origin in planted.items()} | {nowhere: "missing"}
     page = (tmp_path / "report.html").read_text()
-    assert "7 faults" in page
+    assert "8 faults" in page
     assert "no-such-topic" in page
 
 

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.headers import distinct_non_null
+from spark_jobs.audit_rules.outcomes import TRACE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,11 @@ def _is_in(name: str, values: tuple[str, ...]) -> str:
 
 _A = AuditClass
 _FAULT_RULES = (
+    Rule(
+        _A.UNSTAMPED,
+        "origin LIKE '?trace/%'",
+        "a record has the trace id of a request, but no header of the bridge: the row names both",
+    ),
     Rule(_A.UNEXPLAINED, "NOT requested", "a record names a request that does not exist"),
     Rule(
         _A.REJECTED_BUT_DELIVERED,
@@ -95,6 +101,11 @@ _FAULT_RULES = (
         "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
     Rule(_A.EXPIRED_BUT_DELIVERED, "delivered_ms - tolerance_ms > expire_ms", "delivered after its timer-expire-ms"),
+    Rule(
+        _A.WRONG_ORIGIN,
+        f"array_contains(altered, '{TRACE}')",
+        "the delivery that names it in timer-origin has another trace id, which another request may have",
+    ),
     Rule(
         _A.DUPLICATE,
         "(deliveries > 1 AND NOT at_least_once) OR rejections > 1",

@@ -25,6 +25,8 @@ from spark_jobs.audit_rules.profiles import translated
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
+_TRACE = "?trace/"
+"""Stands in an `origin` before a trace id's digest. As it begins with `?`, it names no request."""
 _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
 _ANSWER_KINDS = ("accepted", *_ENDING_KINDS, *_MISSED_KINDS)
@@ -51,10 +53,11 @@ def fold(rows: DataFrame) -> DataFrame:
     return rows.repartition("origin").groupBy(offset, "origin").agg(*folds).drop("offset")
 
 
-def deliveries(records: DataFrame) -> DataFrame:
+def deliveries(records: DataFrame, trace_header: str = names.TRACE_ID) -> DataFrame:
     """Return evidence of the records of real topics that have a `timer-origin`, or a header that only a bridge writes.
 
-    Without an origin, the record's own place stands for it, with a `?`. Other records there are ignored.
+    Without an origin, the record's own place stands for it, with a `?`. A record with a trace id alone is evidence of
+    that, and tells something if a request has it (`traces`). Other records there are ignored.
     """
     h = F.col("headers")
     place = F.struct(
@@ -72,16 +75,17 @@ def deliveries(records: DataFrame) -> DataFrame:
         *(contents[part].alias(part) for part in ("key", "value", "headers")),
         c.decimal(c.value_of(h, names.DELIVER_MS)).alias("deliver_ms"),
         (F.sort_array(c.control_names(h)) == F.array(*map(F.lit, sorted(_BRIDGE_ADDS)))).alias("control"),
+        c.trace(h, trace_header).alias("trace"),
     )
     has_origin = c.has(h, names.ORIGIN)
-    ours = records.where(has_origin | c.has(h, names.RELEASED_MS) | c.has(h, names.ROLLS))
+    is_ours = has_origin | c.has(h, names.RELEASED_MS) | c.has(h, names.ROLLS)
     place_name = F.concat(F.lit("?"), F.concat_ws("/", "topic", "partition", "offset"))
+    trace_name = _trace_name(c.trace(h, trace_header))
+    origin = F.when(has_origin, _last_origin()).when(is_ours, place_name).otherwise(trace_name)
+    ours = records.where(is_ours | c.has(h, trace_header) if trace_header else is_ours)
     seen = ours.select(
-        F.when(has_origin, _last_origin()).otherwise(place_name).alias("origin"),
-        F.lit(1).alias("deliveries"),
-        place.alias("place"),
-        got.alias("got"),
-    )
+        origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got")
+    ).where(F.col("origin").isNotNull())
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
@@ -130,6 +134,23 @@ def receipts(records: DataFrame) -> DataFrame:
 def requests(parsed: DataFrame) -> DataFrame:
     """Return evidence of `parsed` (spark_jobs.audit_rules.requests) without the claims to be copies."""
     return to_evidence(parsed.where(F.col("asked.kind") != "copy").select("origin", "asked"))
+
+
+def traces(asked: DataFrame) -> DataFrame:
+    """Return evidence of the trace ids of timers: which request has it. `asked`: rows with `asked`."""
+    timers = asked.where(F.col("asked.trace").isNotNull() & F.col("asked.kind").isin("schedule", "replace"))
+    # Without the id: a trace id is in no chain of ids.
+    nameless = F.col("asked").withField("id", F.lit(None).cast("binary"))
+    return to_evidence(timers.select(_trace_name(F.col("asked.trace")).alias("origin"), nameless.alias("asked")))
+
+
+def is_trace() -> Column:
+    """Return True for evidence of a trace id, which names no origin."""
+    return F.col("origin").startswith(_TRACE)
+
+
+def _trace_name(trace: Column) -> Column:
+    return F.concat(F.lit(_TRACE), F.hex(trace))
 
 
 def _without_error_headers(headers: Column) -> Column:

@@ -83,9 +83,18 @@ def foreign(headers: Column) -> Column:
     return F.filter(headers, lambda header: ~_is_ours(header["key"]))
 
 
+def trace(headers: Column, name: str) -> Column:
+    """Return the digest of the trace id in the header `name`; null if there is none. An empty name is no header."""
+    return _hash(value_of(headers, name)) if name else F.lit(None).cast("binary")
+
+
 def digest(value: Column) -> Column:
     """Return the digest of bytes. Null has an empty digest, so that digests can always be compared."""
-    return F.coalesce(F.substring(F.unhex(F.sha2(value, 256)), 1, 16), F.lit(b""))
+    return F.coalesce(_hash(value), F.lit(b""))
+
+
+def _hash(value: Column) -> Column:
+    return F.substring(F.unhex(F.sha2(value, 256)), 1, 16)
 
 
 def foreign_digest(headers: Column) -> Column:

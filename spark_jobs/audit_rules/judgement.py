@@ -45,6 +45,7 @@ class Observations:
     has_ids: bool = True
     has_moves: bool = True
     has_whole_ids: bool = True
+    has_traces: bool = True
 
 
 class UnjudgedCounts(NamedTuple):
@@ -96,7 +97,12 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
         rows = rows.unionByName(more)
     if seen.has_claims:
         rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(claims_of(seen))))
-    folded = with_differences(evidence.fold(rows))
+    if seen.has_traces:
+        for asked in (seen.parsed, *_kept(seen)):
+            rows = rows.unionByName(evidence.traces(asked))
+    # A trace id tells something if both a request and a record without origin have it.
+    tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
+    folded = with_differences(evidence.fold(rows).where(tells))
     if not as_evidence:
         folded = without_contents(folded)
     if not seen.has_ids:

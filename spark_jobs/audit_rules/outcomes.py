@@ -14,6 +14,8 @@ from schemas import headers as names
 from spark_jobs.audit_rules.headers import distinct_non_null
 
 _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
+TRACE = "trace-id"
+"""Part of `altered`: the delivery has the trace id of another request."""
 _PARTS = ("key", "value", "headers")
 
 
@@ -75,6 +77,9 @@ def _parts_that_differ() -> Column:
     told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
     parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
+    traces = [F.col(f"got_{end}.trace") for end in ("low", "high")]
+    others = [trace.isNotNull() & ~trace.eqNullSafe(asked["trace"]) for trace in traces]
+    parts.append(F.when(reduce(or_, others), TRACE))
     # A delivery may come from an earlier copy than the last one, but not from a copy that does not exist.
     fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
     parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))

@@ -35,10 +35,12 @@ def requests(
     levels_ms: Sequence[int] = DEFAULT_MS,
     own_topics: Set[str] = frozenset(),
     profiles: Sequence[str] = DEFAULT_PROFILES,
+    trace_header: str = names.TRACE_ID,
 ) -> DataFrame:
     """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
 
-    own_topics: the bridge's own, which are no legal targets. profiles: the bridge's setting.
+    own_topics: the bridge's own, which are no legal targets. profiles: the bridge's setting. trace_header: the foreign
+    header with the sender's trace id; empty: none.
     """
     h = F.col("headers")
     key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
@@ -61,6 +63,7 @@ def requests(
         c.contents(key, F.col("value"), h).alias("want"),
         c.digest(F.col("own_key")).alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
+        c.trace(h, trace_header).alias("trace"),
         _has_duplicates(h).alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.durations import parse_duration_ms
-from schemas.headers import MAX_DELAY_MS
+from schemas.headers import MAX_DELAY_MS, TRACE_ID
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
@@ -130,6 +130,9 @@ class AuditArguments:
         ),
     ] = DEFAULT_MS
     profiles: Profiles = DEFAULT_PROFILES
+    trace_header: Annotated[
+        str, Option(metavar="NAME", help="a foreign header with the sender's trace id; '': none; default %(default)s")
+    ] = TRACE_ID
     metrics_file: Annotated[
         Path | None, Option(type=Path, metavar="FILE", help="write metrics for node_exporter's textfile collector")
     ] = None

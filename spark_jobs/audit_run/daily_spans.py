@@ -235,6 +235,7 @@ def judge_part(
         has_ids=census.has_ids,
         has_moves=census.has_moves,
         has_whole_ids=census.has_whole_ids,
+        has_traces=census.has_traces,
     )
     unjudged = incremental.judge(spark, seen, part, limits, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)

@@ -131,7 +131,11 @@ def read_requests(
 def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
     """Return the requests of these records of the timer topic."""
     return requests(
-        records, levels_ms=arguments.levels_ms, own_topics=own_topics(arguments), profiles=arguments.profiles
+        records,
+        levels_ms=arguments.levels_ms,
+        own_topics=own_topics(arguments),
+        profiles=arguments.profiles,
+        trace_header=arguments.trace_header,
     )
 
 
@@ -147,6 +151,7 @@ class Census:
     has_claims: bool
     has_moves: bool
     has_whole_ids: bool
+    has_traces: bool
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
@@ -161,11 +166,12 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         F.count_if(F.col("asked.kind") == "copy").alias("claims"),
         F.count_if(F.col("asked.kind") == "move").alias("moves"),
         F.count("asked.whole_id").alias("whole_ids"),
+        F.count("asked.trace").alias("traces"),
     )
     found = (
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
         .agg(
-            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids")),
+            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids", "traces")),
             F.count_if(~exists).alias("unknown"),
         )
         .collect()
@@ -181,6 +187,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         any(row.claims for row in found),
         any(row.moves for row in found),
         any(row.whole_ids for row in found),
+        any(row.traces for row in found),
     )
 
 
@@ -208,7 +215,7 @@ def read_outcomes(
     for span in everything:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
-    others = (evidence.deliveries(real), evidence.receipts(told))
+    others = (evidence.deliveries(real, arguments.trace_header), evidence.receipts(told))
     hidden = cluster.unstable_spans(span for span in everything if span.topic != arguments.receipts_topic)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None

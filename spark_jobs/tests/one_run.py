@@ -87,7 +87,7 @@ def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Jud
             ours.extend(_moved(record, place) for record in theirs)
     found: dict[int, list[Row]] = defaultdict(list)
     for row in together.judged(spark, spans=spans, **limits).collect():
-        number = int(row.origin.split("/")[1])
+        number = row.partition if row.origin.startswith("?trace/") else int(row.origin.split("/")[1])
         place, partition = divmod(number, _PARTITIONS)
         back: dict[str, Any] = {"origin": row.origin.replace(f"/{number}/", f"/{partition}/")}
         back["partition"] = None if row.partition is None else partition

@@ -104,6 +104,39 @@ def test_whatever_differs_is_named() -> Judging:
 
 
 @one_run()
+def test_a_trace_id_shows_what_an_origin_does_not() -> Judging:
+    """Delivered without origin, twice; under the origin of another request. A sender of its own is no fault."""
+
+    def traced(offset: int, id_: bytes) -> Record:
+        return request(offset, foreign=((names.TRACE_ID, id_),))
+
+    came, unstamped, again, mixed_up, lost = (traced(n, b"%d" % n) for n in range(5))
+    retried = traced(5, b"0")
+    bare = [Record("orders", 0, 70 + n, 6_000, "LogAppendTime", b"key", b"value", came.headers[2:]) for n in range(4)]
+    asked = [came, unstamped, again, mixed_up, lost, retried]
+    history = History(asked, [delivery(each) for each in (came, again, retried)])
+    history.deliveries += [
+        bare[0]._replace(headers=unstamped.headers[2:]),
+        bare[1]._replace(headers=again.headers[2:]),
+        bare[2]._replace(headers=again.headers[2:]),
+        bare[3]._replace(headers=((names.TRACE_ID, b"of another sender"),)),
+        delivery(mixed_up, foreign=lost.headers[2:]),
+    ]
+    found = yield history
+    told = [(row.offset, row["class"], row.deliveries, row.delivered_offset) for row in found.rows]
+    assert sorted(told, key=str) == [
+        (0, "delivered", 1, 0),
+        (1, "missing", 0, None),
+        (1, "unstamped", 1, 70),
+        (2, "delivered", 1, 2),
+        (2, "unstamped", 2, 71),
+        (3, "wrong-origin", 1, 3),
+        (4, "missing", 0, None),
+        (5, "delivered", 1, 5),
+    ]
+
+
+@one_run()
 def test_a_rejected_record_must_be_kept_as_it_was() -> Judging:
     illegible, legible = request(0, due_ms=None), request(1)
     returned = [rejection(illegible), rejection(legible, "unknown-topic", value=b"other")]

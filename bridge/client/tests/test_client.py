@@ -16,7 +16,7 @@ from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError, SettingsError
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from schemas.headers import MAX_INT64, Cancel, Rules, Schedule, parse
+from schemas.headers import MAX_INT64, TRACE_ID, Cancel, Rules, Schedule, parse
 from schemas.levels import DEFAULT, parse_levels
 from schemas.murmur2 import murmur2
 from schemas.origin import Shard
@@ -204,6 +204,17 @@ def test_a_message_arrives_as_it_was_given(place: Place) -> None:
     hello, tombstone = place.delivered()
     assert (hello.key, hello.value, hello.headers[0]) == (b"k", "hällo".encode(), ("trace", b"1"))
     assert (tombstone.key, tombstone.value) == (None, None)
+
+
+def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:
+    place.timers = TimerProducer({}, outbox=place.outbox, trace_header=TRACE_ID)
+    place.timers.schedule("orders", b"a", delay=0)
+    place.timers.replace("x", "orders", b"b", delay=0)
+    place.timers.schedule("orders", b"c", delay=0, headers=[(TRACE_ID, "mine")])
+    place.bridge.run(1000)
+    first, second, third = (dict(entry.headers)[TRACE_ID] for entry in place.delivered())
+    assert len({first, second}) == 2
+    assert third == b"mine"
 
 
 @pytest.mark.parametrize("number", range(4))
