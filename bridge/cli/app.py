@@ -24,6 +24,7 @@ _MODULES = {
     "pending_command": ("pending",),
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),
+    "canary_command": ("canary",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 

@@ -85,7 +85,7 @@ def send(
     values = lines_of(raw) if lines else [raw]
     settings, timer_topic = message.chosen()
     sent: list[Future[Sent]] = []
-    with _client(settings, timer_topic) as client:
+    with client_of(settings, timer_topic) as client:
         for each in values:
             future = client.schedule(message.topic, each, id=id_, **asked)
             sent += [future] if as_json else []
@@ -100,7 +100,7 @@ def lines_of(raw: bytes) -> list[bytes]:
 @commands.command(cls=_OfCluster)
 def cancel(context: Context, id_: Id, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
-    with _client(*context.obj.chosen()) as client:
+    with client_of(*context.obj.chosen()) as client:
         sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
     _print_sent(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -110,7 +110,7 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_js
     """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
-    with _client(*message.chosen()) as client:
+    with client_of(*message.chosen()) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
         else:
@@ -124,7 +124,7 @@ def move(
 ) -> None:
     """Give what is pending under an id another time. Its receipt tells whether something was."""
     asked = _when(in_, at, level)
-    with _client(*context.obj.chosen()) as client:
+    with client_of(*context.obj.chosen()) as client:
         sent = [client.move(id_, **asked)]
     _print_sent(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -132,7 +132,7 @@ def move(
 @commands.command(cls=_OfCluster)
 def release(context: Context, id_: Id, as_json: AsJson = False) -> None:
     """Release what is pending under an id now."""
-    with _client(*context.obj.chosen()) as client:
+    with client_of(*context.obj.chosen()) as client:
         sent = [client.release(id_)]
     _print_sent(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -140,7 +140,7 @@ def release(context: Context, id_: Id, as_json: AsJson = False) -> None:
 @commands.command(cls=_OfCluster)
 def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     """Let timers of a real topic wait when they are due, until `resume`. Cancels and replacements go on."""
-    with _client(*context.obj.chosen()) as client:
+    with client_of(*context.obj.chosen()) as client:
         sent = client.pause(topic)
     _print_sent(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -148,7 +148,7 @@ def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
 @commands.command(cls=_OfCluster)
 def resume(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     """Let the timers of a paused topic go on."""
-    with _client(*context.obj.chosen()) as client:
+    with client_of(*context.obj.chosen()) as client:
         sent = client.resume(topic)
     _print_sent(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
@@ -166,7 +166,7 @@ def skip(
     known = settings.timer_topics()
     if topic not in known:
         raise SettingsError(f"{topic}: no timer topic of this bridge, which has {', '.join(known)}: give its --config")
-    with _client(settings, topic) as client:
+    with client_of(settings, topic) as client:
         sent = [client.skip(partition, offset)]
     text = (
         f"skip of {topic}/{partition}/{offset} sent: if it cannot be decoded, the instance that has the partition parks"
@@ -185,7 +185,7 @@ def _places(sent: "list[Future[Sent]]") -> str:
 
 
 @contextmanager
-def _client(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
+def client_of(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
     """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
     servers = {"bootstrap.servers": settings.bootstrap_servers}
     config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}

@@ -116,6 +116,10 @@ def test_commands_send_replace_and_cancel(served: Served) -> None:
     cancelled = served.command("cancel", "b")
     assert cancelled.stdout == f"cancel of b sent to {served.names.timers}/{partition_for('b', PARTITIONS)}\n"
     assert served.outcomes(2) == [("cancelled", "b"), ("replaced", "a")]
+    canary = ("canary", "--once", "--topic", f"canary-{target}")
+    arrived, lost = (served.command(*canary, "--delay", "200ms", "--timeout", text) for text in ("30s", "1ms"))
+    assert (arrived.returncode, json.loads(arrived.stdout)["event"]) == (0, "arrived"), arrived
+    assert (lost.returncode, json.loads(lost.stdout)["event"]) == (3, "lost"), lost
 
 
 @pytest.mark.broker

@@ -16,7 +16,8 @@ this page from the help texts. Counters count committed work: a transaction that
 bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With
 [workers](instances.md#workers) each has the label `worker`, and "this instance" means that worker.
 
-Alert rules and dashboards: [compose/](../compose). What to do: [operations.md](operations.md). `process_*` (memory:
+Alert rules and dashboards: [compose/](../compose). What to do: [operations.md](operations.md). `timer_canary_*`: of
+[the canary](operations.md#canary). `process_*` (memory:
 `process_resident_memory_bytes`, CPU, open files, start) are those of every Prometheus client."""
 _CHAPTERS = {
     "requests": "Work done",
