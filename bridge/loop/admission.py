@@ -72,9 +72,9 @@ class Admission:
     def _take_in_one(
         self, owned: OwnedPartition, records: list[Record], now_ms: int, *, has_read: bool = True
     ) -> IntakeStop | None:
-        if not owned.is_claimed:
-            return None
         waited = bool(owned.backlog)
+        if not owned.is_claimed or not (records or waited or owned.release_barrier is not None):
+            return None  # as nearly always in a turn without a read
         self._throttled.discard(owned.shard)
         if records:
             records = self._read_missed_records(owned, records[0].offset) or records

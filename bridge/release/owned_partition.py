@@ -313,8 +313,9 @@ class OwnedPartition:
         oldest = self._frozen.popleft()
         assert frozen is oldest, "out of order"
         parked = frozen.draft.parked_rows
-        left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
-        self._recently.forget(id_ for id_, is_parked in left if is_parked)
-        self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
+        if frozen.ids:
+            left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
+            self._recently.forget(id_ for id_, is_parked in left if is_parked)
+            self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
         self.committed_progress = frozen.progress
         self.store.committed(frozen.progress, is_all=self.is_quiet)

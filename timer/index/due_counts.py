@@ -135,21 +135,24 @@ class DueCounts:
             else:
                 topic.first_ms = None if topic.first_ms is None else min(topic.first_ms, first_ms)
                 topic.last_ms = None if topic.last_ms is None else max(topic.last_ms, last_ms)
-            for hour, count in _by_hour(dues):
+            for hour, count in _by_hour(dues, first_ms, last_ms):
                 topic.count(hour, count)
-        self._rolled_hours.update(_hours_of_rolled(run))
+        if rolled := _hours_of_rolled(run):
+            self._rolled_hours.update(rolled)
 
     def remove(self, run: Rows) -> None:
         for hash_, _, dues in _by_topic(run):
             topic = self._topic(hash_)
-            for hour, count in _by_hour(dues):
+            first_ms, last_ms = int(dues.min()), int(dues.max())
+            for hour, count in _by_hour(dues, first_ms, last_ms):
                 topic.count(hour, -count)
             self.targets -= topic.pending == 0
-            if topic.first_ms is not None and int(dues.min()) <= topic.first_ms:
+            if topic.first_ms is not None and first_ms <= topic.first_ms:
                 topic.first_ms = None
-            if topic.last_ms is not None and int(dues.max()) >= topic.last_ms:
+            if topic.last_ms is not None and last_ms >= topic.last_ms:
                 topic.last_ms = None
-        self._rolled_hours.subtract(_hours_of_rolled(run))
+        if rolled := _hours_of_rolled(run):
+            self._rolled_hours.subtract(rolled)
 
     def _drop_empty_topics(self) -> None:
         """Bound the number of empty topics: senders choose the names."""
@@ -252,7 +255,10 @@ def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
         yield int(hashes[at]), at, dues[order[start:end]]
 
 
-def _by_hour(dues: Ints) -> Iterator[tuple[int, int]]:
+def _by_hour(dues: Ints, first_ms: int, last_ms: int) -> Iterable[tuple[int, int]]:
+    """Return (hour, number) of due times between these two: nearly always one hour."""
+    if first_ms // HOUR_MS == last_ms // HOUR_MS:
+        return [(first_ms // HOUR_MS, len(dues))]
     hours, counts = unique_counts(dues // HOUR_MS)
     return zip(hours.tolist(), counts.tolist(), strict=True)
 
