@@ -32,27 +32,29 @@ from schemas import headers as names
 from schemas.audit_state import OPEN_VERDICTS
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
-from spark_jobs.archive import archive_ends, archived, require_archive
-from spark_jobs.audit_rules import evidence
+from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.profiles import translated
-from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import CHECKPOINT, make_folder
 from spark_jobs.audit_run.daily_spans import done_days
-from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.audit_run.stream_batches import last_committed_part
-from spark_jobs.backfill.publish import BODIES, SENT, WAITS, JudgeTask, PublishTask, ddl, now_ms
-from spark_jobs.backfill.superseded import superseded, with_ids
-from spark_jobs.backfill.undeliverable import SKEW_MS
-from spark_jobs.errors import UsageError
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.backfill.outcomes import (
+    materialized,
+    timer_records,
+    with_archive_gaps,
+    with_later_outcomes,
+    with_superseding,
+)
+from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask, ddl
+from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
+from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import read_records, read_table, write_table
 
-_NEVER_MS = 2**62
 _DAY_S = 86_400
 
 
@@ -78,7 +80,10 @@ class BackfillArguments:
         switch("also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere"),
     ] = False
     limit: Annotated[int | None, number("no more than these, earliest due first", metavar="N")] = None
-    per_s: Annotated[int | None, number("records a second; default: no limit", "--rate", metavar="N")] = None
+    per_s: Annotated[
+        int | None,
+        number("records a second, the same share for each partition; default: no limit", "--rate", metavar="N"),
+    ] = None
     master: str | None = None
     jars: Path | None = None
 
@@ -129,29 +134,24 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
             shutil.rmtree(old, ignore_errors=True)
     steps = arguments.out / f"backfill-steps-{uuid4().hex[:8]}"
     try:
-        asked, partitions = missing(spark, arguments), cluster.partitions[arguments.timer_topic]
-        wait = JudgeTask(arguments.access, arguments.group, arguments.journal_topic)
-        judged = _materialized(_by_partition(asked, partitions).mapInArrow(wait, ddl(WAITS)), steps / "judged")
-        came = _materialized(_with_later_outcomes(spark, judged, cluster, arguments), steps / "came")
-        ended = _with_superseding(spark, came, cluster, arguments, steps)
-        looked = _materialized(_with_archive_gaps(ended, cluster, arguments), steps / "looked")
-        chosen = looked.where(F.col("outcome").isNull()).orderBy("due_ms", "origin")
+        asked = materialized(missing(spark, arguments), steps / "asked")
+        judged = materialized(_with_reasons(spark, asked, cluster, arguments, steps), steps / "judged")
+        marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
+        came = materialized(with_later_outcomes(spark, judged, cluster, arguments, marks), steps / "came")
+        ended = with_superseding(spark, came, cluster, arguments, steps)
+        looked = materialized(with_archive_gaps(ended, cluster, arguments), steps / "looked")
+        chosen = looked.where(F.col("outcome").isNull())
         if arguments.limit is not None:
-            chosen = chosen.limit(arguments.limit)
+            chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
         chosen = chosen.persist(StorageLevel.DISK_ONLY)
         bodies = _bodies(spark, chosen, cluster, arguments)
-        sent = _materialized(_sent(bodies, cluster, arguments), steps / "sent")
+        sent = materialized(_sent(bodies, cluster, arguments, marks), steps / "sent")
         write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     finally:
         spark.catalog.clearCache()
         shutil.rmtree(steps, ignore_errors=True)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
-
-
-def _materialized(rows: DataFrame, folder: Path) -> DataFrame:
-    rows.write.parquet(str(folder))
-    return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
 
 
 def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
@@ -173,108 +173,25 @@ def _latest_verdicts(spark: SparkSession, audit: Path) -> DataFrame:
     return read_table(spark, audit, REQUESTS, part)
 
 
+def _with_reasons(
+    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Path
+) -> DataFrame:
+    """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
+    partitions, journal_topic = cluster.partitions[arguments.timer_topic], arguments.journal_topic
+    if cluster.partitions[journal_topic] < partitions:
+        raise JobFailedError(
+            f"{journal_topic} has fewer partitions than {arguments.timer_topic}: check --journal-topic"
+        )
+    progress = committed_progress(arguments.access, arguments.group, arguments.timer_topic, partitions)
+    since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
+    spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
+    journal = journal_entries(read_records(spark, arguments.access, spans if since_ms is not None else []))
+    return with_reasons(asked, materialized(journal, steps / "journal"), progress)
+
+
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
-    """Return the rows with one task per partition of the timer topic: one journal read, one producer."""
+    """Return the rows with one task per partition of the timer topic: one producer."""
     return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "due_ms", "offset")
-
-
-def _with_later_outcomes(
-    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments
-) -> DataFrame:
-    """Return `judged` with the outcome of timers that a bridge or an earlier run has settled since the audit."""
-    # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
-    known = F.when(F.col("target").isin(*cluster.partitions), F.col("target"))
-    bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
-    since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
-    targets = sorted(bounds[1])
-    marks = sorted({arguments.backfilled_topic} & cluster.partitions.keys())
-    real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
-    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
-    refused = read_records(spark, arguments.access, refused_spans)
-    marked = read_records(spark, arguments.access, cluster.stable_spans(marks))
-    came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    sent = marked.select(F.col("key").cast("string").alias("origin")).distinct().withColumn("is_marked", F.lit(True))
-    seen = came.distinct().withColumn("has_come", F.lit(True))
-    found = judged.join(seen, "origin", "left").join(sent, "origin", "left")
-    # After the spans are fixed: Spark fails if retention deletes any of them from now on.
-    remembered, refused_ms = dict.fromkeys(targets, 0), 0
-    if not arguments.although_unknown:
-        remembered |= cluster.complete_since_ms(targets)
-        refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
-    return with_outcomes(found, remembered, now_ms(), refused_ms)
-
-
-def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
-    """Return `found` with the outcome of timers that are not to be sent.
-
-    found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `earliest_ms`, the earliest possible delivery.
-    targets: since when (epoch ms) each topic is complete; refused_ms: the same of the rejected topic.
-    """
-    remembered_ms = c.lookup(targets, F.col("target"))
-    outcome = (
-        F.when(F.col("is_marked"), "backfilled-before")
-        .when(F.col("has_come"), "came")
-        .when(F.col("waits").isNotNull(), F.col("waits"))
-        .when(F.col("ended_by").isNotNull(), "superseded")
-        .when(F.col("expire_ms") <= now_ms, "expired")
-        .when(remembered_ms.isNull(), "no-topic")
-        .when((remembered_ms > 0) & (F.col("earliest_ms") - SKEW_MS < remembered_ms), "cannot-tell")
-        .when((F.lit(refused_ms) > 0) & (F.col("requested_ms") - SKEW_MS < refused_ms), "cannot-tell")
-    )
-    told = found.withColumn("outcome", outcome)
-    detail = F.when(F.col("outcome") == "superseded", F.col("ended_by"))
-    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "earliest_ms")
-
-
-def _with_superseding(
-    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Path
-) -> DataFrame:
-    """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
-    is_open = F.col("outcome").isNull()
-    bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
-    if not bounds:
-        return came
-    first = {row.partition: row[1] for row in bounds}
-    spans = [
-        span._replace(start=max(span.start, first[span.partition]))
-        for span in cluster.stable_spans([arguments.timer_topic])
-        if span.partition in first
-    ]
-    timers = _requests(spark, spans, arguments)
-    own = {arguments.timer_topic, arguments.rejected_topic}
-    since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
-    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
-    refused = read_records(spark, arguments.access, refused_spans)
-    # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
-    parsed = requests(timers, own_topics=own, profiles=arguments.profiles).persist(StorageLevel.DISK_ONLY)
-    named = _materialized(with_ids(parsed), steps / "named")
-    parsed.unpersist()
-    codes = _materialized(
-        evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"), steps / "refused"
-    )
-    found = superseded(named, codes, came.where(is_open))
-    joined = came.join(found, "origin", "left")
-    outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
-    return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
-
-
-def _with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """Return `looked` with `cannot-tell` for timers before a gap between archive and log: it may hide a cancel."""
-    if arguments.archive is None:
-        return looked
-    ends = archive_ends(arguments.archive, arguments.timer_topic)
-    spans = cluster.spans([arguments.timer_topic])
-    holes = {span.partition: span.start for span in spans if ends.get(span.partition, 0) < span.start}
-    if not holes:
-        return looked
-    is_before = F.col("outcome").isNull() & (F.col("offset") < c.lookup(holes, F.col("partition")))
-    told = "a cancel may lie between the archive's end and the log's start"
-    return looked.withColumns(
-        {
-            "outcome": F.when(is_before, "cannot-tell").otherwise(F.col("outcome")),
-            "detail": F.when(is_before, told).otherwise(F.col("detail")),
-        }
-    )
 
 
 def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
@@ -286,7 +203,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         span = kept[row.partition]
         low = max(span.start, row.low)
         spans.append(span._replace(start=low, end=max(low, min(span.end, row.high + 1))))
-    records = translated(_requests(spark, spans, arguments), arguments.profiles)
+    records = translated(timer_records(spark, spans, arguments), arguments.profiles)
     h = F.col("headers")
     asked = records.select(
         "partition",
@@ -301,15 +218,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
     return joined.select(BODIES.names)
 
 
-def _requests(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
-    """Return the records of these spans of the timer topic, and those of the archive."""
-    records = read_records(spark, arguments.access, spans)
-    if arguments.archive is None:
-        return records
-    return records.unionByName(archived(spark, arguments.archive, arguments.timer_topic).select(records.columns))
-
-
-def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
+def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]) -> DataFrame:
     """Return `origin`, `outcome`, `detail`. Evaluation sends the records, so evaluate the result once."""
     if not arguments.apply:
         return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
@@ -320,7 +229,9 @@ def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> 
         arguments.backfilled_topic,
         cluster.partitions[arguments.backfilled_topic],
         None if arguments.per_s is None else arguments.per_s / partitions,
+        {span.partition: span.end for span in marks},
     )
+    bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
     return _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT))
 
 

@@ -1,15 +1,20 @@
-"""Tasks of a backfill in Spark's Python workers: rows of one partition of the timer topic at a time, in order.
+"""The task of a backfill in Spark's Python workers: it sends rows of one partition of the timer topic, in order.
 
-    JudgeTask     origin, due, ...    ->  the same, and why it has to wait (spark_jobs.backfill.undeliverable)
-    PublishTask   bodies              ->  origin, outcome: sent | backfilled-before | expired | failed (and why)
+    bodies -> origin, outcome: sent | backfilled-before | expired | failed (and why)
+
+Rows pass through one after the other. Kept are a transaction's rows, and 8 bytes for each mark that was written since
+Spark looked at the marks: by another run, by a task that died, or by this one if a transaction is aborted.
 
 If a task dies, another one repeats its rows: its producer fences the former, and the marks show what was sent.
 """
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import merge
 from itertools import groupby, islice
 from typing import Any
 
@@ -17,13 +22,11 @@ import pyarrow as pa
 
 from schemas import headers as names
 from schemas.tables import spark_name
-from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, SettledTimers
 from spark_jobs.kafka.admin import (
     TOPIC_REFUSAL_CODES,
     OutgoingRecord,
     TransactionAbortedError,
     TransactionalSender,
-    committed_progress,
     read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
@@ -33,12 +36,12 @@ _TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa
 _ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
-WAITS = pa.schema([*_ASKED, ("earliest_ms", pa.int64()), ("ended_by", pa.string()), ("waits", pa.string())])
 BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), *_RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
-_MOST_RECORDS = 500
+MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20
 _ROWS = 4_096
+_MARKS_SORTED = 100_000
 
 Row = dict[str, Any]
 Batches = Iterable[pa.RecordBatch]
@@ -50,43 +53,19 @@ def ddl(schema: pa.Schema) -> str:
 
 
 @dataclass(frozen=True)
-class JudgeTask:
-    """Finds timers that a bridge may still deliver; called by mapInArrow."""
-
-    access: KafkaAccess
-    group: str
-    journal_topic: str
-
-    def __call__(self, batches: Batches) -> Batches:
-        yield from _batches(self._judged(batches), WAITS)
-
-    def _judged(self, batches: Batches) -> Iterator[Row]:
-        for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
-            asked = list(rows)
-            since_ms = max(0, min(row["requested_ms"] for row in asked) - SKEW_MS)
-            topic = asked[0]["origin"].split("/")[0]
-            # Progress before the journal: a newer journal record can only make a timer wait.
-            told = committed_progress(self.access, self.group, topic, partition)
-            settled = SettledTimers(told, self._journal(partition, since_ms) if told is not None else ())
-            for row in asked:
-                sent_ms, due_ms = row["requested_ms"], row["due_ms"]
-                why = settled.reason_to_wait(row["offset"], max(due_ms, sent_ms), row["target"], requested_ms=sent_ms)
-                yield {**row, "waits": why}
-
-    def _journal(self, partition: int, since_ms: int) -> Iterator[JournalEntry]:
-        for record in read_committed(self.access, self.journal_topic, partition, from_ms=since_ms):
-            yield JournalEntry.read(record.timestamp_ms, record.value or b"")
-
-
-@dataclass(frozen=True)
 class PublishTask:
-    """Sends the records; called by mapInArrow. `per_s`: average of one partition at most; None: no limit."""
+    """Sends the records; called by mapInArrow.
+
+    per_s: average of one partition at most; None: no limit. marks_read: of each partition of the marks, up to which
+    offset Spark has looked.
+    """
 
     access: KafkaAccess
     transactional_id: str
     marks_topic: str
     marks_partitions: int
     per_s: float | None
+    marks_read: Mapping[int, int] = field(default_factory=dict)
 
     def __call__(self, batches: Batches) -> Batches:
         yield from _batches(self._sent(batches), SENT)
@@ -109,15 +88,17 @@ class _PartitionProducer:
         self._job = job
         self._id = f"{job.transactional_id}-{partition}"
         self._marks_partition = partition % job.marks_partitions
+        self._marked: array[int] = array("q")
+        """Offsets of marked timers, sorted."""
+        self._marks_end = job.marks_read.get(self._marks_partition, 0)
         self._refused_targets: dict[str, str] = {}
         """Targets that accept no record, with the broker's code."""
         self._begin()
 
     def _begin(self) -> None:
-        """Start the producer, then read the marks: after the start no other producer can add one."""
+        """Start the producer. From now on no other producer can add a mark, so marks are read again."""
         self._sender = TransactionalSender(self._job.access, self._id, "backfill")
-        marks = read_committed(self._job.access, self._job.marks_topic, self._marks_partition)
-        self._marked = {mark.key for mark in marks if mark.value is not None}
+        self._has_marks = False
 
     def send(self, rows: Sequence[Row]) -> Iterator[Row]:
         """Send all in one transaction; if that fails, one by one. Return the outcomes."""
@@ -159,7 +140,20 @@ class _PartitionProducer:
         return None
 
     def _is_marked(self, row: Row) -> bool:
-        return row["origin"].encode() in self._marked
+        if not self._has_marks:
+            found = self._new_marks(f"{row['origin'].rpartition('/')[0]}/".encode())
+            chunks = iter(lambda: array("q", sorted(islice(found, _MARKS_SORTED))), array("q"))
+            self._marked = array("q", merge(self._marked, *chunks))
+            self._has_marks = True
+        at = bisect_left(self._marked, row["offset"])
+        return at < len(self._marked) and self._marked[at] == row["offset"]
+
+    def _new_marks(self, prefix: bytes) -> Iterator[int]:
+        """Return the offsets of timers that were marked since the last look. `prefix`: of their origins."""
+        for mark in read_committed(self._job.access, self._job.marks_topic, self._marks_partition, self._marks_end):
+            self._marks_end = max(self._marks_end, mark.offset + 1)
+            if mark.value is not None and mark.key is not None and mark.key.startswith(prefix):
+                yield int(mark.key.removeprefix(prefix))
 
     def _mark(self, row: Row) -> OutgoingRecord:
         value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
@@ -190,7 +184,7 @@ def delivery(row: Row) -> OutgoingRecord:
 
 
 def _chunks(rows: Iterator[Row], per_s: float | None) -> Iterator[list[Row]]:
-    most = _MOST_RECORDS if per_s is None else max(1, min(_MOST_RECORDS, int(per_s)))
+    most = MOST_RECORDS if per_s is None else max(1, min(MOST_RECORDS, int(per_s)))
     chunk: list[Row] = []
     size = 0
     for row in rows:

@@ -253,32 +253,35 @@ class CommittedRecord(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    offset: int = 0
 
 
-def committed_progress(access: KafkaAccess, group: str, topic: str, partition: int) -> Progress | None:
-    """Return the progress that a bridge has committed; None: none. Raises JobFailedError."""
+def committed_progress(access: KafkaAccess, group: str, topic: str, partitions: int) -> dict[int, Progress | None]:
+    """Return the progress of each partition that a bridge has committed; None: none. Raises JobFailedError."""
     consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": group})
     try:
-        (found,) = consumer.committed([TopicPartition(topic, partition)], timeout=_OPEN_TRANSACTION_S)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
+        asked = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = consumer.committed(asked, timeout=_OPEN_TRANSACTION_S)
+        for at in found:
+            if at.error is not None:
+                raise KafkaException(at.error)
+        return {at.partition: None if at.offset < 0 else Progress.committed(at.offset, at.metadata) for at in found}
     except KafkaException as wrong:
-        raise JobFailedError(f"{group}: no progress of {topic}/{partition}: {wrong.args[0].str()}") from wrong
+        raise JobFailedError(f"{group}: no progress of {topic}: {wrong.args[0].str()}") from wrong
     except ForeignProgressError as wrong:
-        raise JobFailedError(f"{topic}/{partition}: {wrong}: name the bridge's group with --group") from wrong
+        raise JobFailedError(f"{topic}: {wrong}: name the bridge's group with --group") from wrong
     finally:
         consumer.close()
 
 
 def read_committed(
-    access: KafkaAccess, topic: str, partition: int, *, from_ms: int | None = None
+    access: KafkaAccess, topic: str, partition: int, from_offset: int = 0, *, from_ms: int | None = None
 ) -> Iterator[CommittedRecord]:
     """Return the committed records up to the current end, after the open transactions before it have ended."""
     spans = [s for s in Cluster(access).stable_spans([topic], from_ms=from_ms) if s.partition == partition]
     if not spans:
         raise JobFailedError(f"{topic} has no partition {partition}: it needs as many as the timer topic")
-    span = spans[0]
+    span = spans[0]._replace(start=max(spans[0].start, from_offset))
     consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": "timer-bridge-backfill"})
     consumer.assign([TopicPartition(topic, partition, span.start)])
     position, until_s = span.start, time.monotonic() + _OPEN_TRANSACTION_S
@@ -292,7 +295,7 @@ def read_committed(
             error = message.error()
             if error is None:
                 position, until_s = message.offset() + 1, time.monotonic() + _OPEN_TRANSACTION_S
-                yield CommittedRecord(message.timestamp()[1], message.key(), message.value())
+                yield CommittedRecord(message.timestamp()[1], message.key(), message.value(), message.offset())
             elif error.code() == _END:
                 position = max(position, message.offset())
             # librdkafka needs a group, to which we commit nothing: access to it may be denied.

@@ -13,8 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
 from spark_jobs.backfill import job as backfill
-from spark_jobs.backfill.job import BackfillArguments, missing, with_outcomes
-from spark_jobs.backfill.publish import WAITS
+from spark_jobs.backfill.job import BackfillArguments, missing
+from spark_jobs.backfill.outcomes import with_outcomes
+from spark_jobs.backfill.publish import BODIES, ddl
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import FOREVER_MS, Span
@@ -84,9 +85,12 @@ def test_a_moved_timer_may_have_been_delivered_at_the_earliest_of_its_times(
     assert [found.earliest_ms for found in missing(spark, arguments).collect()] == [earliest_ms]
 
 
+WAITS = pa.schema([*list(BODIES)[:7], ("ended_by", pa.string()), ("earliest_ms", pa.int64()), ("waits", pa.string())])
+
+
 @dataclass(frozen=True)
 class BridgeAtWork:
-    """In place of Wait: what has still to be delivered at a first look has left by a second one."""
+    """In place of progress and journal: what has still to be delivered at a first look has left by a second one."""
 
     folder: Path
 
@@ -104,6 +108,8 @@ class EmptyCluster:
     def spans(self, topics: Sequence[str]) -> list[Span]:
         return [Span(topic, 0, 0, 0) for topic in topics]
 
+    stable_spans = spans
+
 
 def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_again(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,8 +126,11 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
         nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
         return with_outcomes(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
 
-    monkeypatch.setattr(backfill, "JudgeTask", lambda *_: BridgeAtWork(tmp_path))
-    monkeypatch.setattr(backfill, "_with_later_outcomes", nothing_came)
+    def judged(spark: SparkSession, asked: DataFrame, *_: object) -> DataFrame:
+        return asked.mapInArrow(BridgeAtWork(tmp_path), ddl(WAITS))
+
+    monkeypatch.setattr(backfill, "_with_reasons", judged)
+    monkeypatch.setattr(backfill, "with_later_outcomes", nothing_came)
     cluster: Any = EmptyCluster()
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     assert backfill._backfill(spark, cluster, arguments).counts == {"live": 1}

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+import pyarrow as pa
 import pytest
 
 from spark_jobs.backfill import publish as backfill_tasks
-from spark_jobs.backfill.publish import PublishTask, Row, _PartitionProducer
+from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, Row, _PartitionProducer
 from spark_jobs.kafka.admin import CommittedRecord, OutgoingRecord, TransactionAbortedError
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -82,3 +83,33 @@ def test_a_target_that_takes_nothing_is_asked_twice_and_others_get_all(monkeypat
         assert told == {first + at: "failed" if at % 2 else "sent" for at in range(100)}
     assert len(world.values()) == 100
     assert world.senders == 3
+
+
+def test_rows_pass_through_and_only_new_marks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows, no more are there at a time than one transaction takes; a mark takes 8 bytes."""
+    world, waiting = World(monkeypatch, now_ms=1_000), 0
+    job = PublishTask(KafkaAccess("localhost:9092"), "backfill", "marks", 1, None, {0: 7})
+    looked_from: list[int] = []
+    others = [b"t/1/5", b"t2/0/5", b"t/0/9", b"t/0/3"]
+
+    def marks(_: object, __: str, ___: int, from_offset: int) -> list[CommittedRecord]:
+        looked_from.append(from_offset)
+        return [CommittedRecord(0, key, b"{}", from_offset + at) for at, key in enumerate(others)]
+
+    def rows() -> Iterable[pa.RecordBatch]:
+        nonlocal waiting
+        for first in range(0, 20_000, MOST_RECORDS):
+            waiting += MOST_RECORDS
+            yield pa.RecordBatch.from_pylist([row(first + at, None) for at in range(MOST_RECORDS)], schema=BODIES)
+
+    monkeypatch.setattr(backfill_tasks, "read_committed", marks)
+    told: list[str] = []
+    for batch in job(rows()):
+        told += batch.column("outcome").to_pylist()
+        assert waiting - len(told) <= 4_096 + 2 * MOST_RECORDS
+        world.sent.clear()
+    assert (len(told), told.count("backfilled-before"), looked_from) == (20_000, 2, [7])
+    world.code = "MSG_SIZE_TOO_LARGE"
+    producer = _PartitionProducer(job, 0)
+    assert outcomes(producer, [row(1, None, "refused"), row(3, None)]) == {1: "failed", 3: "backfilled-before"}
+    assert looked_from[1:] == [7, 7 + len(others)], "after an abort, only what is new"

@@ -1,109 +1,245 @@
 """What a backfill may touch: nothing that a bridge will still deliver, or that a cancel has ended."""
 
 import json
-from typing import Any
+import random
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from schemas.headers import Rules
 from schemas.journal import CopyInFlight, JournalRecord
 from schemas.progress import Key, Progress
-from spark_jobs.backfill.undeliverable import SKEW_MS, JournalEntry, SettledTimers
+from spark_jobs.backfill.tests.settled_model import JournalEntry, SettledTimers
+from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
+
+pytestmark = pytest.mark.spark
 
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=10_000)
 PROGRESS = Progress(100, Key(5_000, 50), 60)
+FAR = [2**63 - 1, 2**63 - 1]
+JOURNAL_DDL = "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, value BINARY"
+ASKED_DDL = "partition INT, offset BIGINT, requested_ms BIGINT, due_ms BIGINT, target STRING"
 
 
-def record(from_offset: int = 0, **told: Any) -> JournalEntry:
-    return JournalEntry(4_000, JournalRecord(from_offset=from_offset, next_offset=100, rules=RULES, **told))
+class Written(NamedTuple):
+    """A record of the journal."""
+
+    at_ms: int
+    value: bytes
 
 
-def flight(origin: int, due_ms: int = 4_000) -> CopyInFlight:
-    return CopyInFlight(origin, 1, due_ms, "orders", "", "")
+class Asked(NamedTuple):
+    offset: int
+    due_ms: int
+    target: str = "orders"
+    requested_ms: int = 0
+
+
+class History(NamedTuple):
+    """A partition of the timer topic."""
+
+    progress: Progress | None
+    journal: Sequence[Written]
+    asked: Sequence[Asked]
+
+
+def record(from_offset: int = 0, at_ms: int = 4_000, waits: Any = None, **told: Any) -> Written:
+    value = JournalRecord(from_offset=from_offset, next_offset=100, rules=RULES, **told).to_bytes()
+    return Written(at_ms, value if waits is None else json.dumps(json.loads(value) | {"waits": waits}).encode())
+
+
+def flight(origin: int, due_ms: int = 4_000, rolls: int = 1) -> CopyInFlight:
+    return CopyInFlight(origin, rolls, due_ms, "orders", "", "")
+
+
+def reasons(spark: SparkSession, histories: Sequence[History]) -> list[list[str | None]]:
+    """Return the reasons of each history's timers, in the order in which they were asked."""
+    journal = [
+        ("journal", partition, offset, *written)
+        for partition, history in enumerate(histories)
+        for offset, written in enumerate(history.journal)
+    ]
+    asked = [
+        (partition, each.offset, each.requested_ms, each.due_ms, each.target)
+        for partition, history in enumerate(histories)
+        for each in history.asked
+    ]
+    entries = journal_entries(spark.createDataFrame(journal, JOURNAL_DDL)).persist()
+    progress = {partition: history.progress for partition, history in enumerate(histories)}
+    rows = with_reasons(spark.createDataFrame(asked, ASKED_DDL), entries, progress).collect()
+    entries.unpersist()
+    found = {tuple(row)[:-1]: row.waits for row in rows}
+    assert len(rows) == len(asked)
+    return [
+        [found[partition, each.offset, each.requested_ms, each.due_ms, each.target] for each in history.asked]
+        for partition, history in enumerate(histories)
+    ]
+
+
+BACKLOG = [["Aa", True, [[[1_000, 5], [2_000, 5]], [[3_000, 1], FAR]]]]
+SHARED = [["orders", False, [[[1_000_000, 0], [10_000_000, 0]], [[20_000_000, 0], FAR]]]]
+"""A target beyond its rate, with a share for fresh ones: those before and behind the first stretch have left."""
+ROLLED = [["orders", False, [[[8_000, 0], [9_000, 0]], [[300_000, 0], FAR]]]]
+VISIT_MS, DUE_MS = RULES.roll_window_ms // 2, RULES.roll_window_ms + 1
+
+
+def landed(at_ms: int) -> list[Written]:
+    return [record(rolled=(flight(7, 900_000),)), record(100, at_ms, SHARED, landed=((7, 1),))]
+
+
+CASES: dict[str, tuple[Progress | None, Sequence[Written], dict[Asked, str | None]]] = {
+    "the rule": (
+        PROGRESS,
+        [],
+        {
+            Asked(8, 4_999): None,
+            Asked(50, 5_000): None,
+            Asked(51, 5_000): "live",
+            Asked(7, 5_001): "live",
+            Asked(99, 0): None,
+            Asked(100, 0): "unread",
+        },
+    ),
+    "without progress nothing is settled": (None, [], {Asked(0, 0): "no-progress"}),
+    "the journal overrides the rule": (
+        PROGRESS,
+        [
+            record(ended=(1,), refused=(2,), dropped=(3,), held=(4, 5), rolled=(flight(6), flight(7))),
+            record(100, released=(5,), landed=((7, 1),)),
+        ],
+        {
+            Asked(1, 0): "ended",
+            Asked(2, 0): "refused",
+            Asked(3, 0): "ended",
+            Asked(4, 0): "held",
+            Asked(5, 0): None,
+            Asked(6, 0): "rolling",
+            Asked(7, 0): "live",  # its copy may have come as late as the record that tells of it
+            Asked(8, 0): None,
+        },
+    ),
+    "a copy that landed waits no longer than its own time": (
+        Progress(100, Key(4_000 + SKEW_MS, 7), 60),
+        [record(rolled=(flight(7),)), record(100, landed=((7, 1),))],
+        {Asked(7, 4_000): None},
+    ),
+    "a copy that was given another due time waits until then": (
+        Progress(100, Key(4_000 + SKEW_MS, 99), 60),
+        [record(rolled=(flight(7, 9_000_000),)), record(100, landed=((7, 1),))],
+        {Asked(7, 4_000): "live"},
+    ),
+    "a key in a target backlog is held": (
+        PROGRESS,
+        [record(waits=BACKLOG)],
+        {
+            Asked(5, 1_000, "Aa"): None,
+            Asked(6, 1_000, "Aa"): "held",
+            Asked(15, 2_000, "Aa"): None,
+            Asked(4, 2_000, "Aa"): "held",
+            Asked(2, 3_000, "Aa"): "held",
+            Asked(1, 1_000, "BB"): None,
+            Asked(9, 1_000, "BB"): "held",  # names of one hash wait together
+            Asked(10, 1_000): None,
+        },
+    ),
+    "a target whose backlog is over": (PROGRESS, [record(waits=BACKLOG), record(100)], {Asked(6, 1_000, "Aa"): None}),
+    "a copy's own place is in a stretch; the latest possible one lies in a gap": (
+        Progress(100, Key(30_000_000, 50), 60),
+        landed(9_990_000),
+        {Asked(7, 900_000): "held"},
+    ),
+    "its place is at the end of the gap before, the latest possible one in the stretch": (
+        Progress(100, Key(30_000_000, 50), 60),
+        landed(950_000),
+        {Asked(7, 900_000): "held"},
+    ),
+    "whatever the copy's place, that has left": (
+        Progress(100, Key(30_000_000, 50), 60),
+        landed(800_000),
+        {Asked(7, 900_000): None},
+    ),
+    "a timer that had to roll and waited until due has the place of its roll, in the first stretch": (
+        Progress(100, Key(400_000, 50), 60),
+        [record(waits=ROLLED)],
+        {
+            Asked(7, 8_500 - VISIT_MS + DUE_MS, requested_ms=8_500 - VISIT_MS): "held",
+            Asked(8, 100_000 + DUE_MS, requested_ms=100_000): None,
+            Asked(9, 10_000, requested_ms=1): None,  # never to be rolled
+        },
+    ),
+    "progress that was set back takes decisions along": (
+        PROGRESS,
+        [record(ended=(7, 60), held=(8, 61)), record(50, refused=(62,)), record(100, released=(8,))],
+        {Asked(7, 0): "ended", Asked(60, 0): None, Asked(61, 0): None, Asked(62, 0): "refused", Asked(8, 0): None},
+    ),
+}
+
+
+def test_why_a_timer_must_not_be_sent(spark: SparkSession) -> None:
+    told = reasons(spark, [History(progress, journal, [*asked]) for progress, journal, asked in CASES.values()])
+    for (name, (_, _, asked)), found in zip(CASES.items(), told, strict=True):
+        assert dict(zip(asked, found, strict=True)) == asked, name
 
 
 @pytest.mark.parametrize(
-    ("offset", "expected_ms", "why"),
+    "value",
     [
-        (7, 4_999, None),
-        (50, 5_000, None),
-        (51, 5_000, "live"),
-        (7, 5_001, "live"),
-        (99, 0, None),
-        (100, 0, "unread"),
-    ],
-)
-def test_the_rule(offset: int, expected_ms: int, why: str | None) -> None:
-    assert SettledTimers(PROGRESS, []).reason_to_wait(offset, expected_ms, "orders", requested_ms=0) == why
-
-
-def test_without_progress_nothing_is_settled() -> None:
-    assert SettledTimers(None, []).reason_to_wait(0, 0, "orders", requested_ms=0) == "no-progress"
-
-
-def test_the_journal_overrides_the_rule() -> None:
-    told = record(ended=(1,), refused=(2,), dropped=(3,), held=(4, 5), released=(), rolled=(flight(6), flight(7)))
-    shard = SettledTimers(PROGRESS, [told, record(100, released=(5,), landed=((7, 1),))])
-    assert [shard.reason_to_wait(offset, 0, "orders", requested_ms=0) for offset in range(1, 9)] == [
-        *("ended", "refused", "ended", "held", None, "rolling"),
-        "live",  # its copy may have come as late as the record that tells of it
         None,
-    ]
-
-
-def test_a_copy_that_landed_waits_no_longer_than_its_own_time() -> None:
-    later = Progress(100, Key(4_000 + SKEW_MS, 7), 60)
-    shard = SettledTimers(later, [record(rolled=(flight(7),)), record(100, landed=((7, 1),))])
-    assert shard.reason_to_wait(7, 4_000, "orders", requested_ms=0) is None
-
-
-def test_a_copy_that_was_given_another_due_time_waits_until_then() -> None:
-    later = Progress(100, Key(4_000 + SKEW_MS, 99), 60)
-    journal = [record(rolled=(flight(7, 9_000_000),)), record(100, landed=((7, 1),))]
-    assert SettledTimers(later, journal).reason_to_wait(7, 4_000, "orders", requested_ms=0) == "live"
-
-
-def test_a_key_in_a_target_backlog_is_held() -> None:
-    told = json.loads(record().record.to_bytes())
-    told["waits"] = [["Aa", True, [[[1_000, 5], [2_000, 5]], [[3_000, 1], [2**63 - 1, 2**63 - 1]]]]]
-    shard = SettledTimers(PROGRESS, [JournalEntry.read(4_000, json.dumps(told).encode())])
-    keys = [(5, 1_000), (6, 1_000), (5, 2_000), (6, 2_000), (2, 3_000)]
-    assert [shard.reason_to_wait(*key, "Aa", requested_ms=0) for key in keys] == [None, "held", "held", None, "held"]
-    assert [shard.reason_to_wait(*key, "BB", requested_ms=0) for key in keys[:2]] == [None, "held"], (
-        "names of one hash wait together"
-    )
-    assert shard.reason_to_wait(6, 1_000, "orders", requested_ms=0) is None
-    over = [JournalEntry.read(4_000, json.dumps(told).encode()), record(100)]
-    assert SettledTimers(PROGRESS, over).reason_to_wait(6, 1_000, "Aa", requested_ms=0) is None
-
-
-@pytest.mark.parametrize(
-    ("landed_ms", "why"),
-    [
-        (9_990_000, "held"),  # its own place; the latest that is possible, a minute later, lies in a gap
-        (950_000, "held"),  # its place is at the end of the gap before, the latest possible one in the stretch
-        (800_000, None),  # whatever its place, that has left
+        b"",
+        b"no JSON",
+        record().value.replace(b'"v":1', b'"v":2'),
+        record().value.replace(b"{", b'{"paroled":[7],', 1),
+        record().value.replace(b'"from_offset":0,', b""),
+        record().value.replace(b'"ended":[]', b'"ended":["x"]'),
     ],
 )
-def test_a_copy_that_may_be_in_a_target_backlog_is_held(landed_ms: int, why: str | None) -> None:
-    """A target beyond its rate, with a share for fresh ones: those before and behind the first stretch have left."""
-    told = json.loads(record(100, landed=((7, 1),)).record.to_bytes())
-    far = [2**63 - 1, 2**63 - 1]
-    told["waits"] = [["orders", False, [[[1_000_000, 0], [10_000_000, 0]], [[20_000_000, 0], far]]]]
-    journal = [record(rolled=(flight(7, 900_000),)), JournalEntry.read(landed_ms, json.dumps(told).encode())]
-    shard = SettledTimers(Progress(100, Key(30_000_000, 50), 60), journal)
-    assert shard.reason_to_wait(7, 900_000, "orders", requested_ms=0) == why
+def test_a_record_that_is_not_understood_ends_the_job(spark: SparkSession, value: bytes | None) -> None:
+    """It could say that a timer waits."""
+    rows = spark.createDataFrame([("journal", 0, 5, 4_000, value)], JOURNAL_DDL)
+    with pytest.raises((PySparkException, Py4JError)):
+        journal_entries(rows).collect()
 
 
-def test_a_timer_that_had_to_roll_and_waited_until_due_is_held() -> None:
-    """It still has the place of its roll, in the first stretch; its due time lies in the gap behind that."""
-    told = json.loads(record().record.to_bytes())
-    far = [2**63 - 1, 2**63 - 1]
-    told["waits"] = [["orders", False, [[[8_000, 0], [9_000, 0]], [[300_000, 0], far]]]]
-    shard = SettledTimers(Progress(100, Key(400_000, 50), 60), [JournalEntry.read(4_000, json.dumps(told).encode())])
-    visit_ms, due_ms = RULES.roll_window_ms // 2, RULES.roll_window_ms + 1
-    told_of = [
-        shard.reason_to_wait(7, at_ms + due_ms, "orders", requested_ms=at_ms) for at_ms in (8_500 - visit_ms, 100_000)
+def some_history(chance: random.Random) -> History:
+    """Return a history of few offsets, so that its decisions meet: also progress that was set back, and rolls again."""
+
+    def few(most: int = 3) -> tuple[int, ...]:
+        return tuple({chance.randrange(30) for _ in range(chance.randrange(most))})
+
+    def key() -> list[int]:
+        return [chance.choice([0, 1_000, 2_000, 3_000, 70_000]), chance.randrange(30)]
+
+    journal, end = [], 0
+    for _ in range(chance.randrange(8)):
+        if chance.random() < 0.15:
+            end = chance.randrange(end + 1)
+        begin, end = end, end + chance.randrange(8)
+        told: dict[str, Any] = {name: few() for name in ("refused", "ended", "dropped", "held", "released")}
+        told["rolled"] = [[o, chance.randrange(2), chance.choice([1_000, 3_000]), "orders", "", ""] for o in few()]
+        told["landed"] = [[o, chance.randrange(2)] for o in few()]
+        told["rules"] = Rules(max_delay_ms=10**9, roll_window_ms=chance.choice([500, 5_000])).model_dump(mode="json")
+        told |= {"v": 1, "from_offset": begin, "next_offset": end}
+        if chance.random() < 0.5:
+            told["waits"] = [[name, True, [sorted((key(), key()))]] for name in ("Aa", "orders")]
+        journal.append(Written(chance.choice([0, 500, 2_000]), json.dumps(told).encode()))
+    progress = Progress(chance.randrange(5, 35), Key(chance.choice([1_000, 3_000, 80_000]), chance.randrange(30)), 0)
+    dues, targets = [0, 1_000, 2_000, 3_000], ["Aa", "BB", "orders"]
+    asked = [
+        Asked(offset, chance.choice(dues), chance.choice(targets), chance.choice([0, 900])) for offset in range(30)
     ]
-    assert told_of == ["held", None]
-    assert shard.reason_to_wait(7, 10_000, "orders", requested_ms=1) is None, "never to be rolled"
+    return History(None if chance.random() < 0.05 else progress, journal, asked)
+
+
+def test_random_histories_are_judged_as_by_the_model(spark: SparkSession) -> None:
+    histories = [some_history(random.Random(seed)) for seed in range(300)]
+    for seed, (history, found) in enumerate(zip(histories, reasons(spark, histories), strict=True)):
+        model = SettledTimers(history.progress, [JournalEntry.read(*written) for written in history.journal])
+        wanted = [
+            model.reason_to_wait(offset, max(due_ms, sent_ms), target, requested_ms=sent_ms)
+            for offset, due_ms, target, sent_ms in history.asked
+        ]
+        assert found == wanted, f"seed {seed}"

@@ -1,0 +1,138 @@
+"""Steps of a backfill that leave out timers: delivered or marked since the audit, expired, superseded, or unknown."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.archive import archive_ends, archived
+from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
+from spark_jobs.backfill.publish import now_ms
+from spark_jobs.backfill.superseded import superseded, with_ids
+from spark_jobs.backfill.undeliverable import SKEW_MS
+from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.platform.tables import read_records
+
+if TYPE_CHECKING:
+    from spark_jobs.backfill.job import BackfillArguments
+
+_NEVER_MS = 2**62
+
+
+def materialized(rows: DataFrame, folder: Path) -> DataFrame:
+    rows.write.parquet(str(folder))
+    return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
+
+
+def with_later_outcomes(
+    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: "BackfillArguments", marks: Sequence[Span]
+) -> DataFrame:
+    """Return `judged` with the outcome of timers that a bridge or an earlier run has settled since the audit."""
+    # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
+    known = F.when(F.col("target").isin(*cluster.partitions), F.col("target"))
+    bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
+    since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
+    targets = sorted(bounds[1])
+    real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
+    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
+    refused = read_records(spark, arguments.access, refused_spans)
+    marked = read_records(spark, arguments.access, marks)
+    came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
+    sent = marked.select(F.col("key").cast("string").alias("origin"))
+    origins = judged.select("origin")  # most deliveries and marks are of other timers
+    seen, sent = (rows.join(origins, "origin", "left_semi").distinct() for rows in (came, sent))
+    found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
+    found = found.join(sent.withColumn("is_marked", F.lit(True)), "origin", "left")
+    # After the spans are fixed: Spark fails if retention deletes any of them from now on.
+    remembered, refused_ms = dict.fromkeys(targets, 0), 0
+    if not arguments.although_unknown:
+        remembered |= cluster.complete_since_ms(targets)
+        refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
+    return with_outcomes(found, remembered, now_ms(), refused_ms)
+
+
+def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
+    """Return `found` with the outcome of timers that are not to be sent.
+
+    found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `earliest_ms`, the earliest possible delivery.
+    targets: since when (epoch ms) each topic is complete; refused_ms: the same of the rejected topic.
+    """
+    remembered_ms = c.lookup(targets, F.col("target"))
+    outcome = (
+        F.when(F.col("is_marked"), "backfilled-before")
+        .when(F.col("has_come"), "came")
+        .when(F.col("waits").isNotNull(), F.col("waits"))
+        .when(F.col("ended_by").isNotNull(), "superseded")
+        .when(F.col("expire_ms") <= now_ms, "expired")
+        .when(remembered_ms.isNull(), "no-topic")
+        .when((remembered_ms > 0) & (F.col("earliest_ms") - SKEW_MS < remembered_ms), "cannot-tell")
+        .when((F.lit(refused_ms) > 0) & (F.col("requested_ms") - SKEW_MS < refused_ms), "cannot-tell")
+    )
+    told = found.withColumn("outcome", outcome)
+    detail = F.when(F.col("outcome") == "superseded", F.col("ended_by"))
+    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "earliest_ms")
+
+
+def with_superseding(
+    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", steps: Path
+) -> DataFrame:
+    """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
+    is_open = F.col("outcome").isNull()
+    bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
+    if not bounds:
+        return came
+    first = {row.partition: row[1] for row in bounds}
+    spans = [
+        span._replace(start=max(span.start, first[span.partition]))
+        for span in cluster.stable_spans([arguments.timer_topic])
+        if span.partition in first
+    ]
+    timers = timer_records(spark, spans, arguments)
+    own = {arguments.timer_topic, arguments.rejected_topic}
+    since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
+    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
+    refused = read_records(spark, arguments.access, refused_spans)
+    # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
+    parsed = requests(timers, own_topics=own, profiles=arguments.profiles).persist(StorageLevel.DISK_ONLY)
+    named = materialized(with_ids(parsed), steps / "named")
+    parsed.unpersist()
+    codes = materialized(
+        evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"), steps / "refused"
+    )
+    found = superseded(named, codes, came.where(is_open))
+    joined = came.join(found, "origin", "left")
+    outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
+    return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
+
+
+def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: "BackfillArguments") -> DataFrame:
+    """Return `looked` with `cannot-tell` for timers before a gap between archive and log: it may hide a cancel."""
+    if arguments.archive is None:
+        return looked
+    ends = archive_ends(arguments.archive, arguments.timer_topic)
+    spans = cluster.spans([arguments.timer_topic])
+    holes = {span.partition: span.start for span in spans if ends.get(span.partition, 0) < span.start}
+    if not holes:
+        return looked
+    is_before = F.col("outcome").isNull() & (F.col("offset") < c.lookup(holes, F.col("partition")))
+    told = "a cancel may lie between the archive's end and the log's start"
+    return looked.withColumns(
+        {
+            "outcome": F.when(is_before, "cannot-tell").otherwise(F.col("outcome")),
+            "detail": F.when(is_before, told).otherwise(F.col("detail")),
+        }
+    )
+
+
+def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: "BackfillArguments") -> DataFrame:
+    """Return the records of these spans of the timer topic, and those of the archive."""
+    records = read_records(spark, arguments.access, spans)
+    if arguments.archive is None:
+        return records
+    return records.unionByName(archived(spark, arguments.archive, arguments.timer_topic).select(records.columns))
