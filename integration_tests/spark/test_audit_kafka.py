@@ -189,7 +189,11 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     planted["missing"] = world.request(due(now), trace).origin
     world.send(world.orders, [{"headers": [("tenant", b"a"), trace]}])
 
-    assert world.audit(tmp_path) == 3
+    assert world.audit(tmp_path, "--metrics-file", str(tmp_path / "audit.prom")) == 3
+    told = (tmp_path / "audit.prom").read_text()
+    for name in planted:
+        count = 2 if name == "missing" else 1
+        assert f'timer_audit_faults{{class="{name}",timer_topic="{world.timers}"}} {count}.0' in told
     rows = pq.read_table(tmp_path / "requests").to_pylist()
     unstamped = [row for row in rows if row["class"] == "unstamped"]
     assert [f"{row['topic']}/{row['partition']}/{row['offset']}".encode() for row in unstamped] == [planted["missing"]]
