@@ -2,12 +2,14 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -101,6 +103,22 @@ def test_an_id_meets_what_another_client_placed_by_it_as_a_key(served: Served) -
     assert served.outcomes(8) == [("cancelled", id_) for id_ in ids]
 
 
+def assert_canary_goes_on(served: Served, topic: str) -> None:
+    """Until SIGTERM, with metrics on loopback."""
+    where = ["--bootstrap-servers", served.broker.bootstrap_servers, "--timer-topic", served.names.timers]
+    often = ["--topic", topic, "--every", "100ms", "--delay", "0", "--http-port", "0"]
+    with subprocess.Popen([COMMAND, "canary", *often, *where], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())["port"]
+        page, until_s = "", time.monotonic() + PATIENCE_S
+        while re.search(r"received_total [1-9]", page) is None and time.monotonic() < until_s:
+            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).read().decode()
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    assert re.search(r"^timer_canary_received_total [1-9]", page, re.MULTILINE), page
+    assert "timer_canary_lost_total 0.0" in page
+
+
 @pytest.mark.broker
 def test_commands_send_replace_and_cancel(served: Served) -> None:
     target = served.names.target
@@ -120,6 +138,7 @@ def test_commands_send_replace_and_cancel(served: Served) -> None:
     arrived, lost = (served.command(*canary, "--delay", "200ms", "--timeout", text) for text in ("30s", "1ms"))
     assert (arrived.returncode, json.loads(arrived.stdout)["event"]) == (0, "arrived"), arrived
     assert (lost.returncode, json.loads(lost.stdout)["event"]) == (3, "lost"), lost
+    assert_canary_goes_on(served, f"canary-{target}")
 
 
 @pytest.mark.broker

@@ -82,10 +82,8 @@ def deliveries(records: DataFrame, trace_header: str = names.TRACE_ID) -> DataFr
     place_name = F.concat(F.lit("?"), F.concat_ws("/", "topic", "partition", "offset"))
     trace_name = _trace_name(c.trace(h, trace_header))
     origin = F.when(has_origin, _last_origin()).when(is_ours, place_name).otherwise(trace_name)
-    ours = records.where(is_ours | c.has(h, trace_header) if trace_header else is_ours)
-    seen = ours.select(
-        origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got")
-    ).where(F.col("origin").isNotNull())
+    ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
+    seen = ours.select(origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got"))
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
