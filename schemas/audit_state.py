@@ -1,17 +1,16 @@
-"""Tables that an audit by day or batch keeps for the next run, so that it reads new records and not the history.
+"""Tables that an audit by day or batch keeps for the next run, so that its cost follows the new records.
 
-    evidence/day=D/open=true|false   all observations of each origin; folding two rows of one origin gives one row
-    claims/day=D                     records that claim to be copies of requests which are still open
-    days/day=D                       one row: counts and lateness of that day's run, for the trend
-    spans/day=D                      the offsets that have been read; written last: it commits the day
+    open/PART      evidence of open timers, sorted by when each has to be looked at again (`wake_ms`)
+    gone/PART      which rows of earlier `open` no longer count, as the timer was judged again
+    evidence/PART  evidence of timers that were closed in this part, sorted by partition and offset
+    state/PART     part.json: which parts of `open` hold the open timers
+    days, batches  one row: counts of the part
+    standing/PART  stream: rows of `requests` that were written and may still change; pending deliveries too
+    untold/PART    stream: deliveries of minutes that are not over
+    spans/PART     the offsets that have been read; written last: it commits the part
 
-A streaming audit has `day=D/batch=N` in place of `day=D`, `batches` in place of `days`, and beside these
-
-    standing/day=D/batch=N           rows of `requests` that were written and may still change; pending deliveries too
-    untold/day=D/batch=N             deliveries of minutes that are not over
-
-Evidence is a monoid: counts are added, a `_low` or a first one is a minimum, a `_high` is a maximum. So a record that
-is read on day 9 joins the evidence of day 1, and the order of reading does not matter.
+PART is day=D, of a stream day=D/batch=N. Evidence is a monoid: counts are added, a `_low` or a first one is a minimum,
+a `_high` is a maximum. So a record that is read on day 9 joins the evidence of day 1, in whatever order they are read.
 """
 
 from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table, lateness_columns
@@ -38,25 +37,44 @@ EVIDENCE = Table(
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
         Column("told_by_low", Kind.STRING, "least `kind request` of these receipts: `cancelled timer.requests/0/12`"),
         Column("told_by_high", Kind.STRING, "greatest of these: equal to the least where all are alike"),
+        Column("told_ended_ms", Kind.INT64, "timestamp of the first of these receipts"),
         Column("next", Kind.NEXT, "the next request with its id"),
         Column("moved_low", Kind.INT64, "the earliest time that a request has moved it to"),
         Column("moved_high", Kind.INT64, "the latest of these times"),
+        Column("follows", Kind.STRING, "the request before it with its id"),
     ),
 )
 
-CLAIMS = Table(
-    "claims",
+_PART = Column("part", Kind.INT64, "number of the part that wrote it: of two rows of an origin, the later one counts")
+
+OPEN = Table(
+    "open",
     (
-        Column("place", Kind.STRING, "topic/partition/offset of the record that says it is a copy"),
-        Column("topic", Kind.STRING, "its timer topic"),
-        Column("partition", Kind.INT32, "its partition"),
-        Column("offset", Kind.INT64, "its offset"),
-        Column("requested_ms", Kind.INT64, "its timestamp"),
-        Column("origin", Kind.STRING, "the request that it says it is a copy of; null: none that could be"),
-        Column("origin_offset", Kind.INT64, "that request's offset"),
-        Column("rolls", Kind.INT32, "which copy it says it is"),
-        Column("says", Kind.SAYS, "what it has to have in common with the request"),
-        Column("asked", Kind.ASKED, "the record as a request of its own, which has to be refused"),
+        *EVIDENCE.columns,
+        Column("claims", Kind.CLAIMS, "its copies; of an open claim: the claim itself"),
+        Column("family", Kind.STRING, "its origin; of an open claim: the origin that it claims"),
+        Column("chain", Kind.INT64, "hash of its partition and id; null: it has no id"),
+        Column("wake_ms", Kind.INT64, "it is read by the first part whose time is not before this"),
+        _PART,
+    ),
+)
+
+GONE = Table(
+    "gone",
+    (
+        Column("origin", Kind.STRING, "the timer that was judged again"),
+        Column("wake_ms", Kind.INT64, "of its row"),
+        _PART,
+    ),
+)
+
+CLOSED = Table(
+    "evidence",
+    (
+        *EVIDENCE.columns,
+        Column("at_partition", Kind.INT32, "partition of the origin"),
+        Column("at_offset", Kind.INT64, "offset of the origin"),
+        _PART,
     ),
 )
 
@@ -65,9 +83,10 @@ SPANS = Table(
     (
         Column("topic", Kind.STRING, "any topic that the audit reads"),
         Column("partition", Kind.INT32, "its partition"),
-        Column("first", Kind.INT64, "the first offset that was ever read"),
-        Column("end", Kind.INT64, "the next run begins here"),
-        Column("from_log_start", Kind.BOOL, "nothing stood before `first` when it was read"),
+        Column("first", Kind.INT64, "first offset of an interval that was read without a gap"),
+        Column("end", Kind.INT64, "its end; the next run begins at the last one of the partition"),
+        Column("from_log_start", Kind.BOOL, "nothing stood before the first interval when it was read"),
+        Column("topic_id", Kind.STRING, "Kafka's id of the topic; null: unknown"),
     ),
 )
 
@@ -108,7 +127,7 @@ BATCHES = Table(
             Kind.INT64,
             "faults of it or of earlier batches that may still be corrected: missing ones",
         ),
-        Column("open", Kind.INT64, "timers that are carried to the next batch"),
+        Column("open", Kind.INT64, "timers that are open after it"),
         Column("gaps", Kind.STRINGS, "what retention took before it was read"),
     ),
 )

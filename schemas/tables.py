@@ -18,6 +18,7 @@ import pyarrow as pa
 class AuditClass(StrEnum):
     """Class of a request, exactly one for each. The rules are in spark_jobs.audit_rules.classes."""
 
+    WAIVED = "waived"
     UNSTAMPED = "unstamped"
     UNEXPLAINED = "unexplained"
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"
@@ -31,6 +32,7 @@ class AuditClass(StrEnum):
     WRONGLY_REJECTED = "wrongly-rejected"
     MISSING = "missing"
     FALSE_RECEIPT = "false-receipt"
+    UNJUDGED = "unjudged"
     EXPIRED = "expired"
     REJECTED = "rejected"
     MOVED = "moved"
@@ -119,6 +121,18 @@ class Kind(Enum):
         _WANT,
     )
     """Fields that a copy has in common with its request."""
+    CLAIMS = pa.list_(
+        pa.field(
+            "element",
+            _struct(
+                "place STRING, topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, origin STRING, "
+                "origin_offset BIGINT, rolls INT",
+                ("says", SAYS),
+                ("asked", ASKED),
+            ),
+        )
+    )
+    """Records that claim to be copies of one request: spark_jobs.audit_rules.roll_copies."""
 
 
 class Column(NamedTuple):

@@ -14,28 +14,32 @@ Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong argum
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
+from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
-from spark_jobs.audit_run import coverage, daily_spans, read_plan
+from spark_jobs.audit_run import driver, read_plan
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, make_folder, parse
-from spark_jobs.audit_run.stream import run_stream
+from spark_jobs.audit_run.waivers import waived
 from spark_jobs.kafka.admin import Cluster
+from spark_jobs.platform.cache import Keep, cached
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.lock import folder_lock
-from spark_jobs.platform.session import job_session
+from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
 from spark_jobs.report.report import write_report
 from spark_jobs.report.summary import AuditVerdict, DaySummary
+
+Result = TypeVar("Result")
 
 
 def run_audit(arguments: AuditArguments) -> AuditVerdict:
@@ -43,59 +47,71 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
 
     Raises JobFailedError if it cannot audit, UsageError if `out` cannot be made.
     """
+    return _in_folder(arguments, lambda spark, cluster: _audit(spark, cluster, arguments))
+
+
+def run_stream(arguments: AuditArguments) -> int:
+    """Audit batch by batch until a signal, or with `available_now` what is there now. Return the exit code."""
+    return _in_folder(arguments, lambda spark, _: driver.run_batches(spark, arguments))
+
+
+def _in_folder(arguments: AuditArguments, run: Callable[[SparkSession, Cluster], Result]) -> Result:
     make_folder(arguments.out)
     with folder_lock(arguments.out):
         cluster = Cluster(arguments.access)
         cluster.require_topic(arguments.timer_topic)
         with job_session("audit", arguments.out, arguments.master, arguments.jars) as spark:
-            return _audit(spark, cluster, arguments)
+            return run(spark, cluster)
 
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> AuditVerdict:
-    as_of_ms = arguments.as_of_ms if arguments.as_of_ms is not None else int(time.time() * 1000)
-    limits = arguments.limits(as_of_ms)
+    # Before any end is looked up: what was on the topics by then is read.
+    as_of_ms = arguments.as_of_ms
+    if as_of_ms is None:
+        as_of_ms = int(time.time() * 1000) - arguments.skew_ms
     if arguments.daily:
-        day_log = daily_spans.DayLog(arguments.out, as_of_ms)
-        done = daily_spans.run_day(spark, cluster, arguments, limits, day_log)
+        day = driver.Day(arguments, as_of_ms)
+        done = day.judge(spark, cluster)
         verdict = conclude(
-            spark, arguments, as_of_ms, done.notes, day_log.part, day_log.earlier_days(), done.gaps, done.unproved
+            spark, arguments, as_of_ms, done.notes, day.part, day.trend(), done.gaps, done.unproved, done.state.open
         )
-        daily_spans.commit_day(day_log, done, verdict)
+        day.commit(done, verdict)
         return verdict
-    return _once(spark, cluster, arguments, limits)
+    with cached() as keep:
+        return _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
 
 
-def _once(spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits) -> AuditVerdict:
+def _once(
+    spark: SparkSession, cluster: Cluster, arguments: AuditArguments, limits: AuditLimits, keep: Keep
+) -> AuditVerdict:
     old = None
     if arguments.archive is not None:
         since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
         old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
-    # Kept on disk, so that Kafka is read once and memory does not grow with the requests.
-    parsed = read_plan.read_requests(spark, plan.read, arguments, old).persist(StorageLevel.DISK_ONLY)
-    try:
-        # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
-        census = read_plan.census(parsed, cluster, arguments)
-        since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
-        others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-        ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since_ms))
-        seen = Observations(
-            parsed=parsed,
-            rejections=ends.rejections,
-            ends=ends.others,
-            undecided=ends.undecided,
-            pauses=ends.pauses,
-            deleted_before=plan.deleted_before,
-            excluded_before=plan.excluded_before,
-            has_claims=census.has_claims,
-            has_ids=census.has_ids,
-            has_moves=census.has_moves,
-            has_whole_ids=census.has_whole_ids,
-            has_traces=census.has_traces,
-        )
-        unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
-    finally:
-        parsed.unpersist()
+    fit_partitions(spark, 2 * read_plan.records_in(plan.read))
+    parsed = keep(read_plan.read_requests(spark, plan.read, arguments, old))
+    # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
+    census = read_plan.census(parsed, cluster, arguments)
+    since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
+    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
+    ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since_ms))
+    seen = Observations(
+        parsed=parsed,
+        rejections=ends.rejections,
+        ends=ends.others,
+        undecided=ends.undecided,
+        pauses=ends.pauses,
+        waived=waived(spark, arguments.waivers, limits.as_of_ms),
+        deleted_before=plan.deleted_before,
+        excluded_before=plan.excluded_before,
+        has_claims=census.has_claims,
+        has_ids=census.has_ids,
+        has_moves=census.has_moves,
+        has_whole_ids=census.has_whole_ids,
+        has_traces=census.has_traces,
+    )
+    unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
     notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(
         cluster, arguments, census.topics
     )
@@ -126,6 +142,7 @@ def conclude(
     trend: Sequence[DaySummary] = (),
     gaps: Sequence[str] = (),
     unproved: Sequence[str] = (),
+    open_timers: int | None = None,
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
     table = read_table(spark, arguments.out, REQUESTS, part)
@@ -144,6 +161,7 @@ def conclude(
         gaps=gaps,
         unproved=unproved,
         max_refused_percent=arguments.max_refused_percent,
+        open_timers=open_timers,
     )
     write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
     return verdict

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -20,6 +20,7 @@ from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit
 from spark_jobs.audit_rules.classes import FAULTS
+from spark_jobs.audit_run import driver
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -120,7 +121,8 @@ class World:
     def arguments(self, out: Path) -> list[str]:
         """Of an audit."""
         topics = ["--timer-topic", self.timers, "--rejected-topic", self.rejected, "--receipts-topic", self.receipts]
-        return ["--bootstrap-servers", self.servers, "--out", str(out), *topics, "--settle-ms", "0"]
+        at_once = ["--settle-ms", "0", "--skew-ms", "0"]
+        return ["--bootstrap-servers", self.servers, "--out", str(out), *topics, *at_once]
 
 
 def now_ms() -> int:
@@ -278,7 +280,7 @@ def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world:
 
 
 @pytest.mark.slow
-def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> None:
+def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Day 1 closes one and carries another; day 2 sees the former once more, and the other's cancel."""
     day_ms = 24 * 60 * 60 * 1000
     now = now_ms()
@@ -294,14 +296,13 @@ def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path) -> 
             rejected_topic=world.rejected,
             receipts_topic=world.receipts,
             settle_ms=0,
+            skew_ms=0,
             tolerance_ms=0,
             daily=True,
             master="local[2]",
         )
+        monkeypatch.setattr(driver, "day_of", lambda _: date(2000, 1, number))
         verdict = run_audit(arguments)
-        for table in tmp_path.glob("*/day=*"):
-            if "2000" not in table.name:
-                table.rename(table.with_name(f"day=2000-01-0{number}"))
         rows = pq.read_table(tmp_path / "requests" / f"day=2000-01-0{number}").to_pylist()
         return verdict.exit_code, {row["origin"].encode(): row["class"] for row in rows}
 
@@ -369,7 +370,16 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
         bridge.demand_alive()
 
     def audit(out: Path) -> tuple[int, dict[str, tuple[str, str | None, int]]]:
-        given = ["--bootstrap-servers", kafka.bootstrap_servers, "--out", str(out), "--settle-ms", "0"]
+        given = [
+            "--bootstrap-servers",
+            kafka.bootstrap_servers,
+            "--out",
+            str(out),
+            "--settle-ms",
+            "0",
+            "--skew-ms",
+            "0",
+        ]
         given += ["--timer-topic", topics.timers, "--rejected-topic", topics.rejected]
         code = main([*given, "--receipts-topic", receipts])
         rows = {row["offset"]: row for row in pq.read_table(out / "requests").to_pylist()}

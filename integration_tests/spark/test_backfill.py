@@ -40,7 +40,7 @@ class World:
         self._where = ["--bootstrap-servers", kafka.bootstrap_servers]
         for flag in ("--timer-topic", "--rejected-topic"):
             self._where += [flag, given[flag]]
-        self._of_audit = ["--receipts-topic", given["--receipts-topic"], "--settle-ms", "0"]
+        self._of_audit = ["--receipts-topic", given["--receipts-topic"], "--settle-ms", "0", "--skew-ms", "0"]
         self._of_backfill = ["--journal-topic", given["--journal-topic"], "--group", given["--group"]]
 
     def bridge(self) -> BridgeProcess:

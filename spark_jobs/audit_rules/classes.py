@@ -83,7 +83,7 @@ _FAULT_RULES = (
         "origin LIKE '?trace/%'",
         "a record has the trace id of a request, but no header of the bridge: the row names both",
     ),
-    Rule(_A.UNEXPLAINED, "NOT requested", "a record names a request that does not exist"),
+    Rule(_A.UNEXPLAINED, "NOT requested AND NOT in_hole", "a record names a request that does not exist"),
     Rule(
         _A.REJECTED_BUT_DELIVERED,
         "deliveries > 0 AND rejections > 0 AND NOT expired_after_crash",
@@ -117,18 +117,24 @@ _FAULT_RULES = (
     Rule(
         _A.MISSING,
         "deliveries = 0 AND (wrongly_expired OR"
-        " (rejections = 0 AND kind_of_timer AND NOT is_undecided"
+        " (rejections = 0 AND kind_of_timer AND NOT is_undecided AND NOT told_ahead AND NOT may_be_ended"
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
     Rule(
         _A.FALSE_RECEIPT,
         "told_done > 0 AND told_missed IS NOT NULL OR told_ended > 0 AND requested AND (rejections > 0 OR NOT may_end"
-        " OR (next.kind IS NOT NULL AND NOT told_truly))",
+        " OR (next.kind IS NOT NULL AND NOT told_truly AND NOT may_be_ended))",
         "a receipt says that it was ended, but not by the next request with its id; or it cannot have been ended",
     ),
 )
 _OTHER_RULES = (
+    Rule(
+        _A.UNJUDGED,
+        "NOT requested OR (deliveries = 0 AND rejections = 0 AND may_be_ended AND NOT is_undecided"
+        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits)))",
+        "its request, or one that may have ended it, is among the records that were never read",
+    ),
     Rule(_A.EXPIRED, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
     Rule(_A.REJECTED, "rejections > 0", "on the rejected topic, with a code that says why"),
     Rule(
@@ -165,7 +171,8 @@ _OTHER_RULES = (
     Rule(_A.PENDING, "true", "not due yet; or still on its way: due so lately, or behind an open transaction"),
 )
 
-RULES = (*_FAULT_RULES, *_OTHER_RULES)
+_WAIVED = Rule(_A.WAIVED, "is_waived AND size(faults) > 0", "a fault that is known: --waivers says why, and until when")
+RULES = (_WAIVED, *_FAULT_RULES, *_OTHER_RULES)
 FAULTS = tuple(rule.name for rule in _FAULT_RULES)
 
 
@@ -201,6 +208,10 @@ _FACTS = {
     "waits": f"NOT malformed AND kind IN ('schedule', 'replace') AND {_paused_until('settled_ms')}",
     "ended": f"coalesce(next.kind IS NOT NULL AND ({_TOLD_TRULY}"
     " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
+    # A receipt says that it was ended, by a request that came after the last one that was read.
+    "told_ahead": "coalesce(next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
+    # A request with its id may be among those that were never read.
+    "may_be_ended": "coalesce(kind_of_timer AND id IS NOT NULL AND before_hole, false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
@@ -213,6 +224,9 @@ _FACTS = {
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
 
+_MARKS = ("is_undecided", "is_waived", "in_hole", "before_hole", "paused_ms", "resumed_ms")
+"""Columns that only the rules need."""
+
 _AHEAD = {
     "due_ms": "IF(is_ahead, told_low_ms, due_ms)",
     "lateness_ms": "IF(is_ahead, delivered_ms - told_low_ms, lateness_ms)",
@@ -222,7 +236,7 @@ _AHEAD = {
 
 
 def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
-    """Return `outcomes` (spark_jobs.audit_rules.outcomes) with `class`, `faults`, `proof` and `open`."""
+    """Return `outcomes` (spark_jobs.audit_rules.judgement) with `class`, `faults`, `proof` and `open`."""
     given = {
         "as_of_ms": F.lit(limits.as_of_ms),
         "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
@@ -235,10 +249,8 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
     faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)
-    found = known.withColumns({"class": _first_matching_class(), "faults": faults})
-    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(
-        *given, *_FACTS, "is_undecided", "paused_ms", "resumed_ms"
-    )
+    found = known.withColumn("faults", faults).withColumn("class", _first_matching_class())
+    return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, *_MARKS)
 
 
 def is_fault(column: str = "class") -> Column:
@@ -254,18 +266,17 @@ def _proof() -> Column:
 def _is_open() -> Column:
     """Return a column: True if the class may still change.
 
-    It may if no outcome is there yet; if the replacing request may still be refused; if an unread request with the id
-    may precede the delivery; or if a receipt may still come.
+    It may if no outcome is there yet; if an unread request with the id may precede the delivery; or if a receipt may
+    still come. What comes later than that names the timer or the request that ended it, and opens it again.
     """
-    waits = F.col("class").isin(_A.PENDING.value, _A.HELD.value, _A.MISSING.value)
-    may_be_refused = (F.col("class") == _A.REPLACED.value) & (F.col("told_ended") == 0) & ~F.col("next.left")
-    just_now = F.expr("id IS NOT NULL AND delivered_ms >= as_of_ms")
+    waits = F.col("class").isin(_A.PENDING.value, _A.HELD.value) | F.array_contains("faults", _A.MISSING.value)
+    just_now = F.expr("id IS NOT NULL AND delivered_ms + skew_ms >= as_of_ms")
     untold = F.expr(
         "(next.kind IS NOT NULL AND told_ended = 0 AND next.answered_ms IS NULL"
         " AND next.ms > settled_ms - tolerance_ms)"
         " OR (is_cancel AND answered_ms IS NULL AND requested_ms > settled_ms - tolerance_ms)"
     )
-    return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, may_be_refused, just_now, untold)))
+    return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, just_now, untold)))
 
 
 def _first_matching_class() -> Column:

@@ -124,7 +124,11 @@ def receipts(records: DataFrame) -> DataFrame:
     )
     by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
     ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(
-        "origin", F.lit(1).alias("told_ended"), by.alias("told_by_low"), by.alias("told_by_high")
+        "origin",
+        F.lit(1).alias("told_ended"),
+        F.col("answered_ms").alias("told_ended_ms"),
+        by.alias("told_by_low"),
+        by.alias("told_by_high"),
     )
     return to_evidence(answers.unionByName(ended, allowMissingColumns=True))
 

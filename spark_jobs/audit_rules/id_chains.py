@@ -19,12 +19,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired")
 """Codes that only a due timer gets."""
+NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
+"""`previous` of a request that is in no chain."""
 _AMBIGUOUS_CODES = ("too-large", "bad-target")
 """Codes of both intake and targets: the time of the refusal decides which it was."""
 
 
 def link_ids(folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True) -> DataFrame:
-    """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left."""
+    """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left, origin."""
     asked = F.col("asked")
     stands = asked["id"].isNotNull() & ~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy")
     stands = F.coalesce(stands, F.lit(False))
@@ -44,11 +46,17 @@ def link_ids(folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool =
         left.alias("left"),
     )
     expected_ms = F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms")
-    before = F.struct(asked["kind"].alias("kind"), expected_ms, left.alias("left"))
+    before = F.struct(asked["kind"].alias("kind"), expected_ms, left.alias("left"), F.col("origin").alias("origin"))
     found = chained.select("*", F.lead(me).over(order).alias("follower"), F.lag(before).over(order).alias("previous"))
     # Keep the `next` of an earlier run, unless this run reads the same request again and knows more of it.
     kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
-    return found.withColumn("next", F.when(kept, F.col("next")).otherwise(F.col("follower"))).drop("follower", "chain")
+    linked = found.withColumns(
+        {
+            "next": F.when(kept, F.col("next")).otherwise(F.col("follower")),
+            "follows": F.coalesce("previous.origin", "follows"),
+        }
+    )
+    return linked.drop("follower", "chain")
 
 
 def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules import evidence, roll_copies
+from spark_jobs.audit_rules import coverage, evidence, roll_copies
 from spark_jobs.audit_rules.classes import AuditLimits
-from spark_jobs.audit_rules.id_chains import link_ids
+from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
 from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
 from spark_jobs.kafka.admin import Span
 
@@ -29,7 +29,7 @@ class Observations:
     rejections: DataFrame
     ends: Sequence[DataFrame] = ()
     carried: DataFrame | None = None
-    """Evidence of open timers of the last run."""
+    """Evidence of open timers of earlier runs: those that are due, and those that a new record may concern."""
     carried_claims: DataFrame | None = None
     closed: DataFrame | None = None
     """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
@@ -37,10 +37,14 @@ class Observations:
     """Origins named after the last stable offset of the real topics and the rejected one."""
     pauses: DataFrame | None = None
     """Pauses of real topics (spark_jobs.audit_rules.pauses)."""
+    waived: DataFrame | None = None
+    """Origins whose faults are known."""
     deleted_before: Sequence[Span] = ()
     """Retention has deleted everything before these spans of the timer topic."""
     excluded_before: Sequence[Span] = ()
     """Requests before these spans are outside the audited range."""
+    holes: Sequence[Span] = ()
+    """Spans of the timer topic that were never read."""
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
@@ -83,7 +87,9 @@ def claims_of(seen: Observations) -> DataFrame:
         # A refusal may be read one run before the refused record.
         refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
         asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
-    return roll_copies.verify_claims(claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.parsed)
+    return roll_copies.verify_claims(
+        claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, seen.parsed
+    )
 
 
 def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt_only: bool = False) -> DataFrame:
@@ -106,14 +112,13 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     if not as_evidence:
         folded = without_contents(folded)
     if not seen.has_ids:
-        empty = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN>)"
-        found = outcomes(folded.withColumn("previous", F.expr(empty)))
+        found = outcomes(folded.withColumn("previous", F.expr(NO_PREVIOUS)))
     else:
         found = outcomes(link_ids(folded, has_moves=seen.has_moves, has_whole_ids=seen.has_whole_ids))
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )
-    return _with_pauses(_marked(told, seen.undecided), seen.pauses)
+    return _with_pauses(_marked(told, seen), seen.pauses)
 
 
 def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
@@ -123,12 +128,18 @@ def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
     return found.join(F.broadcast(pauses), "target", "left")
 
 
-def _marked(found: DataFrame, undecided: DataFrame | None) -> DataFrame:
-    """Return `found` with `is_undecided`."""
-    if undecided is None:
-        return found.withColumn("is_undecided", F.lit(False))
-    marked = undecided.withColumn("is_undecided", F.lit(True))
-    return found.join(marked, "origin", "left").withColumn("is_undecided", F.coalesce("is_undecided", F.lit(False)))
+def _marked(found: DataFrame, seen: Observations) -> DataFrame:
+    """Return `found` with `is_undecided`, `is_waived`, `in_hole` and `before_hole`."""
+    for name, origins in {"is_undecided": seen.undecided, "is_waived": seen.waived}.items():
+        if origins is None:
+            found = found.withColumn(name, F.lit(False))
+        else:
+            marked = origins.select("origin", F.lit(True).alias(name))
+            found = found.join(marked, "origin", "left").withColumn(name, F.coalesce(name, F.lit(False)))
+    place = F.col("topic"), F.col("partition"), F.col("offset")
+    return found.withColumns(
+        {"in_hole": coverage.origin_is_in(seen.holes), "before_hole": coverage.is_before_end(seen.holes, *place)}
+    )
 
 
 def _kept(seen: Observations) -> list[DataFrame]:

@@ -8,7 +8,7 @@
 A copy equals its request, follows it in its partition, and its `timer-rolls` is the next number. Its due time may
 differ if a move with its id says so.
 A forgery with the exact bytes of the awaited copy counts as that copy: the bridge accepts it, and nothing differs.
-If retention has deleted the request (the audit begins at the log's start), its earliest copy is taken for it.
+If retention has deleted the request (before the log's start, or between two runs), its earliest copy is taken for it.
 If the audit begins later, a claim to copy an earlier request is outside the range: it makes no row.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.audit_rules.requests import ASKED, copy_claim_of
 from spark_jobs.kafka.admin import Span
@@ -43,6 +44,7 @@ def verify_claims(
     refused: DataFrame,
     deleted_before: Sequence[Span],
     excluded_before: Sequence[Span],
+    holes: Sequence[Span],
     moves: DataFrame,
 ) -> DataFrame:
     """Return `claimed` with `is_copy`, and `is_witness`: True if retention has deleted the request itself.
@@ -50,12 +52,14 @@ def verify_claims(
     asked: origin, asked, moved_low and moved_high of every known request, and rolls of copies that were counted.
     refused: the origins on the rejected topic, as `place`. moves: parsed requests; only the moves are used.
     deleted_before: retention has deleted everything before these spans; excluded_before: that is out of the range.
+    holes: spans that were never read.
     """
     columns = {"wanted": copy_claim_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
     known = asked.select("origin", *(column.alias(name) for name, column in columns.items()), "moved_low", "moved_high")
     rejected = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
     joined = _with_moves(claimed.join(known, "origin", "left").join(rejected, "place", "left"), moves)
-    witness, is_open = _is_before(deleted_before), F.col("is_refused").isNull() & F.col("origin").isNotNull()
+    in_hole = coverage.is_in(holes, F.col("topic"), F.col("partition"), F.col("origin_offset"))
+    witness, is_open = _is_before(deleted_before) | in_hole, F.col("is_refused").isNull() & F.col("origin").isNotNull()
     agrees = F.when(F.col("is_known").isNull(), witness).otherwise(_equals_request())
     flagged = joined.withColumns({"is_witness": witness, "may_be": F.coalesce(is_open & agrees, F.lit(False))})
     # A claim that cannot be a copy is a group of its own, so that a flood of forgeries makes no long partition.
@@ -123,5 +127,5 @@ def claim_evidence(told: DataFrame) -> DataFrame:
 
 
 def _is_before(spans: Sequence[Span]) -> Column:
-    start = lookup({span.partition: span.start for span in spans}, F.col("partition"))
+    start = lookup({span.partition: span.start for span in reversed(spans)}, F.col("partition"))
     return F.coalesce(F.col("origin_offset") < start, F.lit(False))

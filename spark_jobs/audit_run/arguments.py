@@ -15,6 +15,7 @@ from schemas.headers import MAX_DELAY_MS, TRACE_ID
 from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
+from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
@@ -24,9 +25,6 @@ _MOST_SHOWN = 5
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
-
-CHECKPOINT = "checkpoint"
-"""Folder of `out` with Spark's checkpoint of a stream."""
 
 
 def time_ms(flag: str, text: str) -> int:
@@ -165,6 +163,10 @@ class AuditArguments:
         int,
         number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),
     ] = 10
+    waivers: Annotated[
+        Path | None,
+        Option(type=Path, metavar="FILE", help="faults that are known: CSV or Parquet of origin, reason, until"),
+    ] = None
     master: str | None = None
     jars: Path | None = None
 
@@ -183,8 +185,9 @@ class AuditArguments:
                 "--daily continues after its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
         self._demand_fitting_stream()
-        if not self.daily and not self.stream and (self.out / "spans").exists():
-            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
+        self._demand_fitting_folder()
+        if self.waivers is not None:
+            waivers.check(self.waivers)
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
         if self.out.exists() and not self.out.is_dir():
@@ -210,13 +213,20 @@ class AuditArguments:
             raise UsageError("--available-now ends a stream: add --stream")
         if self.every_s < 1:
             raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
-        has_checkpoint = (self.out / CHECKPOINT).exists()
-        if has_checkpoint and not self.stream:
-            raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
-        if self.stream and not has_checkpoint and (self.out / "spans").exists():
+
+    def _demand_fitting_folder(self) -> None:
+        kind = audit_folder.kind_of(self.out)
+        if kind == "older":
             raise UsageError(
-                f"--out {self.out} holds a daily audit, or a streaming one without its checkpoint: give another folder"
+                f"--out {self.out} holds an audit by day or batch of an older version, which this one cannot continue:"
+                " give a new folder"
             )
+        if kind == "daily" and self.stream:
+            raise UsageError(f"--out {self.out} holds a daily audit: give another folder")
+        if kind == "daily" and not self.daily:
+            raise UsageError(f"--out {self.out} holds a daily audit: add --daily, or give another folder")
+        if kind == "stream" and not self.stream:
+            raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> AuditArguments:

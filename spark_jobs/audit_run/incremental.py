@@ -1,27 +1,26 @@
-"""An audit in parts, by day or by batch: each reads new records and the open timers of the part before.
+"""An audit in parts, by day or by batch: each reads new records and the open timers that these or the time concern.
 
-    day 1   new records                      -> judged -> requests/day=1   evidence/day=1/open=true|false   claims/day=1
-    day 2   new records + open=true of day 1 -> judged -> requests/day=2   ...
+    part 1   new records                                    -> judged -> requests/1   open/1   evidence/1 (closed)
+    part 2   new records + open timers due or named         -> judged -> requests/2   ...
 
 Closed timers are read again only if a new record names them: a delivery of a timer that was delivered, cancelled or
-rejected on an earlier day. A clean run has none, so a run reads only its day. In `requests`, a row of a later day
-replaces a row of the same origin of an earlier day. A day may be repeated; it begins where the day before ended.
-A streaming audit does the same by batch (spark_jobs.audit_run.stream).
+rejected in an earlier part, or a refusal of the request that had ended one. In `requests`, a row of a later part
+replaces a row of the same origin of an earlier one. A part may be repeated; it begins where the part before ended.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
+from typing import TypeAlias
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.audit_state import CLAIMS, EVIDENCE
-from schemas.tables import REQUESTS
-from spark_jobs.audit_rules import roll_copies
+from schemas.audit_state import CLOSED, EVIDENCE, OPEN
+from schemas.tables import REQUESTS, AuditClass, Kind
+from spark_jobs.audit_rules import coverage, roll_copies
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.judgement import (
     Observations,
     UnjudgedCounts,
@@ -29,51 +28,43 @@ from spark_jobs.audit_rules.judgement import (
     claims_of,
     hidden_by_transaction,
 )
-from spark_jobs.audit_run import coverage
+from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.tables import empty_table, folder, read_table, rows_in, write_table
+from spark_jobs.platform.cache import Keep
+from spark_jobs.platform.tables import as_table, write_table
+
+DAY_MS = 86_400_000
+_LINKS = ("origin", "asked", "follows", "next", "rejections")
+_MOST_ROUNDS = 10
+"""Most refused requests of one chain that are followed in one part."""
+WriteRequests: TypeAlias = Callable[[DataFrame, DataFrame | None], None]
+"""Writes the judged rows; the second: the open timers of earlier parts that were judged again (OPEN)."""
+_CLAIM = tuple(field.name for field in Kind.CLAIMS.value.value_type)
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of an incremental audit.
 
-    name: of its folders, such as day=2026-01-31; names sort by time. previous: name of the part before.
-    earlier: requests of the parts before; so_far: those and this part's.
+    name: of its folders, such as day=2026-01-31; number: grows from part to part. state: what was open before.
+    earlier: requests of the parts before; so_far: those and this part's. Both may have holes.
     """
 
     out: Path
     name: str
-    previous: str | None
+    number: int
+    state: OpenTimers
     timer_topic: str
     earlier: Sequence[Span]
     so_far: Sequence[Span]
 
-    @property
-    def has_claims(self) -> bool:
-        """True if the part before kept any claims."""
-        return self.previous is not None and rows_in(folder(self.out, CLAIMS, self.previous)) > 0
 
+@dataclass(frozen=True)
+class PartResult:
+    """`unjudged`: counts for notes. `state`: what is open now, not committed yet."""
 
-def carried(spark: SparkSession, part: Part) -> tuple[DataFrame | None, DataFrame | None]:
-    """Return the evidence of open timers and the claims to be copies of them; None in the first run."""
-    if part.previous is None:
-        return None, None
-    kept = spark.read.schema(EVIDENCE.spark_ddl()).parquet(str(open_folder(part.out, part.previous)))
-    # Recompute copies, from the claims, and `next` if that request is still open.
-    is_open = kept.select(F.col("origin").alias("again"))
-    joined = kept.join(is_open, F.col("next.origin") == F.col("again"), "left")
-    reset = {"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")}
-    reset["next"] = F.when(F.col("again").isNull(), F.col("next"))
-    counted = joined.withColumns(reset).drop("again")
-    if not part.has_claims:
-        return counted, empty_table(spark, CLAIMS.spark_ddl())
-    return counted, read_table(spark, part.out, CLAIMS, part.previous)
-
-
-def open_folder(out: Path, part: str) -> Path:
-    """Return the folder with the evidence of timers that were open after this part."""
-    return folder(out, EVIDENCE, part) / "open=true"
+    unjudged: UnjudgedCounts
+    state: OpenTimers
 
 
 def judge(
@@ -81,18 +72,21 @@ def judge(
     new: Observations,
     part: Part,
     limits: AuditLimits,
-    write_requests: Callable[[DataFrame], None] | None = None,
-) -> UnjudgedCounts:
-    """Judge a part and write its `requests`, `evidence` and `claims`.
+    due: DataFrame | None,
+    keep: Keep,
+    write_requests: WriteRequests | None = None,
+) -> PartResult:
+    """Judge a part and write its `requests`, `open` and `evidence`.
 
-    new: new records, and the results of `carried`. write_requests: replaces the default writer.
+    new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
+    until the part is done. write_requests: replaces the default writer.
     """
-    again = _closed_ones_named(spark, new, part)
-    seen = replace(new, closed=again)
+    earlier = None if due is None else _concerned(spark, new, part, limits, due, keep)
+    seen = new if earlier is None else _with_earlier(new, part, earlier)
     outcomes = build_outcomes(seen, with_receipt_only=True)
     before = coverage.is_before(part.timer_topic, part.so_far) & ~F.col("requested")
     # A claim that was taken for a copy when it was new, refused now, and whose timer has ended since: ignore it.
-    refused_late = F.expr("NOT requested AND deliveries = 0 AND error = 'not-ours'") & ~coverage.is_outside(
+    refused_late = F.expr("NOT requested AND deliveries = 0 AND error <=> 'not-ours'") & ~coverage.is_outside(
         part.timer_topic, part.earlier
     )
     marked = outcomes.withColumns({"before": before, "ahead": coverage.is_after(part.timer_topic, part.so_far)})
@@ -101,60 +95,189 @@ def judge(
     counter = Observation("before")
     is_hidden = ~F.col("ahead") & hidden_by_transaction(limits)
     observed = known.observe(counter, F.count_if("before").alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
-    kept = classify(observed.where(~F.col("before") & ~refused_late), limits).persist(StorageLevel.DISK_ONLY)
-    try:
-        rows = kept.where(~F.col("ahead"))
-        if write_requests is None:
-            write_table(rows, part.out, REQUESTS, part.name)
-        else:
-            write_requests(rows)
-        _keep(kept, seen, part)
-    finally:
-        kept.unpersist()
-    return UnjudgedCounts(**counter.get)
+    kept = keep(classify(observed.where(~F.col("before") & ~refused_late), limits))
+    rows = kept.where(~F.col("ahead"))
+    if write_requests is None:
+        write_table(rows, part.out, REQUESTS, part.name)
+    else:
+        write_requests(rows, None if earlier is None else earlier.open)
+    state = _write_state(kept, seen, part, limits, earlier, keep)
+    return PartResult(UnjudgedCounts(**counter.get), state)
 
 
-def _keep(kept: DataFrame, seen: Observations, part: Part) -> None:
-    """Write evidence and claims: for the next run, and for a later run that finds a closed timer named again."""
+@dataclass(frozen=True)
+class _Earlier:
+    """Timers of earlier parts to judge again: those due, those of them that sleep (both OPEN), and closed ones."""
+
+    due: DataFrame
+    asleep: DataFrame | None
+    closed: DataFrame | None
+
+    @property
+    def open(self) -> DataFrame:
+        return self.due if self.asleep is None else self.due.unionByName(self.asleep)
+
+
+def _concerned(
+    spark: SparkSession, new: Observations, part: Part, limits: AuditLimits, due: DataFrame, keep: Keep
+) -> _Earlier:
+    """Return the timers of earlier parts that are due, or that a new record concerns.
+
+    A refused request is in no chain of its id. So the one that it follows, and the one that follows it, are judged too.
+    """
+    names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
+    if new.has_claims:
+        names = names.unionByName(roll_copies.claims(new.parsed).select("origin"))
+    is_earlier = ~coverage.is_outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")
+    names, refused = names.where(is_earlier), new.rejections.select("origin").where(is_earlier)
+    chains = _union([new.parsed.select(chain_of(F.col("asked"), by).alias("chain")) for by in ("id", "whole_id")])
+    asleep: list[DataFrame] = []
+    closed: list[DataFrame] = []
+    fresh = [due.select(*_LINKS)]
+    for _ in range(_MOST_ROUNDS):
+        known = _union([rows.select("origin") for rows in (due, *asleep, *closed)])
+        names = keep(names.join(known, "origin", "left_anti").distinct())
+        concern = Concern(names, chains.where(F.col("chain").isNotNull()), due.select("family"))
+        more = part.state.concerned(spark, limits.as_of_ms, concern, keep)
+        strays = names
+        if more is not None:
+            asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
+            fresh.append(asleep[-1].select(*_LINKS))
+            strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
+        strays = keep(strays)
+        if not strays.isEmpty():
+            closed.append(keep(closed_evidence(spark, part.out, part.number, strays)))
+            fresh.append(closed[-1].select(*_LINKS))
+        if not part.state.has_ids:
+            break
+        found = _union(fresh)
+        again = keep(found.where("rejections > 0").unionByName(found.join(refused, "origin", "left_semi")).distinct())
+        links = [again.select(F.col(link).alias("origin")) for link in ("follows", "next.origin")]
+        names = keep(_union(links).where(F.col("origin").isNotNull()))
+        if names.isEmpty():
+            break
+        chains, fresh = again.select(chain_of(F.col("asked")).alias("chain")), []
+    return _Earlier(due, _union(asleep) if asleep else None, _union(closed) if closed else None)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    return reduce(DataFrame.unionByName, frames)
+
+
+def chain_of(asked: Column, by: str = "id") -> Column:
+    """Return a hash of partition and id; null without an id. Two of one hash are only both read."""
+    return F.when(asked[by].isNotNull(), F.xxhash64(asked["partition"], asked[by]))
+
+
+def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observations:
+    """Return the observations with those of earlier parts."""
+    taken, closed = earlier.open, earlier.closed
+    known = taken.select("origin")
+    if closed is not None:
+        known = known.unionByName(closed.select("origin"))
+    has_claims = new.has_claims or part.state.has_claims
+
+    def reset(rows: DataFrame) -> DataFrame:
+        """Forget `next` if that request is judged again."""
+        ended = rows.where(F.col("next").isNotNull())
+        again = known.select(F.col("origin").alias("again"))
+        joined = ended.join(again, F.col("next.origin") == F.col("again"), "left")
+        still = joined.withColumn("next", F.when(F.col("again").isNull(), F.col("next"))).drop("again")
+        return rows.where(F.col("next").isNull()).unionByName(still)
+
+    rows = taken.where(F.col("family") == F.col("origin")).select(*EVIDENCE.arrow().names)
+    if has_claims:  # count copies again, from the claims
+        rows = rows.withColumns({"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")})
+    if part.state.has_ids:
+        rows, closed = reset(rows), None if closed is None else reset(closed)
+    claims = taken.select(F.explode("claims").alias("claim")).select("claim.*").dropDuplicates(["place"])
+    return replace(
+        new,
+        carried=rows,
+        carried_claims=claims if has_claims else None,
+        closed=closed,
+        has_claims=has_claims,
+        has_ids=new.has_ids or part.state.has_ids,
+    )
+
+
+def _write_state(
+    kept: DataFrame,
+    seen: Observations,
+    part: Part,
+    limits: AuditLimits,
+    earlier: _Earlier | None,
+    keep: Keep,
+) -> OpenTimers:
+    """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
-    rows = kept.withColumn("open", stays)
-    # An open claim is kept as a claim: the next run verifies it again, with more evidence.
-    is_open_claim = stays & (F.coalesce(F.col("kind"), F.lit("")) == "copy")
-    columns = [*EVIDENCE.arrow().names, "open"]
-    target = str(folder(part.out, EVIDENCE, part.name))
-    rows.where(~is_open_claim).select(columns).write.mode("overwrite").partitionBy("open").parquet(target)
-    for kind in ("open=true", "open=false"):  # readers expect both folders
-        (folder(part.out, EVIDENCE, part.name) / kind).mkdir(exist_ok=True)
-    still_open = kept.where("open").select(F.col("origin").alias("still_open"))
+    at = F.split("origin", "/")
+    closed = kept.where(~stays).select(
+        *EVIDENCE.arrow().names,
+        F.get(at, F.lit(1)).try_cast("int").alias("at_partition"),
+        F.get(at, F.lit(2)).try_cast("bigint").alias("at_offset"),
+        F.lit(part.number).cast("bigint").alias("part"),
+    )
+    write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.out, CLOSED, part.name)
+    rows = keep(_open_rows(kept.where(stays), seen, part, limits))
+    is_id, is_claim = F.count_if(F.col("chain").isNotNull()), F.count_if(F.col("claims").isNotNull())
+    told = rows.agg(F.count("*").alias("rows"), is_id.alias("ids"), is_claim.alias("claims")).collect()[0]
+    was_open = 0 if earlier is None else earlier.open.count()
+    after = replace(
+        part.state,
+        part=part.name,
+        number=part.number,
+        as_of_ms=limits.as_of_ms,
+        open=part.state.open - was_open + told["rows"],
+        has_ids=part.state.has_ids or told["ids"] > 0,
+        has_claims=part.state.has_claims or told["claims"] > 0,
+    )
+    gone = None
+    if earlier is not None and earlier.asleep is not None:
+        gone = earlier.asleep.select("origin", "wake_ms", F.lit(part.number).cast("bigint").alias("part"))
+    return part.state.written(rows, gone, after, told["rows"])
+
+
+def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLimits) -> DataFrame:
+    """Return the rows of OPEN."""
+    is_claim = F.coalesce(F.col("kind") == "copy", F.lit(False))
+    columns = {
+        "wake_ms": _wake_ms(limits.as_of_ms),
+        "chain": F.when(~is_claim, chain_of(F.col("asked"))),
+        "part": F.lit(part.number).cast("bigint"),
+    }
+    rows = kept.withColumns(columns)
     if not seen.has_claims:
-        write_table(empty_table(kept.sparkSession, CLAIMS.spark_ddl()), part.out, CLAIMS, part.name)
-        return
+        return as_table(rows.withColumn("family", F.col("origin")), OPEN)
     # Keep copies of open timers, and claims that are open themselves. A refusal is final.
     told = claims_of(seen)
-    claims, taken = (rows.select(CLAIMS.arrow().names) for rows in (told, told.where("is_copy")))
-    by_origin = taken.join(still_open, F.col("origin") == F.col("still_open"), "left_semi")
-    by_place = claims.join(still_open, F.col("place") == F.col("still_open"), "left_semi")
-    write_table(by_origin.unionByName(by_place).dropDuplicates(["place"]), part.out, CLAIMS, part.name)
-
-
-def _closed_ones_named(spark: SparkSession, new: Observations, part: Part) -> DataFrame | None:
-    """Return the evidence of closed timers of earlier parts that a new record names; None if there are none."""
-    if part.previous is None or new.carried is None or new.carried_claims is None:
-        return None
-    named = new.rejections.select("origin")
-    for more in (*new.ends, *((roll_copies.claims(new.parsed),) if new.has_claims else ())):
-        named = named.unionByName(more.select("origin"))
-    known = new.carried.select("origin").unionByName(new.carried_claims.select(F.col("place").alias("origin")))
-    is_earlier = ~coverage.is_outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")
-    strays = named.where(is_earlier).join(known, "origin", "left_anti").distinct()
-    if strays.isEmpty():
-        return None
-    *days, (order, last_name) = [level.split("=") for level in part.previous.split("/")]
-    levels = ", ".join(f"`{level}` STRING" for level, _ in (*days, (order, last_name)))
-    history = spark.read.schema(f"{EVIDENCE.spark_ddl()}, `open` STRING, {levels}").parquet(
-        str(folder(part.out, EVIDENCE))
+    claim = F.struct(*_CLAIM)
+    of_timer = told.where("is_copy").groupBy("origin").agg(F.collect_list(claim).alias("copies"))
+    own = told.where(~F.col("is_copy")).select(F.col("place").alias("origin"), claim.alias("own"))
+    joined = rows.drop("copies").join(of_timer, "origin", "left").join(own.dropDuplicates(["origin"]), "origin", "left")
+    # An open claim is kept as a claim: the next run verifies it again, with more evidence.
+    cleared = {
+        name: F.when(~is_claim, F.col(name)) for name in EVIDENCE.arrow().names if name not in ("origin", "copies")
+    }
+    found = joined.withColumns(
+        {
+            **cleared,
+            "claims": F.when(is_claim, F.array("own")).otherwise(F.col("copies")),
+            "family": F.when(is_claim, F.coalesce("own.origin", "origin")).otherwise(F.col("origin")),
+            "copies": F.lit(None).cast("bigint"),
+        }
     )
-    is_closed = (F.col("open") == "false") & (F.col(order) <= last_name)
-    closed = history.where(is_closed).join(strays, "origin", "left_semi")
-    last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), order).alias("last"))
-    return to_evidence(last.select("origin", "last.*"))
+    return as_table(found, OPEN)
+
+
+def _wake_ms(as_of_ms: int) -> Column:
+    """Return when the row has to be looked at again: a missing timer each day, a pending one when it is due.
+
+    Everything else may change soon: it is looked at by the next part.
+    """
+    sleeps = F.expr("deliveries = 0 AND rejections = 0 AND told_ended = 0 AND next.kind IS NULL") & ~F.col("ahead")
+    is_pending = (F.col("class") == AuditClass.PENDING.value) & F.coalesce(sleeps, F.lit(False))
+    next_day_ms = (as_of_ms // DAY_MS + 1) * DAY_MS
+    due_ms = F.when(is_pending, F.greatest("expected_ms", F.lit(as_of_ms + 1)))
+    missing_ms = F.when(F.array_contains("faults", AuditClass.MISSING.value), F.lit(next_day_ms))
+    return F.coalesce(missing_ms, due_ms, F.lit(as_of_ms + 1))

@@ -51,6 +51,11 @@ class ArchivedRange(NamedTuple):
     until: int | None
 
 
+def records_in(spans: Iterable[Span]) -> int:
+    """Return the number of offsets: at least as many as records."""
+    return sum(span.end - span.start for span in spans)
+
+
 def own_topics(arguments: AuditArguments) -> set[str]:
     return {arguments.timer_topic, arguments.rejected_topic, arguments.receipts_topic, arguments.control_topic}
 

@@ -35,9 +35,8 @@ from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.profiles import translated
-from spark_jobs.audit_run.arguments import CHECKPOINT, make_folder
-from spark_jobs.audit_run.daily_spans import done_days
-from spark_jobs.audit_run.stream_batches import last_committed_part
+from spark_jobs.audit_run.arguments import make_folder
+from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.outcomes import (
     materialized,
     timer_records,
@@ -88,7 +87,7 @@ class BackfillArguments:
     jars: Path | None = None
 
     def __post_init__(self) -> None:
-        is_begun = (self.audit / CHECKPOINT).exists() and last_committed_part(self.audit) is None
+        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
         if is_begun or not (self.audit / REQUESTS.name).is_dir():
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
         if self.archive is not None:
@@ -165,9 +164,9 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
 
 def _latest_verdicts(spark: SparkSession, audit: Path) -> DataFrame:
     """Return the last complete day of a daily audit, which repeats what is missing; of a stream the open verdicts."""
-    if (audit / CHECKPOINT).exists():
-        return read_table(spark, audit, OPEN_VERDICTS, last_committed_part(audit))
-    part = next((f"day={day}" for day in reversed(done_days(audit))), None)
+    part = next(reversed(done_parts(audit)), None)
+    if kind_of(audit) == "stream":
+        return read_table(spark, audit, OPEN_VERDICTS, part)
     if not (audit / REQUESTS.name / (part or "") / "_SUCCESS").exists():
         raise UsageError(f"--audit {audit}: its audit has not come to its end: let it, or make it again")
     return read_table(spark, audit, REQUESTS, part)

@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -110,6 +118,19 @@ class Cluster:
         ended = {(span.topic, span.partition): span.end for span in spans}
         ends = self._uncommitted_ends([*ended])
         return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Return Kafka's id of each topic: one that is created again has another. Absent if it is not told."""
+        named = sorted(topics)
+        if not named:
+            return {}
+        found = {}
+        for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=_TIMEOUT_S).items():
+            try:
+                found[topic] = str(told.result().topic_id)
+            except KafkaException:
+                continue
+        return found
 
     def require_topic(self, topic: str, *, flag: str = "--timer-topic") -> None:
         """Raise JobFailedError if there is no such topic; `flag`: the flag that names it."""

@@ -6,6 +6,7 @@ file for that moment.
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -40,12 +42,16 @@ _COMMON_SETTINGS = {
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
+_INITIAL_PARTITIONS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
+_SIZED_BY = {"spark.sql.shuffle.partitions", _INITIAL_PARTITIONS}
+_IS_SIZED = "spark.timerbridge.fitPartitions"
+_LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
-    # So that a task sorts in its share of that memory; Spark coalesces small partitions.
+    # For jobs that do not say how many records they have: a task sorts in its share of that memory.
     "spark.sql.shuffle.partitions": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
     "spark.ui.enabled": "false",
@@ -101,14 +107,18 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     if master is None and not submitted:
         master = "local[*]"
     builder = SparkSession.builder.appName(app)
+    given = operator_settings(submitted=submitted)
     settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector(jars)}
+    if not given & _SIZED_BY:
+        settings[_IS_SIZED] = "true"
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _LOCAL_SETTINGS
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default is the first python3 in PATH
     for name, value in settings.items():
-        builder = builder.config(name, value)
+        if name not in given:
+            builder = builder.config(name, value)
     try:
         with _stderr_to(log):
             spark = builder.getOrCreate()
@@ -118,6 +128,32 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
+
+
+def operator_settings(*, submitted: bool) -> set[str]:
+    """Return the names of Spark settings that the operator gives: they win over ours.
+
+    spark-submit has put its own into the JVM. Otherwise they are in PYSPARK_SUBMIT_ARGS, or in spark-defaults.conf of
+    the folder SPARK_CONF_DIR, which the JVM will read.
+    """
+    if submitted:
+        SparkContext._ensure_initialized()  # noqa: SLF001 - connects to the JVM that runs us
+        return {name for name, _ in SparkConf().getAll()}
+    given = set(re.findall(r"--conf[ =][\"']?([\w.]+)=", os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    folder = os.environ.get("SPARK_CONF_DIR")
+    file = Path(folder, "spark-defaults.conf") if folder else None
+    if file is not None and file.is_file():
+        given |= set(re.findall(r"^\s*(spark\.[\w.]+)[\s=:]", file.read_text(encoding="utf-8"), re.MULTILINE))
+    return given
+
+
+def fit_partitions(spark: SparkSession, records: int) -> None:
+    """Give shuffles as many partitions as this many records need, unless an operator has said how many.
+
+    Spark joins small ones. Too few would sort on disk, and too many would be most of the time of a small batch.
+    """
+    if spark.conf.get(_IS_SIZED, "false") == "true":
+        spark.conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
 
 
 def _connector(given: Path | None) -> str:

@@ -1,13 +1,15 @@
-"""Read Kafka topics, write and read Parquet tables.
+"""Read Kafka topics, write and read tables: large ones by Spark, those of a few rows (`..._rows`) as one file.
 
 records   topic partition offset timestamp_ms clock key value headers      within fixed spans
 """
 
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -17,11 +19,13 @@ from schemas.tables import Table
 from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform import files
 
 RECORDS_DDL = (
     "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, clock STRING, "
     f"key BINARY, value BINARY, headers {HEADERS_DDL}"
 )
+_ONE_FILE = "part.parquet"
 _RECORDS_PER_TASK = 250_000
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 _ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
@@ -87,6 +91,11 @@ def folder(out: Path, table: Table, part: str | None = None) -> Path:
     return out / table.name if part is None else out / table.name / part
 
 
+def as_table(rows: DataFrame, table: Table) -> DataFrame:
+    """Return `rows` with the columns of the table; null for those that `rows` lack."""
+    return rows.to(_schema(table))
+
+
 def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
     """Overwrite the table, or its part. Raises if a column is missing or of another type."""
     schema = _schema(table)
@@ -95,6 +104,32 @@ def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = Non
 
 def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
     return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
+
+
+def read_tables(spark: SparkSession, table: Table, places: Sequence[Path]) -> DataFrame:
+    """Return the rows of some files or folders of a table; folders below them are no columns."""
+    if not places:
+        return empty_table(spark, table.spark_ddl())
+    reader = spark.read.schema(_schema(table)).option("recursiveFileLookup", "true")
+    return reader.parquet(*map(str, places))
+
+
+def write_rows(out: Path, table: Table, part: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write a few rows atomically, as one file."""
+    data = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=table.arrow()), data)
+    files.write(folder(out, table, part) / _ONE_FILE, data.getvalue())
+
+
+def read_rows(out: Path, table: Table, part: str) -> list[dict[str, Any]]:
+    """Return the rows that `write_rows` wrote; none if it did not."""
+    data = files.read(folder(out, table, part) / _ONE_FILE)
+    return [] if data is None else list(pq.ParquetFile(io.BytesIO(data)).read().to_pylist())
+
+
+def parts_of(out: Path, table: Table, pattern: str) -> list[str]:
+    """Return the parts that match, sorted, and have the file of `write_rows`."""
+    return [name.removesuffix(f"/{_ONE_FILE}") for name in files.found(out / table.name, f"{pattern}/{_ONE_FILE}")]
 
 
 def rows_in(folder_: Path) -> int:

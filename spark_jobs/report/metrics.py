@@ -77,6 +77,8 @@ class AuditMetrics:
 
 
 def _open(verdict: AuditVerdict) -> int:
+    if verdict.open_timers is not None:
+        return verdict.open_timers
     return verdict.counts[AuditClass.PENDING] + verdict.counts[AuditClass.HELD]
 
 

@@ -51,6 +51,9 @@ class AuditVerdict:
     """Other reasons why the audit is not clean, though it found no fault: too many refusals that it cannot check, or a
     transaction that hides records for too long."""
 
+    open_timers: int | None = None
+    """Timers of a daily audit that are open now, also those that it had no reason to judge; None: all were judged."""
+
     @property
     def faults(self) -> dict[str, int]:
         return {name.value: self.counts[name.value] for name in FAULTS if self.counts[name.value]}
@@ -159,6 +162,7 @@ def verdict(
     gaps: Sequence[str] = (),
     unproved: Sequence[str] = (),
     max_refused_percent: int = 100,
+    open_timers: int | None = None,
 ) -> AuditVerdict:
     counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
@@ -178,6 +182,7 @@ def verdict(
         notes=tuple(notes),
         gaps=tuple(gaps),
         unproved=tuple(unproved),
+        open_timers=open_timers,
     )
 
 

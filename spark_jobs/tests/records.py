@@ -18,10 +18,10 @@ from schemas import headers as names
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
+from spark_jobs.audit_rules.coverage import holes, is_outside
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.audit_run.coverage import is_outside
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 
@@ -185,6 +185,7 @@ class History:
             ends=[evidence.deliveries(delivered), evidence.receipts(told)],
             pauses=pauses(control, "timer.requests") if self.control else None,
             deleted_before=spans,
+            holes=holes(spans),
         )
 
     def between(self, first_ms: int, behind_ms: int) -> "History":

@@ -1,12 +1,17 @@
 """Wrong arguments are told before Spark starts, with the argument's name."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from schemas.levels import DEFAULT_MS
 from spark_jobs.audit import main
+from spark_jobs.audit_run import waivers
 from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, time_ms
 from spark_jobs.audit_run.arguments import parse as parse_audit
 from spark_jobs.audit_run.target_topics import allowed_topics
@@ -204,14 +209,55 @@ def test_times_for_people() -> None:
 
 
 def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path) -> None:
-    access, daily, stream = KafkaAccess("localhost:9092"), tmp_path / "daily", tmp_path / "stream"
-    (daily / "spans").mkdir(parents=True)
-    (stream / "checkpoint").mkdir(parents=True)
+    access, folders = KafkaAccess("localhost:9092"), {name: tmp_path / name for name in ("daily", "stream", "older")}
+    for name in ("daily", "stream"):
+        folders[name].mkdir()
+        (folders[name] / "audit.json").write_text(f'{{"version": 2, "kind": "{name}", "name": "a"}}')
     with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
-        AuditArguments(access=access, out=daily)
-    with pytest.raises(UsageError, match="or a streaming one without its checkpoint"):
-        AuditArguments(access=access, out=daily, stream=True)
+        AuditArguments(access=access, out=folders["daily"])
+    with pytest.raises(UsageError, match="holds a daily audit: give another folder"):
+        AuditArguments(access=access, out=folders["daily"], stream=True)
     for is_daily in (False, True):
         with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
-            AuditArguments(access=access, out=stream, daily=is_daily)
-    assert AuditArguments(access=access, out=stream, stream=True).stream
+            AuditArguments(access=access, out=folders["stream"], daily=is_daily)
+    assert AuditArguments(access=access, out=folders["stream"], stream=True).stream
+    for trace in ("spans", "checkpoint"):
+        (folders["older"] / trace).mkdir(parents=True)
+        kinds: tuple[dict[str, Any], ...] = ({}, {"daily": True}, {"stream": True})
+        for kind in kinds:
+            with pytest.raises(UsageError, match="of an older version, which this one cannot continue"):
+                AuditArguments(access=access, out=folders["older"], **kind)
+        (folders["older"] / trace).rmdir()
+
+
+WAIVERS = """origin,reason,until
+timer.requests/0/7,"lost, INC-77",2026-06-01
+timer.requests/0/8,known,2026-06-01T12:00:00Z
+"""
+
+
+def test_a_waiver_holds_until_its_end(tmp_path: Path, spark: SparkSession) -> None:
+    """A date means its end."""
+    file, noon_ms = tmp_path / "waivers.csv", 1_780_315_200_000
+    file.write_text(WAIVERS)
+    pq.write_table(pa.Table.from_pylist(list(csv.DictReader(WAIVERS.splitlines()))), tmp_path / "waivers.parquet")
+    for path in (file, tmp_path / "waivers.parquet"):
+        found = [
+            None if rows is None else {row.origin.rpartition("/")[2] for row in rows.collect()}
+            for rows in (waivers.waived(spark, path, noon_ms + after) for after in (-1, 0, 43_200_000))
+        ]
+        assert found == [{"7", "8"}, {"7"}, None]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ("t/0/7,,2026-06-01", "row 1 lacks a value"),
+        ("t/0/7,known,soon", "until 'soon' is no time"),
+        ("t/0/7,known,2026-06-01T12:00:00", "has no time zone"),
+    ],
+)
+def test_a_wrong_waiver_is_named_before_spark_starts(row: str, named: str, tmp_path: Path) -> None:
+    (tmp_path / "waivers.csv").write_text(f"origin,reason,until\n{row}\n")
+    with pytest.raises(UsageError, match=f"--waivers .*{named}"):
+        AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path / "out", waivers=tmp_path / "waivers.csv")

@@ -12,23 +12,30 @@ from spark_jobs.archive import require_no_gap
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.daily_spans import DayLog, ReadPosition, loss_since, spans_since
+from spark_jobs.audit_run.driver import Day
+from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_since, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.lock import folder_lock
+from spark_jobs.platform.tables import write_rows
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 
 TIMERS = "timer.requests"
-REACHED = {(TIMERS, 0): ReadPosition(0, 9_800, True)}
+REACHED = {(TIMERS, 0): ReadPosition(((0, 9_800),), True, "first")}
 
 
 class Now(Cluster):
     """A cluster whose topics hold just these spans."""
 
+    id = "first"
+
     def __init__(self, *spans: Span) -> None:
         self._spans = spans
         self.partitions = {topic: sum(s.topic == topic for s in spans) for topic, *_ in spans}
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return dict.fromkeys(topics, self.id)
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
         asked = set(topics)
@@ -40,15 +47,14 @@ def read_further(*spans: Span, to_ms: int | None = None) -> list[Span]:
 
 
 def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_path: Path) -> None:
+    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, daily=True)
     for table in (SPANS, DAYS):
         (tmp_path / table.name / "day=1970-01-01").mkdir(parents=True)
-    day_log = DayLog(tmp_path, 86_400_000)
-    assert (day_log.day, day_log.previous, day_log.previous_as_of_ms(), day_log.earlier_days()) == (
-        "1970-01-02",
-        None,
-        None,
-        [],
-    )
+    (tmp_path / "audit.json").write_text('{"version": 2, "kind": "daily", "name": "a"}')
+    assert (Day(arguments, 86_400_000).part, Day(arguments, 86_400_000).trend()) == ("day=1970-01-02", [])
+    write_rows(tmp_path, SPANS, "day=1970-01-03", [])
+    with pytest.raises(UsageError, match="lies on 1970-01-02, but 1970-01-03 has been audited already"):
+        Day(arguments, 86_400_000)
 
 
 @pytest.mark.parametrize("spans", [[Span(TIMERS, 0, 0, 5_000)], []])
@@ -57,11 +63,26 @@ def test_a_topic_that_ends_before_the_read_offset_is_an_error(spans: list[Span])
         read_further(*spans)
 
 
+def test_a_topic_of_another_id_is_an_error_though_it_has_grown_past_the_read_offset() -> None:
+    now = Now(Span(TIMERS, 0, 0, 10_000))
+    now.id = "second"
+    with pytest.raises(
+        JobFailedError, match=r"timer.requests was created again: its id is second, .* give a new --out"
+    ):
+        spans_since(now, [TIMERS], REACHED, new_from_ms=None, to_ms=None)
+    unknown = {place: replace(at, topic_id=None) for place, at in REACHED.items()}
+    assert spans_since(now, [TIMERS], unknown, new_from_ms=None, to_ms=None) == [Span(TIMERS, 0, 9_800, 10_000)]
+
+
 def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
     spans = read_further(Span(TIMERS, 0, 20_000, 30_000))
     assert spans == [Span(TIMERS, 0, 20_000, 30_000)]
     (told,) = loss_since(spans, REACHED)
     assert "10,200 offsets of timer.requests" in told
+    positions = advanced(REACHED, spans, {TIMERS: "first"}, from_log_start=True)
+    assert intervals(positions, TIMERS) == [Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 0, 20_000, 30_000)]
+    again = advanced(positions, [Span(TIMERS, 0, 30_000, 30_001)], {}, from_log_start=False)
+    assert again[TIMERS, 0] == ReadPosition(((0, 9_800), (20_000, 30_001)), True, "first")
 
 
 def test_nothing_new_and_a_new_partition_are_no_gap() -> None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -13,12 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas import headers as names
-from schemas.audit_state import EVIDENCE
+from schemas.audit_state import OPEN
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
 from spark_jobs.audit_run import incremental
+from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.tables import rows_in
+from spark_jobs.platform.cache import written
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -30,11 +30,11 @@ PARTITIONS = 40
 
 def audited(
     spark: SparkSession, history: History, out: Path, partitions: int, cuts_ms: Sequence[int], width: int = 100
-) -> dict[str, str]:
+) -> tuple[dict[str, str], OpenTimers]:
     """Day by day; the class of the last day that names an origin."""
     found: dict[str, str] = {}
     ends = dict.fromkeys(range(partitions), 0)
-    previous = None
+    state = OpenTimers(out)
     for number, (first_ms, behind_ms) in enumerate(pairwise(cuts_ms), 1):
         part = history.between(first_ms, behind_ms)
         earlier = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
@@ -43,18 +43,16 @@ def audited(
         if behind_ms == cuts_ms[-1]:
             ends = dict.fromkeys(ends, width)
         today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
-        day = incremental.Part(out, f"day=2026-01-0{number}", previous, "timer.requests", earlier, today)
-        evidence, claims = incremental.carried(spark, day)
-        seen = replace(
-            part.seen(spark, [s._replace(end=width) for s in today]), carried=evidence, carried_claims=claims
-        )
+        day = incremental.Part(out, f"day=2026-01-0{number}", number, state, "timer.requests", earlier, today)
         limits = AuditLimits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
-        incremental.judge(spark, seen, day, limits)
+        with written(out / "scratch") as keep:
+            due = None if state.part is None else keep(state.due(spark, behind_ms))
+            seen = part.seen(spark, [s._replace(end=width) for s in today])
+            state = incremental.judge(spark, seen, day, limits, due, keep).state
         rows = pq.read_table(out / "requests" / day.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}
-        previous = day.name
-    return found
+    return found, state
 
 
 @pytest.mark.slow
@@ -74,7 +72,7 @@ def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, example: int
     limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": 1_000}
     rows = history.judged(spark, spans=spans, **limits).collect()
     with TemporaryDirectory() as out:
-        found = audited(spark, history, Path(out), PARTITIONS, DAYS_MS)
+        found, _ = audited(spark, history, Path(out), PARTITIONS, DAYS_MS)
     expected = {r.origin: r["class"] for r in rows if not (r.kind == "cancel" and r["proof"] == "order")}
     wrong = {origin: (found.get(origin), name) for origin, name in expected.items() if found.get(origin) != name}
     assert not wrong, _told(history, wrong)
@@ -117,7 +115,7 @@ def test_only_open_timers_are_carried_and_closed_ones_are_found_again(spark: Spa
         ],
         [rejection(refused)],
     )
-    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS])
+    found, _ = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS])
     assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
         "0": "duplicate",
         "1": "cancelled-but-delivered",
@@ -126,13 +124,12 @@ def test_only_open_timers_are_carried_and_closed_ones_are_found_again(spark: Spa
         "10": "cancel-too-late",
         "60": "pending",
     }
-    for day in ("2026-01-01", "2026-01-02"):
-        kept = pq.read_table(tmp_path / "evidence" / f"day={day}" / "open=true")
-        # What a cancel ended, without a receipt, is open for as long as the tolerance.
-        assert set(kept.column("origin").to_pylist()) == {r.origin for r in (rolled, waits, ended, stops)}
-        assert kept.schema.names == EVIDENCE.arrow().names
-    last = pq.read_table(tmp_path / "requests" / "day=2026-01-03").to_pylist()
-    assert {row["origin"]: row["copies"] for row in last}[waits.origin] == 1
+    kept = pq.read_table(tmp_path / "open" / "day=2026-01-02", partitioning=None)
+    # What a cancel ended, without a receipt, is open for as long as the tolerance.
+    assert set(kept.column("origin").to_pylist()) == {r.origin for r in (rolled, waits, ended, stops)}
+    assert kept.schema.names == OPEN.arrow().names
+    days = [pq.read_table(tmp_path / "requests" / f"day=2026-01-0{day}").to_pylist() for day in (1, 2, 3)]
+    assert [[row["copies"] for row in day if row["origin"] == waits.origin] for day in days] == [[1], [], []]
 
 
 @pytest.mark.slow
@@ -146,10 +143,10 @@ def test_copies_of_a_timer_that_was_closed_on_an_earlier_day_are_its_copies(
     third, forged = copy(ended, 600, rolls=3, at_ms=50_000), copy(ended, 601, rolls=5, at_ms=50_000)
     told = receipt("cancelled", stops, ended)
     history = History([ended, first, stops, second, third, forged], [], [], [told])
-    found = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS], width=1_000)
+    found, _ = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, AS_OF_MS], width=1_000)
     assert {origin.rpartition("/")[2]: name for origin, name in found.items()} == {
         "0": "cancelled",
         "10": "cancel-done",
         "601": "missing",
     }
-    assert not rows_in(tmp_path / "claims" / "day=2026-01-02")
+    assert not any(pq.read_table(tmp_path / "open" / "day=2026-01-02", partitioning=None)["claims"].to_pylist())

@@ -7,7 +7,7 @@ import pytest
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError
 from spark_jobs.platform.connector import connector_jars, jar_list
-from spark_jobs.platform.session import job_session
+from spark_jobs.platform.session import job_session, operator_settings
 
 
 def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +43,12 @@ def test_a_folder_of_jars_is_used_as_it_is_or_says_what_is_missing(tmp_path: Pat
 def test_another_pyspark_is_told_which_ones_have_their_connector_listed() -> None:
     with pytest.raises(JarsError, match=r"no jars are listed for PySpark 3\.5\.9, only for 4\.0\.0, .* --jars"):
         jar_list("3.5.9")
+
+
+def test_settings_of_an_operator_win_over_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.sql.shuffle.partitions=7 --conf 'spark.ui.enabled=true' x")
+    text = "# spark.comment 1\nspark.driver.memory   4g\nspark.sql.ansi.enabled=false\n"
+    (tmp_path / "spark-defaults.conf").write_text(text)
+    given = {"spark.sql.shuffle.partitions", "spark.ui.enabled", "spark.driver.memory", "spark.sql.ansi.enabled"}
+    assert operator_settings(submitted=False) == given

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import AuditLimits
-from spark_jobs.audit_run import daily_spans, read_plan
+from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.daily_spans import DayLog
+from spark_jobs.audit_run.driver import Day
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -26,24 +26,35 @@ TOPICS = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
 
 
 class Topics(Cluster):
-    """A cluster that holds a history, which may grow."""
+    """A cluster that holds a history, which may grow. `start`: retention took the timer topic up to there."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self.partitions = dict.fromkeys(TOPICS, 1)
+        self.start = 0
+        self.after_requests = History()
+        """What comes after the end of the timer topic was looked up, and before the others' ends."""
 
     def records(self) -> Iterable[Record]:
         held = self._history
         return (*held.requests, *held.deliveries, *held.rejections, *held.receipts)
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
+        if "timer.requests" not in topics:
+            for kind in ("requests", "receipts"):
+                getattr(self._history, kind).extend(getattr(self.after_requests, kind))
+            self.after_requests = History()
         return [self._span(name, from_ms or 0) for name in sorted(topics)]
 
     def _span(self, topic: str, from_ms: int) -> Span:
         held = [record for record in self.records() if record.topic == topic]
         end = max((record.offset + 1 for record in held), default=0)
         later = [record.offset for record in held if record.timestamp_ms >= from_ms]
-        return Span(topic, 0, min(later, default=end) if from_ms else 0, end)
+        start = self.start if topic == "timer.requests" else 0
+        return Span(topic, 0, min(later, default=end) if from_ms else start, end)
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {topic: f"{topic}-1" for topic in topics}
 
     def unstable_spans(self, spans: Iterable[Span]) -> list[Span]:
         return []
@@ -64,20 +75,21 @@ class Topics(Cluster):
 class Runs:
     """`audit --daily` in one folder."""
 
-    def __init__(self, spark: SparkSession, topics: Topics, out: Path, from_ms: int | None = None) -> None:
+    def __init__(self, spark: SparkSession, topics: Topics, out: Path, **arguments: Any) -> None:
         self._spark, self._topics, self._out = spark, topics, out
-        self._arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=True, from_ms=from_ms)
+        self._arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=True, **arguments)
 
     def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
         """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
-        day_log = DayLog(self._out, as_of_ms)
-        done = daily_spans.run_day(self._spark, self._topics, self._arguments, AuditLimits(as_of_ms=as_of_ms), day_log)
+        day = Day(self._arguments, as_of_ms)
+        done = day.judge(self._spark, self._topics)
         if not is_killed:
             late = LatenessSummary(None, None, None, None)
             counts = {name.value: 0 for name in AuditClass}
-            daily_spans.commit_day(day_log, done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
-        rows = pq.read_table(self._out / "requests" / day_log.part).to_pylist()
-        return {row["offset"]: row["class"] for row in rows}, done.notes
+            day.commit(done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
+        rows = pq.read_table(self._out / "requests" / day.part).to_pylist()
+        self.gaps, self.open = done.gaps, done.state.open
+        return {int(row["origin"].rpartition("/")[2]): row["class"] for row in rows}, done.notes
 
 
 def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
@@ -169,3 +181,83 @@ def test_a_refusal_that_is_read_before_its_request_is_kept(
     history.requests.append(forged)
     history.deliveries.append(delivery(asked))
     assert runs.run(DAY_MS) == ({0: "delivered", 1: "rejected"}, ())
+
+
+def test_a_gap_makes_no_fault_of_what_lies_in_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention took 3 to 9: cancels, requests, one whose copy is left. What has no id, or comes later, is missing."""
+    waits, ended, twice, rolled = request(0, id=b"x", due_ms=50_000), request(3), request(4), request(5, id=b"r")
+    told = request(1, id=b"t", due_ms=50_000)
+    lost = [request(2, due_ms=50_000), request(21, id=b"y", due_ms=50_000)]
+    history = History([waits, told, lost[0]])
+    topics = Topics(history)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(40_000)[0] == {0: "pending", 1: "pending", 2: "pending"}
+    topics.start = 10
+    history.requests += [copy(rolled, 12, at_ms=45_000), lost[1]]
+    history.deliveries += [delivery(ended), delivery(twice), delivery(twice, offset=90), delivery(rolled, rolls=1)]
+    history.receipts.append(receipt("cancelled", cancel(b"t", 6), told))
+    found, _ = runs.run(DAY_MS)
+    judged = {0: "unjudged", 1: "unjudged", 3: "unjudged", 4: "duplicate", 5: "delivered"}
+    assert found == judged | {2: "missing", 21: "missing"}
+    assert runs.gaps == ("Never read: 7 offsets of timer.requests were deleted since the last run. Run more often.",)
+
+
+def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its receipt is read, and itself in the next part. A receipt from before without a cancel is no excuse."""
+    ended, lost = request(0, id=b"x", due_ms=30_001), request(1, id=b"y", due_ms=20_000)
+    stop = cancel(b"x", 2, at_ms=41_001)
+    topics = Topics(History([ended, lost], [], [], [receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)]))
+    topics.after_requests = History([stop], [], [], [receipt("cancelled", stop, ended)])
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(41_000)[0] == {0: "pending", 1: "missing"}
+    assert runs.run(DAY_MS)[0] == {0: "cancelled", 1: "missing", 2: "cancel-done"}
+
+
+@pytest.mark.slow
+def test_what_is_missing_is_told_each_day_until_it_is_waived_and_what_is_pending_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, waits = request(0, due_ms=50_000), request(1, due_ms=9 * DAY_MS)
+    topics = Topics(History([lost, waits]))
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert [runs.run(DAY_MS - 1 + day * DAY_MS)[0] for day in range(3)] == [
+        {0: "missing", 1: "pending"},
+        {0: "missing"},
+        {0: "missing"},
+    ]
+    waivers = tmp_path / "waivers.csv"
+    waivers.write_text("origin,reason,until\ntimer.requests/0/0,INC-77,1970-01-04\n")
+    known = Runs(spark, topics, tmp_path, waivers=waivers)
+    assert [known.run(DAY_MS - 1 + day * DAY_MS)[0] for day in (3, 4)] == [{0: "waived"}, {0: "missing"}]
+    topics._history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
+    assert runs.run(6 * DAY_MS)[0] == {0: "delivered"}
+
+
+@pytest.mark.slow
+def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One id, and a request each day without receipts. Days later two of them are told to have been refused."""
+    chain = [request(10 + day, id=b"x", due_ms=20 * DAY_MS, at_ms=1_000 + day * DAY_MS) for day in range(5)]
+    far = [request(n, due_ms=20 * DAY_MS) for n in range(3)]
+    topics = Topics(History([chain[0], *far]))
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    sizes = []
+    for day in range(5):
+        topics._history.requests[:] = [*far, *chain[: day + 1]]
+        runs.run(100_000 + day * DAY_MS)
+        sizes.append(runs.open)
+    assert sizes == [4] * 5
+    topics._history.rejections.append(rejection(chain[3], "quota-exceeded", at_ms=5 * DAY_MS))
+    assert runs.run(6 * DAY_MS)[0] == {12: "replaced", 13: "rejected", 14: "pending"}
+    topics._history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
+    assert runs.run(7 * DAY_MS)[0] == {12: "pending", 13: "rejected", 14: "rejected"}
+    assert runs.open == 4

@@ -1,0 +1,78 @@
+"""Which origins are inside the range of requests that an audit covers.
+
+range   timer.requests/0 [1200, 9800) and, as retention took what lies between, [9900, 20000)
+origin  timer.requests/0/1199   before the range                   not judged
+        timer.requests/0/20000  after the range                    not judged; kept for the next run, if there is one
+        other.timers/0/1500     another bridge's                   not judged
+        timer.requests/0/1500   inside, and no such request        unexplained
+        timer.requests/0/9850   in a hole, as are perhaps cancels  unjudged
+        nonsense                no origin at all                   unexplained
+
+A partition has one span, or several in order: then there are holes between them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark_jobs.audit_rules.headers import lookup
+from spark_jobs.kafka.admin import Span
+
+
+def is_before(timer_topic: str, spans: Sequence[Span]) -> Column:
+    """Return a column: True if `origin` precedes the spans of its partition, or names another timer topic."""
+    topic, partition, at = parse_origin()
+    starts = {span.partition: span.start for span in reversed(spans)}
+    return ~_is_malformed() & F.coalesce((topic != timer_topic) | (at < lookup(starts, partition)), F.lit(False))
+
+
+def is_after(timer_topic: str, spans: Sequence[Span]) -> Column:
+    """Return a column: True if `origin` follows the spans of its partition."""
+    topic, partition, at = parse_origin()
+    ends = {span.partition: span.end for span in spans}
+    return ~_is_malformed() & F.coalesce((topic == timer_topic) & (at >= lookup(ends, partition)), F.lit(False))
+
+
+def is_outside(timer_topic: str, spans: Sequence[Span]) -> Column:
+    return is_before(timer_topic, spans) | is_after(timer_topic, spans)
+
+
+def holes(spans: Sequence[Span]) -> list[Span]:
+    """Return what lies between the spans of each partition."""
+    return [a._replace(start=a.end, end=b.start) for a, b in pairwise(spans) if a[:2] == b[:2] and a.end < b.start]
+
+
+def is_in(spans: Sequence[Span], topic: Column, partition: Column, at: Column) -> Column:
+    """Return a column: True if the offset is in one of the spans. There are few spans: an audit that runs has none."""
+    return _any(spans, lambda s: (topic == s.topic) & (partition == s.partition) & at.between(s.start, s.end - 1))
+
+
+def is_before_end(spans: Sequence[Span], topic: Column, partition: Column, at: Column) -> Column:
+    """Return a column: True if the offset precedes the end of a span of its partition."""
+    ends = {(s.topic, s.partition): s for s in spans}
+    return _any(ends.values(), lambda s: (topic == s.topic) & (partition == s.partition) & (at < s.end))
+
+
+def origin_is_in(spans: Sequence[Span]) -> Column:
+    """Return a column: True if `origin` is in one of the spans."""
+    return is_in(spans, *parse_origin()) if spans else F.lit(False)
+
+
+def _any(spans: Iterable[Span], condition: Callable[[Span], Column]) -> Column:
+    found = F.lit(False)
+    for span in spans:
+        found |= F.coalesce(condition(span), F.lit(False))
+    return found
+
+
+def _is_malformed() -> Column:
+    return F.col("origin").startswith("?")
+
+
+def parse_origin() -> tuple[Column, Column, Column]:
+    """Return topic, partition and offset of `origin`."""
+    parts = F.split("origin", "/")
+    partition, offset = (F.get(parts, F.lit(at)) for at in (1, 2))
+    return parts[0], partition.try_cast("int"), offset.try_cast("bigint")

@@ -1,0 +1,80 @@
+"""The folder of an audit by day or batch: which parts are done, and which one was begun.
+
+audit.json   its kind and its name                 plan.json   the part that a run has begun; it goes at the part's end
+spans/PART   written last: the part is done        without it, the next run deletes what was written of the part
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+from uuid import uuid4
+
+from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
+from schemas.tables import HOURS, MINUTES, REQUESTS, TOPICS
+from spark_jobs.audit_run.open_timers import STATE
+from spark_jobs.platform import files
+from spark_jobs.platform.tables import parts_of
+
+Kind: TypeAlias = Literal["daily", "stream", "older"]
+_VERSION = 2
+_MARKER, _PLAN = "audit.json", "plan.json"
+_PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
+_TABLES = (
+    *(SPANS, DAYS, BATCHES, REQUESTS, TOPICS, HOURS, MINUTES),
+    *(OPEN, GONE, CLOSED, OPEN_VERDICTS, UNFINISHED_MINUTES),
+)
+
+
+def kind_of(out: Path) -> Kind | None:
+    """Return which audit the folder holds; `older`: one that this version cannot continue; None: none by parts."""
+    told = files.read(out / _MARKER)
+    if told is None:
+        return "older" if any(files.exists(out / name) for name in (SPANS.name, "checkpoint")) else None
+    kind: Kind = json.loads(told)["kind"]
+    return kind
+
+
+def done_parts(out: Path) -> list[str]:
+    """Return the parts that are done, oldest first. Of a stream: those of its last day with any."""
+    kind = kind_of(out)
+    if kind != "stream":
+        return parts_of(out, SPANS, _PATTERNS["daily"])
+    days = files.found(out / SPANS.name, "day=*")[::-1]
+    return next((found for day in days if (found := parts_of(out, SPANS, f"{day}/batch=*"))), [])
+
+
+@dataclass(frozen=True)
+class AuditFolder:
+    """A folder in which one run works. `name`: of this audit in the world."""
+
+    out: Path
+    name: str
+
+    @classmethod
+    def opened(cls, out: Path, kind: Kind) -> "AuditFolder":
+        """Return the folder; a new one gets its kind and name."""
+        if (told := files.read(out / _MARKER)) is None:
+            told = json.dumps({"version": _VERSION, "kind": kind, "name": str(uuid4())}).encode()
+            files.write(out / _MARKER, told)
+        return cls(out, json.loads(told)["name"])
+
+    def begin(self, part: str) -> None:
+        """Write down that the part is begun. What an earlier run left of it is deleted: SPANS first."""
+        files.write(self.out / _PLAN, json.dumps({"part": part}).encode())
+        files.delete(*(self.out / table.name / part for table in _TABLES), self.out / STATE / part)
+
+    def begun(self) -> str | None:
+        """Return the part that a run has begun, and has not come to the end of."""
+        told = files.read(self.out / _PLAN)
+        return None if told is None else str(json.loads(told)["part"])
+
+    def end(self) -> None:
+        files.delete(self.out / _PLAN)
+
+    def undo(self) -> None:
+        """Delete what was written of a part that is begun and not done."""
+        part = self.begun()
+        if part is not None and not parts_of(self.out, SPANS, part):
+            self.begin(part)
+            self.end()

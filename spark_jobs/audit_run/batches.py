@@ -1,0 +1,150 @@
+"""A batch of the streaming audit: a part of an audit (observe.py) that reports what has changed.
+
+    1 judge      requests, open, evidence, standing, untold, minutes of day=D/batch=N     undone, if the run is killed
+    2 commit     batches, then state and spans                                            the batch is done: it stays
+    3 tell       faults on standard error, minutes on timer.lateness (spark_jobs.audit_run.lateness_topic)
+    4 forget     the tables that only the next batch needs, of batch N - 2
+
+A run that was killed between 2 and 4 does 3 and 4 again. So Parquet and topic repeat nothing; faults are printed at
+least once. A pending request has no row in `requests`; any other class has one, and one more when it changes.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.audit_state import BATCHES, OPEN_VERDICTS, UNFINISHED_MINUTES
+from schemas.tables import REQUESTS, AuditClass
+from spark_jobs.audit_rules.classes import FAULTS, is_fault
+from spark_jobs.audit_run.arguments import AuditArguments, iso
+from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
+from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
+from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
+from spark_jobs.audit_run.open_timers import STATE
+from spark_jobs.kafka.admin import Cluster
+from spark_jobs.platform import files
+from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows, write_table
+from spark_jobs.report.metrics import AuditMetrics
+
+_MOST_PRINTED = 20
+_KEPT = 2
+"""Batches whose state is kept: the last one, and the one that it began with."""
+
+
+class Batches:
+    """The batches in one folder."""
+
+    def __init__(self, arguments: AuditArguments, at: AuditFolder, lateness: LatenessTopic) -> None:
+        self._arguments, self._at, self._out, self._lateness = arguments, at, arguments.out, lateness
+        self.faults = 0
+        """Faults that this process has printed."""
+        self.gaps: list[str] = []
+        self._printed_notes: set[str] = set()
+        self._metrics = AuditMetrics(arguments)
+
+    def next_batch(self, spark: SparkSession, now_ms: int) -> None:
+        """Finish the batch that a killed run has begun, if it was committed; then make the next one."""
+        self._at.undo()
+        done = done_parts(self._out)
+        if self._at.begun() is not None:
+            self._finish(done)
+        previous = done[-1] if done else None
+        before = batch_row(self._out, previous) if previous is not None else {"batch": -1, "as_of_ms": -(2**62)}
+        as_of_ms, number = max(now_ms - self._arguments.skew_ms, before["as_of_ms"] + 1), before["batch"] + 1
+        name = f"day={datetime.fromtimestamp(as_of_ms / 1000, UTC).date()}/batch={number:09d}"
+        self._at.begin(name)
+        self._make(spark, PartPlan(name, number, previous, as_of_ms))
+        self._finish([*done, name])
+
+    def _make(self, spark: SparkSession, plan: PartPlan) -> None:
+        def write(rows: DataFrame, taken: DataFrame | None) -> None:
+            write_changed(spark, self._arguments, rows, taken, plan)
+
+        done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan, write)
+        for note in sorted({*done.notes} - self._printed_notes):
+            print(f"batch {plan.number}: {note}", file=sys.stderr)
+        self._printed_notes.update(done.notes)
+        over_ms = plan.as_of_ms - self._arguments.settle_ms
+        write_minutes(spark, self._out, plan.name, plan.previous, done.spans, over_ms)
+        self._write_row(spark, done)
+        done.commit()
+
+    def _write_row(self, spark: SparkSession, done: JudgedPart) -> None:
+        part = done.plan.name
+        told = _counts(read_table(spark, self._out, REQUESTS, part))
+        standing = _counts(read_table(spark, self._out, OPEN_VERDICTS, part).where(is_fault()))
+        row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
+        row |= {"batch": done.plan.number, "as_of_ms": done.plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
+        row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
+        row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": list(done.gaps)}
+        write_rows(self._out, BATCHES, part, [row])
+
+    def _finish(self, done: list[str]) -> None:
+        """Do steps 3 and 4 of the last batch that is done."""
+        row = batch_row(self._out, done[-1])
+        self._print_faults(done[-1], row)
+        self._metrics.batch(row)
+        self._lateness.send(self._out, done[-1], row["batch"], row["as_of_ms"])
+        self._forget(row["batch"] - _KEPT)
+        self._at.end()
+
+    def _print_faults(self, part: str, row: Mapping[str, Any]) -> None:
+        self.gaps += row["gaps"]
+        for gap in row["gaps"]:
+            print(f"batch {row['batch']}: {gap}", file=sys.stderr)
+        if not row["faults"]:
+            return
+        self.faults += row["faults"]
+        counts = ", ".join(f"{row[name.column]:,} {name}" for name in FAULTS if row[name.column])
+        print(f"batch {row['batch']} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
+        wanted = ["origin", "class", "target", "due_ms"]
+        is_bad = [("class", "in", [name.value for name in FAULTS])]
+        shown = pq.read_table(folder(self._out, REQUESTS, part), columns=wanted, filters=is_bad, partitioning=None)
+        for fault in shown.slice(0, _MOST_PRINTED).to_pylist():
+            due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
+            print(f"  {fault['class']} {fault['origin']} for {fault['target']}, due {due}", file=sys.stderr)
+        if shown.num_rows > _MOST_PRINTED:
+            where = folder(self._out, REQUESTS, part)
+            print(f"  and {shown.num_rows - _MOST_PRINTED:,} more, in {where}", file=sys.stderr)
+
+    def _forget(self, number: int) -> None:
+        """Delete the tables of a batch that only the next one needs. Its results stay."""
+        for part in files.found(self._out / STATE, f"day=*/batch={max(0, number):09d}") if number >= 0 else ():
+            tables = (folder(self._out, table, part) for table in (OPEN_VERDICTS, UNFINISHED_MINUTES))
+            files.delete(self._out / STATE / part, *tables)
+
+
+def write_changed(
+    spark: SparkSession, arguments: AuditArguments, rows: DataFrame, taken: DataFrame | None, plan: PartPlan
+) -> None:
+    """Write `requests`: rows that differ from those written before; and `standing`: open verdicts and pending
+    deliveries, also those that were not judged now."""
+    out, is_told = arguments.out, F.col("class") != AuditClass.PENDING.value
+    changed, still = rows.where(is_told), rows.where((is_told | (F.col("deliveries") > 0)) & F.col("open"))
+    if plan.previous is not None:
+        stood = read_table(spark, out, OPEN_VERDICTS, plan.previous)
+        before = stood.select("origin", F.col("class").alias("was"), F.col("faults").alias("were"))
+        was = F.coalesce("was", F.lit(AuditClass.PENDING.value))
+        differs = (was != F.col("class")) | (F.coalesce("were", F.array()) != F.col("faults"))
+        changed = rows.join(before, "origin", "left").where(differs)
+        asleep = stood if taken is None else stood.join(taken.select("origin"), "origin", "left_anti")
+        columns = REQUESTS.arrow().names
+        still = still.select(*columns).unionByName(asleep.select(*columns))
+    write_table(changed, out, REQUESTS, plan.name)
+    write_table(still, out, OPEN_VERDICTS, plan.name)
+
+
+def batch_row(out: Any, part: str) -> dict[str, Any]:
+    """Return a batch's row of BATCHES."""
+    (row,) = read_rows(out, BATCHES, part)
+    return row
+
+
+def _counts(rows: DataFrame) -> dict[str, int]:
+    return {row["class"]: row["count"] for row in rows.groupBy("class").count().collect()}

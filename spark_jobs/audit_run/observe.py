@@ -1,0 +1,172 @@
+"""One part of an audit by day or batch: fix its time, then the ends of the topics, read and judge, commit last.
+
+    as_of_ms = now - skew  ->  plan  ->  ends of the timer topic  ->  ends of the others  ->  judge  ->  state, spans
+
+The time is fixed before any end is looked up: what was on a topic by then is read, so that nothing counts as missing
+that this run did not look for. The timer topic's end comes before the others': an outcome of each request that is read
+lies before theirs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.audit_state import SPANS
+from spark_jobs.audit_rules.coverage import holes
+from spark_jobs.audit_rules.judgement import Observations
+from spark_jobs.audit_run import incremental, read_plan
+from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.audit_run.open_timers import OpenTimers
+from spark_jobs.audit_run.positions import (
+    Positions,
+    advanced,
+    intervals,
+    loss_since,
+    position_rows,
+    read_positions,
+    spans_since,
+)
+from spark_jobs.audit_run.waivers import waived
+from spark_jobs.errors import JobFailedError
+from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.platform.cache import Keep, written
+from spark_jobs.platform.session import fit_partitions
+from spark_jobs.platform.tables import write_rows
+
+_SCRATCH = "scratch"
+
+
+class PartPlan(NamedTuple):
+    """A part to make: `name` of its folders, `number`, the part before, and its time."""
+
+    name: str
+    number: int
+    previous: str | None
+    as_of_ms: int
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """A part that is judged and not committed. `spans`: all that was read."""
+
+    plan: PartPlan
+    notes: tuple[str, ...]
+    gaps: tuple[str, ...]
+    unproved: tuple[str, ...]
+    spans: Sequence[Span]
+    before: OpenTimers
+    state: OpenTimers
+    positions: Positions
+
+    def commit(self) -> None:
+        """Commit the part; then delete the state that neither it nor the part before it needs."""
+        self.state.commit()
+        write_rows(self.state.out, SPANS, self.plan.name, position_rows(self.positions))
+        self.state.delete_unused(self.before)
+
+
+def judge_part(
+    spark: SparkSession,
+    cluster: Cluster,
+    arguments: AuditArguments,
+    plan: PartPlan,
+    write_requests: incremental.WriteRequests | None = None,
+) -> JudgedPart:
+    """Read what is new, judge it with the open timers that it concerns, and write the part's tables but SPANS."""
+    state = OpenTimers.after(arguments.out, plan.previous)
+    if state is None:
+        raise JobFailedError(f"--out {arguments.out}: {plan.previous} has no state: give a new --out")
+    reached = read_positions(arguments.out, plan.previous)
+    # By a time only if one is given: other senders set any timestamp, and one from tomorrow would end the span.
+    to_ms, from_ms = arguments.as_of_ms, arguments.from_ms
+    requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
+    fit_partitions(spark, 2 * read_plan.records_in(requested) + state.open // 10)
+    with written(arguments.out / _SCRATCH) as keep:
+        parsed = keep(read_plan.read_requests(spark, requested, arguments))
+        due = None if plan.previous is None else keep(state.due(spark, plan.as_of_ms))
+        asked = parsed.select("asked")
+        census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
+        spans = _outcome_spans(cluster, arguments, reached, state, census, due)
+        fit_partitions(spark, read_plan.records_in([*requested, *spans]) + state.open // 10)
+        outcomes = read_plan.read_outcomes(spark, arguments, cluster, spans)
+        read = [*requested, *spans]
+        ids = cluster.topic_ids({span.topic for span in read})
+        positions = advanced(reached, read, ids, from_log_start=from_ms is None)
+        part, seen = _observed(spark, arguments, plan, state, reached, positions, parsed, outcomes, census, keep)
+        limits = arguments.limits(plan.as_of_ms)
+        result = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
+    notes = read_plan.notes(cluster, arguments, census.unknown)
+    if not reached:
+        notes += read_plan.loss_notes(cluster, arguments, census.topics)
+    notes += result.unjudged.notes("before the first day")
+    gaps = tuple(loss_since(read, reached))
+    return JudgedPart(plan, tuple(notes), gaps, outcomes.hanging, read, state, result.state, positions)
+
+
+def _outcome_spans(
+    cluster: Cluster,
+    arguments: AuditArguments,
+    reached: Positions,
+    state: OpenTimers,
+    census: read_plan.Census,
+    due: DataFrame | None,
+) -> list[Span]:
+    """Return the spans of the real topics, the rejected and the receipts topic, up to their ends now.
+
+    A topic that is new to the audit is read from shortly before the part. If a timer of an earlier part names it, it
+    did not exist then: it is read from its start.
+    """
+    others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic, *(topic for topic, _ in reached)}
+    others = (others - {arguments.timer_topic}) & cluster.partitions.keys()
+    since_ms = arguments.from_ms if due is None else state.as_of_ms
+    late: set[str] = set()
+    fresh = others - {topic for topic, _ in reached}
+    if due is not None and fresh:
+        named = due.select(F.col("asked.target").alias("target")).where(F.col("target").isin(*fresh)).distinct()
+        late = {row.target for row in named.collect()}
+    new_from_ms = since_ms - read_plan.CLOCK_SKEW_MS if since_ms is not None else None
+    spans = spans_since(cluster, others - late, reached, new_from_ms=new_from_ms, to_ms=None)
+    return spans + (spans_since(cluster, late, reached, new_from_ms=None, to_ms=None) if late else [])
+
+
+def _observed(
+    spark: SparkSession,
+    arguments: AuditArguments,
+    plan: PartPlan,
+    state: OpenTimers,
+    reached: Positions,
+    positions: Positions,
+    parsed: DataFrame,
+    outcomes: read_plan.OutcomeTopics,
+    census: read_plan.Census,
+    keep: Keep,
+) -> tuple[incremental.Part, Observations]:
+    timer = arguments.timer_topic
+    so_far = intervals(positions, timer)
+    new = [
+        Span(*place, at.intervals[0][0], at.intervals[0][0]) for place, at in positions.items() if place not in reached
+    ]
+    earlier = [*intervals(reached, timer), *(span for span in new if span.topic == timer)]
+    part = incremental.Part(arguments.out, plan.name, plan.number, state, timer, earlier, so_far)
+    whole = [Span(*place, at.intervals[0][0], at.end) for place, at in positions.items() if place[0] == timer]
+    from_start = {place[1] for place, at in positions.items() if place[0] == timer and at.from_log_start}
+    seen = Observations(
+        parsed=parsed,
+        rejections=keep(outcomes.rejections),
+        ends=[keep(rows) for rows in outcomes.others],
+        undecided=outcomes.undecided,
+        pauses=outcomes.pauses,
+        waived=waived(spark, arguments.waivers, plan.as_of_ms),
+        deleted_before=[span for span in whole if span.partition in from_start],
+        excluded_before=[span for span in whole if span.partition not in from_start],
+        holes=holes(so_far),
+        has_claims=census.has_claims,
+        has_ids=census.has_ids,
+        has_moves=census.has_moves,
+        has_whole_ids=census.has_whole_ids,
+        has_traces=census.has_traces,
+    )
+    return part, seen

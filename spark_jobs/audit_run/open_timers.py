@@ -1,0 +1,201 @@
+"""The open timers between two parts of an audit: read when due or named, appended and merged, never all rewritten.
+
+    part 7 writes   open/7: what is open now, sorted by wake_ms       gone/7: rows of open/1..6 that no longer count
+    part 8 reads    wake_ms in (time of 7, time of 8]                 all of these
+                    wake_ms later                                     two narrow columns; then those that are concerned
+
+A row sleeps until `wake_ms`: what was read by then is never read again. A new record may name a row before: its origin,
+the id of a new request, or a copy of it. Then the row is judged, and a row of `gone` says so. The newest parts of
+`open` are merged while together they have half as many rows as the one before. So a row is written some log2(parts)
+times.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
+from schemas.tables import Table
+from spark_jobs.audit_rules.evidence import to_evidence
+from spark_jobs.platform import files
+from spark_jobs.platform.cache import Keep
+from spark_jobs.platform.tables import folder, read_tables, write_table
+
+STATE = "state"
+_FILE = "part.json"
+_MOST_RANGES = 500
+"""Most ranges of offsets that a search in closed evidence names."""
+_RANGE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Run:
+    """One part of `open` and of `gone`, and how many rows they have."""
+
+    part: str
+    rows: int
+    gone: int
+
+
+@dataclass(frozen=True)
+class OpenTimers:
+    """What is open after a part. `part` None: before the first one."""
+
+    out: Path
+    part: str | None = None
+    number: int = 0
+    as_of_ms: int = -(2**62)
+    open: int = 0
+    runs: tuple[Run, ...] = ()
+    has_ids: bool = False
+    has_claims: bool = False
+
+    @classmethod
+    def after(cls, out: Path, part: str | None) -> "OpenTimers | None":
+        """Return what is open after `part`; None if it has no state of this version."""
+        if part is None:
+            return cls(out)
+        data = files.read(out / STATE / part / _FILE)
+        if data is None:
+            return None
+        told = json.loads(data)
+        return cls(**{**told, "out": out, "part": part, "runs": tuple(Run(**run) for run in told["runs"])})
+
+    def commit(self) -> None:
+        assert self.part is not None
+        told = {name: value for name, value in asdict(self).items() if name not in ("out", "part")}
+        files.write(self.out / STATE / self.part / _FILE, json.dumps(told).encode())
+
+    def due(self, spark: SparkSession, as_of_ms: int) -> DataFrame:
+        """Return the rows to look at by their time (OPEN)."""
+        return self._rows(spark, self._folders(self.runs), F.col("wake_ms").between(self.as_of_ms + 1, as_of_ms))
+
+    def concerned(self, spark: SparkSession, as_of_ms: int, by: "Concern", keep: Keep) -> DataFrame | None:
+        """Return the rows that sleep, and that new records concern (OPEN); None if there are none."""
+        asleep = F.col("wake_ms") > as_of_ms
+        if not any(run.rows for run in self.runs):
+            return None
+        copies = [F.col("claims.place").alias("copies")] if self.has_claims else []
+        known: tuple[Column | str, ...] = (
+            "origin",
+            "part",
+            "family",
+            "chain",
+            *copies,
+            F.col("_metadata.file_name").alias("file"),
+        )
+        narrow = self._rows(spark, self._folders(self.runs), asleep, *known)
+        found = [narrow.join(by.origins, "origin", "left_semi")]
+        if self.has_claims:
+            # A refused copy concerns its timer; an open claim its timer, and the timer's other claims.
+            copied = narrow.withColumn("copy", F.explode("copies"))
+            found.append(
+                copied.join(by.origins.select(F.col("origin").alias("copy")), "copy", "left_semi").drop("copy")
+            )
+        named = reduce(DataFrame.unionByName, found)
+        if self.has_claims:
+            families = named.select("family").unionByName(by.families)
+            named = named.unionByName(narrow.join(families, "family", "left_semi"))
+        if self.has_ids:
+            chains = named.where(F.col("chain").isNotNull()).select("chain").unionByName(by.chains)
+            same_id = narrow.where(F.col("chain").isNotNull()).join(chains.hint("shuffle_hash"), "chain", "left_semi")
+            named = named.unionByName(same_id)
+        hits = keep(named.select("origin", "file").distinct())
+        names = {row.file for row in hits.select("file").distinct().collect()}
+        if not names:
+            return None
+        places = [
+            at / name for at in self._folders(self.runs) for name in files.found(at, "*.parquet") if name in names
+        ]
+        return self._rows(spark, places, asleep).join(hits.select("origin"), "origin", "left_semi")
+
+    def written(self, new: DataFrame, gone: DataFrame | None, after: "OpenTimers", rows: int) -> "OpenTimers":
+        """Write the new open rows (OPEN), and which earlier rows are gone. Return `after` with its runs.
+
+        rows: how many the new ones are.
+        """
+        assert after.part is not None
+        spark, keep = new.sparkSession, list(self.runs)
+        merge: list[Run] = []
+        while keep and keep[-1].rows <= 2 * (rows + sum(run.rows for run in merge)):
+            merge.append(keep.pop())
+        asleep = F.col("wake_ms") > after.as_of_ms
+        tombs = [] if gone is None else [gone]
+        if any(run.gone for run in merge):
+            tombs.append(self._gone(spark, merge, asleep))
+        dead = reduce(DataFrame.unionByName, tombs) if tombs else None
+        if any(run.rows for run in merge):
+            old = self._rows(spark, self._folders(merge), asleep)
+            if gone is not None:
+                old = old.join(gone.select("origin"), "origin", "left_anti")
+            new = new.unionByName(old)
+        counts = {OPEN: _write(new.sortWithinPartitions("wake_ms"), after.out, OPEN, after.part), GONE: 0}
+        if dead is not None and keep:
+            counts[GONE] = _write(dead, after.out, GONE, after.part)
+        runs = (*keep, Run(after.part, counts[OPEN], counts[GONE]))
+        return OpenTimers(**{**vars(after), "runs": runs})
+
+    def delete_unused(self, *others: "OpenTimers") -> None:
+        """Delete the parts of `open` and `gone` that neither this state nor the others use."""
+        used = {run.part for state in (self, *others) for run in state.runs}
+        level = "/*" * (self.part or "").count("/")
+        for table in (OPEN, GONE):
+            kept = self.out / table.name
+            files.delete(*(kept / part for part in files.found(kept, f"*{level}") if part not in used))
+
+    def _folders(self, runs: Iterable[Run]) -> list[Path]:
+        return [folder(self.out, OPEN, run.part) for run in runs if run.rows]
+
+    def _rows(self, spark: SparkSession, places: Sequence[Path], where: Column, *columns: Column | str) -> DataFrame:
+        """Return the rows of `open` in these files or folders that count; `columns`: only these, with `part`."""
+        rows = read_tables(spark, OPEN, places).where(where).select(*(columns or ("*",)))
+        if not any(run.gone for run in self.runs):
+            return rows
+        gone = self._gone(spark, self.runs, where).select("origin", F.col("part").alias("gone_in"))
+        counts = (rows["origin"] == gone["origin"]) & (rows["part"] < gone["gone_in"])
+        return rows.join(gone, counts, "left_anti")
+
+    def _gone(self, spark: SparkSession, runs: Iterable[Run], where: Column) -> DataFrame:
+        places = [folder(self.out, GONE, run.part) for run in runs if run.gone]
+        return read_tables(spark, GONE, places).where(where)
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Whom new records concern. `origins`: named by a record, with `origin`; `chains`: ids of new requests, with
+    `chain`; `families`: of rows that are due, with `family`."""
+
+    origins: DataFrame
+    chains: DataFrame
+    families: DataFrame
+
+
+def closed_evidence(spark: SparkSession, out: Path, before: int, origins: DataFrame) -> DataFrame:
+    """Return the last evidence of these origins, of timers that were closed in a part before the number `before`.
+
+    origins: few, persisted. Files and pages without such offsets are not read.
+    """
+    at = F.split("origin", "/")
+    place = origins.select(
+        F.get(at, F.lit(1)).try_cast("int").alias("p"), F.get(at, F.lit(2)).try_cast("bigint").alias("o")
+    )
+    ranges = place.groupBy("p", F.floor(F.col("o") / _RANGE)).agg(F.min("o"), F.max("o")).limit(_MOST_RANGES).collect()
+    is_near = F.lit(len(ranges) == _MOST_RANGES)
+    for partition, _, low, high in ranges:
+        is_near |= (F.col("at_partition") == partition) & F.col("at_offset").between(low, high)
+    history = read_tables(spark, CLOSED, [folder(out, CLOSED)]).where((F.col("part") < before) & is_near)
+    closed = history.join(origins, "origin", "left_semi")
+    last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), "part").alias("last"))
+    return to_evidence(last.select("origin", "last.*"))
+
+
+def _write(rows: DataFrame, out: Path, table: Table, part: str) -> int:
+    """Write the rows and return their number."""
+    seen = Observation(table.name)
+    write_table(rows.observe(seen, F.count("*").alias("rows")), out, table, part)
+    return int(seen.get["rows"])

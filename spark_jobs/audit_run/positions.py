@@ -1,0 +1,129 @@
+"""Where a run begins and what it reads: OUT/spans has what the parts before have read.
+
+spans of part 4   timer.requests/0 [0, 9800)           orders/0 [310, 7431)
+part 5 reads      timer.requests/0 [9800, now)         orders/0 [7431, now)       returns/0: new, from then on
+spans of part 5   timer.requests/0 [0, 9800) [9900, ...) if retention took 100 offsets between the two
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from schemas.audit_state import SPANS
+from spark_jobs.errors import JobFailedError
+from spark_jobs.kafka.admin import Cluster, Place, Span
+from spark_jobs.platform.tables import read_rows
+
+
+@dataclass(frozen=True)
+class ReadPosition:
+    """What was read of one partition: intervals of offsets, in order. topic_id None: unknown."""
+
+    intervals: tuple[tuple[int, int], ...]
+    from_log_start: bool
+    topic_id: str | None = None
+
+    @property
+    def end(self) -> int:
+        return self.intervals[-1][1]
+
+    def extended(self, start: int, end: int) -> "ReadPosition":
+        """Return the position after [start, end), too, was read: it begins at `end`, or after a hole."""
+        *before, (first, last) = self.intervals
+        more = ((first, end),) if start == last else ((first, last), (start, end))
+        return replace(self, intervals=(*before, *more))
+
+
+Positions: TypeAlias = Mapping[Place, ReadPosition]
+
+
+def read_positions(out: Path, part: str | None) -> dict[Place, ReadPosition]:
+    """Return what has been read after `part`; empty for None."""
+    found: dict[Place, ReadPosition] = {}
+    for row in read_rows(out, SPANS, part) if part is not None else ():
+        place, interval = (row["topic"], row["partition"]), (row["first"], row["end"])
+        before = found[place].intervals if place in found else ()
+        found[place] = ReadPosition((*before, interval), row["from_log_start"], row["topic_id"])
+    return found
+
+
+def position_rows(positions: Positions) -> list[dict[str, object]]:
+    """Return the rows of SPANS."""
+    return [
+        {"topic": topic, "partition": partition, "first": first, "end": end}
+        | {"from_log_start": at.from_log_start, "topic_id": at.topic_id}
+        for (topic, partition), at in positions.items()
+        for first, end in at.intervals
+    ]
+
+
+def advanced(
+    reached: Positions, read: Iterable[Span], topic_ids: Mapping[str, str], *, from_log_start: bool
+) -> dict[Place, ReadPosition]:
+    """Return the positions after these spans were read. `from_log_start`: nothing stands before the new ones.
+
+    Partitions that are invisible now, such as for a lost ACL, keep their position: they would count as new later.
+    """
+    positions = dict(reached)
+    for topic, partition, start, end in read:
+        known = positions.get((topic, partition))
+        now = ReadPosition(((start, end),), from_log_start) if known is None else known.extended(start, end)
+        known_id = known.topic_id if known is not None else None
+        positions[topic, partition] = replace(now, topic_id=topic_ids.get(topic, known_id))
+    return positions
+
+
+def intervals(positions: Positions, topic: str) -> list[Span]:
+    """Return what has been read of the topic; a partition with holes has several spans."""
+    return [
+        Span(*place, first, end)
+        for place, at in sorted(positions.items())
+        for first, end in at.intervals
+        if place[0] == topic
+    ]
+
+
+def spans_since(
+    cluster: Cluster, topics: Iterable[str], reached: Positions, *, new_from_ms: int | None, to_ms: int | None
+) -> list[Span]:
+    """Return the spans from where each partition was left; a new partition from `new_from_ms`, or from its start.
+
+    Raises JobFailedError if a topic is not the one that was read: it has another id, or ends before that.
+    """
+    asked = set(topics)
+    now = {(span.topic, span.partition): span for span in cluster.spans(asked)}
+    ids = cluster.topic_ids({topic for topic, _ in reached} & asked & cluster.partitions.keys())
+    for (topic, partition), known in reached.items():
+        if topic not in asked:
+            continue
+        if topic in ids and known.topic_id not in (None, ids[topic]):
+            what = f"{topic} was created again: its id is {ids[topic]}, and an earlier run has read {known.topic_id}"
+            raise JobFailedError(f"{what}: look what is lost, then give a new --out")
+        end = now[topic, partition].end if (topic, partition) in now else 0
+        if end < known.end:
+            raise JobFailedError(
+                f"{topic}/{partition} ends at {end}, but an earlier run has read up to {known.end}: the topic was"
+                " created again, or lost its end (another cluster, an unclean election): look what is lost, then give a"
+                " new --out"
+            )
+    spans = []
+    for span in cluster.spans(asked, from_ms=new_from_ms, to_ms=to_ms):
+        place = span.topic, span.partition
+        start = max(reached[place].end, now[place].start) if place in reached else span.start
+        spans.append(span._replace(start=start, end=max(start, span.end)))
+    return spans
+
+
+def loss_since(spans: Sequence[Span], reached: Positions) -> list[str]:
+    """Return messages about offsets that retention deleted between two runs."""
+    lost: Counter[str] = Counter()
+    for topic, partition, start, _ in spans:
+        known = reached.get((topic, partition))
+        lost[topic] += 0 if known is None else start - known.end
+    return [
+        f"Never read: {count:,} offsets of {topic} were deleted since the last run. Run more often."
+        for topic, count in lost.items()
+        if count
+    ]
