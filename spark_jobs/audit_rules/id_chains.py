@@ -22,7 +22,7 @@ _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expi
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
 _AMBIGUOUS_CODES = ("too-large", "bad-target")
-"""Codes of both intake and targets: the time of the refusal decides which it was."""
+"""Codes of both intake and targets: a receipt that it was accepted, or else the time, decides which it was."""
 
 
 def link_ids(folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True) -> DataFrame:
@@ -110,7 +110,7 @@ def _refused_at_intake() -> Column:
     overdue &= (code != "bad-target") | (asked["expected_ms"] > asked["requested_ms"])
     refused = (
         F.when(code.isin(*_DELIVERY_CODES), F.lit(False))
-        .when(code.isin(*_AMBIGUOUS_CODES), ~overdue)
+        .when(code.isin(*_AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())
         .otherwise(F.lit(True))
     )
     return F.coalesce(F.when(code.isNotNull(), refused), F.lit(False))

@@ -325,8 +325,8 @@ class Plain:
         code = min(r.header(names.ERROR) or b"" for r in back)
         if code in (b"unknown-topic", b"expired"):
             return True
-        overdue = min(r.timestamp_ms for r in back) >= self._asked_ms(asked)
-        return code == b"too-large" and overdue and _action(asked) != b"move"
+        overdue = min(r.timestamp_ms for r in back) >= self._asked_ms(asked) and _action(asked) != b"move"
+        return code == b"too-large" and (overdue or self._answered_ms(asked) is not None)
 
     def _next(self, asked: Record) -> Record | None:
         line = self._line(asked)
