@@ -1,0 +1,75 @@
+"""Many histories, judged by the audit in one run of Spark: which faults it finds in each."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from bridge.tests.simulation.world import OWN_TOPICS
+from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
+from schemas import headers as names
+from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.classes import AuditLimits, classify
+from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.platform.tables import RECORDS_DDL
+from spark_jobs.tests.records import History, Record
+
+_PLACES = 8
+"""Partitions of the timer topic that a history gets: the second timer topic begins at the fifth."""
+_TOPICS = {b"timer.requests": 0, b"timer.more": 4}
+_ORIGIN = re.compile(rb"(timer\.requests|timer\.more)/(\d+)/")
+_CLOCKS_MS, _NEVER_MS = 60_000, 10**9
+"""Simulated clocks jump, so times prove little: cancels are judged by receipts, and by the order of requests."""
+
+
+def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str, Counter[str]]:
+    """Return the faults of each history, counted by class; as "" those whose origin names no history."""
+    places = dict(enumerate(histories))
+    together = History(profiles=("native",))
+    for place, name in places.items():
+        for ours, theirs in zip(_parts(together), _parts(histories[name].history), strict=True):
+            ours.extend(_moved(record, place) for record in theirs)
+    asked, came, back, told = (spark.createDataFrame(part, RECORDS_DDL) for part in _parts(together))
+    seen = Observations(
+        parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).persist(),
+        rejections=evidence.rejections(back, ("native",)),
+        ends=[evidence.deliveries(came), evidence.receipts(told)],
+    )
+    outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)
+    as_of_ms = max(record.timestamp_ms for part in _parts(together) for record in part) + _NEVER_MS
+    limits = {"as_of_ms": as_of_ms, "settle_ms": 0, "skew_ms": _CLOCKS_MS, "max_delay_ms": -(10**15)}
+    found: dict[str, Counter[str]] = {name: Counter() for name in (*histories, "")}
+    for tolerance_ms, is_doubled in ((_NEVER_MS, False), (_NEVER_MS, True), (0, None)):
+        table = classify(outcomes, AuditLimits(tolerance_ms=tolerance_ms, at_least_once=bool(is_doubled), **limits))
+        for row in table.where(F.size("faults") > 0).select("origin", "faults").collect():
+            name = places.get(int(row.origin.split("/")[1]) // _PLACES, "") if row.origin[0] != "?" else ""
+            if is_doubled is None:  # expiry, unlike cancels, is judged by one clock
+                found[name].update({"expired-but-delivered"}.intersection(row.faults))
+            elif is_doubled == (name in histories and histories[name].is_doubled):
+                found[name].update(row.faults)
+    return found
+
+
+def _parts(history: History) -> tuple[list[Record], ...]:
+    return history.requests, history.deliveries, history.rejections, history.receipts
+
+
+def _moved(record: Record, place: int) -> Record:
+    """Return the record, and the origins that it names, in the partitions of its history."""
+
+    def number(topic: bytes, partition: int) -> int:
+        return place * _PLACES + min(_TOPICS[topic] + partition, _PLACES - 1)
+
+    def moved(text: bytes | None) -> bytes | None:
+        return text and _ORIGIN.sub(lambda at: b"timer.requests/%d/" % number(at[1], int(at[2])), text)
+
+    headers = tuple((name, moved(value) if name == names.ORIGIN else value) for name, value in record.headers)
+    if record.topic.encode() in _TOPICS:
+        at = number(record.topic.encode(), record.partition)
+        return record._replace(topic="timer.requests", partition=at, headers=headers)
+    value = moved(record.value) if record.topic == "timer.receipts" else record.value
+    return record._replace(headers=headers, value=value)

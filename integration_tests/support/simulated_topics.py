@@ -1,0 +1,120 @@
+"""Histories of the simulation as the audit's records: what a reader of Kafka's topics has seen by the end.
+
+    played(17, "K left out")  ->  requests, deliveries, rejected records and receipts of seed 17 with that bug
+
+The oracle stops at the first violation. Here the history goes on without it, as a bridge would, until nothing moves: an
+audit judges whole histories. Retention takes nothing away from it. The delay levels never change, as an audit knows one
+setting of them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+from unittest import mock
+
+import bridge.tests.simulation.world as simulation
+from bridge.testing.fake_log import Entry, Partition, State
+from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
+from bridge.tests.simulation.planted_bugs import applied
+from bridge.tests.simulation.request_generator import BILLS, MORE_TIMERS, NOWHERE, ORDERS, SECRET, SMALL, TIMERS
+from bridge.tests.simulation.world import World
+from schemas.control import Paused
+from schemas.headers import Rules
+from spark_jobs.tests.records import History, Record
+
+TARGETS = (ORDERS, BILLS, NOWHERE, SECRET, SMALL)
+LEVELS_MS = (10, 100, 400)
+_QUIET_TURNS, _MOST_TURNS = 60, 1_500
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A history. `fault`: what the oracle said; empty if nothing."""
+
+    fault: str
+    history: History
+    is_doubled: bool
+    """Some lives delivered at least once."""
+
+
+def played(seed: int, mutation: str = "") -> Simulated:
+    """Play a seed, with a planted bug if one is named, to its end."""
+    gone: dict[Partition, list[Entry]] = {}
+    fault = ""
+    with applied(mutation) if mutation else nullcontext(), _nothing_lost(gone), _same_levels():
+        world = World(seed)
+        try:
+            world.run()
+        except Violation as wrong:
+            fault = str(wrong)
+            _go_on(world)
+        except Exception as wrong:  # noqa: BLE001  (of the bug: what was written by then stands)
+            fault = f"{type(wrong).__name__}: {wrong}" if not mutation else ""
+    return Simulated(fault, _exported(world, gone), world.is_doubled)
+
+
+def _go_on(world: World) -> None:
+    """Mend the world and run it until nothing is written for a while. The oracle's books are wrong by now: ask none."""
+    world.oracle.only_outputs = True
+    with mock.patch.object(world.oracle, "observe", return_value=0):
+        try:
+            for life in world.instances:
+                life.instance.kill()
+            world.mend()
+            for shard in world.shards:
+                for target in TARGETS:
+                    world.control(Paused(shard.topic, target), on=False)
+            quiet, seen = 0, -1
+            for _ in range(_MOST_TURNS):
+                for life in world.instances:
+                    life.turn()
+                written = len(world.kafka.commits) + len(world.kafka.ahead)
+                quiet, seen = (quiet + 1 if written == seen and not world.planned else 0), written
+                if quiet > _QUIET_TURNS:
+                    return
+        except Exception:  # noqa: BLE001  (of the bug)
+            return
+
+
+@contextmanager
+def _nothing_lost(gone: dict[Partition, list[Entry]]) -> Iterator[None]:
+    """Keep in `gone` what retention deletes: a daily audit would have read it in time."""
+    delete_before = Partition.delete_before
+
+    def delete(self: Partition, offset: int) -> None:
+        gone.setdefault(self, []).extend(self.everything()[: max(0, offset - self.first)])
+        delete_before(self, offset)
+
+    with mock.patch.object(Partition, "delete_before", delete):
+        yield
+
+
+def _same_levels() -> AbstractContextManager[object]:
+    drawn = simulation.draw_rules
+
+    def draw(rng: Random, reach_ms: int) -> Rules:
+        return drawn(rng, reach_ms).model_copy(update={"levels_ms": LEVELS_MS})
+
+    return mock.patch.object(simulation, "draw_rules", draw)
+
+
+def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:
+    records: dict[str, list[Record]] = defaultdict(list)
+    for name, topic in world.kafka.topics.items():
+        for log in topic.partitions:
+            for entry in [*gone.get(log, ()), *log.everything()]:
+                stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
+                if stands and not entry.is_marker:
+                    records[name].append(_record(name, log.number, entry))
+    delivered = [record for target in TARGETS for record in records[target]]
+    asked = records[TIMERS] + records[MORE_TIMERS]
+    return History(asked, delivered, records[REJECTED], records[RECEIPTS], profiles=("native",))
+
+
+def _record(topic: str, partition: int, entry: Entry) -> Record:
+    """Return the record. On target topics its time is the bridge's, when it released it."""
+    at_ms = entry.timestamp_ms if topic in TARGETS else entry.append_ms
+    key, value, headers = (None, None, ()) if entry.is_undecodable else (entry.key, entry.value, tuple(entry.headers))
+    return Record(topic, partition, entry.offset, at_ms, "LogAppendTime", key, value, headers)
