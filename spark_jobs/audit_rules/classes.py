@@ -183,6 +183,7 @@ def _paused_until(time_ms: str) -> str:
     )
 
 
+_MAY_END = "NOT malformed AND kind IN ('schedule', 'replace') AND id IS NOT NULL"
 _TOLD_TRULY = (
     "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
     " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)"
@@ -199,7 +200,7 @@ _FACTS = {
     # A receipt older than its request comes from a bridge whose clock was behind: ignore it.
     "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
     " next.ms + tolerance_ms) < delivered_ms",
-    "may_end": "NOT malformed AND kind IN ('schedule', 'replace') AND id IS NOT NULL",
+    "may_end": _MAY_END,
     "told_truly": _TOLD_TRULY,
     # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
     "lost": f"coalesce(next.kind IS NOT NULL AND NOT {_TOLD_TRULY}"
@@ -209,7 +210,7 @@ _FACTS = {
     "ended": f"coalesce(next.kind IS NOT NULL AND ({_TOLD_TRULY}"
     " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     # A receipt says that it was ended, by a request that came after the last one that was read.
-    "told_ahead": "coalesce(next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
+    "told_ahead": f"coalesce({_MAY_END} AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
     # A request with its id may be among those that were never read.
     "may_be_ended": "coalesce(kind_of_timer AND id IS NOT NULL AND before_hole, false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",

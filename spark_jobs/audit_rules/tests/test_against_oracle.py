@@ -201,9 +201,20 @@ class Plain:
         """True if a receipt says that it was ended, by another one than the next of its id, or though it cannot be."""
         if not self._ended_by_receipt(asked):
             return False
-        may_end = self._readable(asked) and _is_timer(asked) and asked.header(names.ID) is not None
         next_ = self._next(asked)
-        return not may_end or bool(self._back(asked)) or (next_ is not None and not self._is_told_truly(asked, next_))
+        return (
+            not self._may_end(asked)
+            or bool(self._back(asked))
+            or (next_ is not None and not self._is_told_truly(asked, next_))
+        )
+
+    def _may_end(self, asked: Record) -> bool:
+        return self._readable(asked) and _is_timer(asked) and asked.header(names.ID) is not None
+
+    def _is_told_ahead(self, asked: Record) -> bool:
+        """True if it was ended after the audit's time, by a request that the audit has not read."""
+        at_ms = [at for kind, _, about, at in self._receipts() if about == asked.origin and kind in ENDINGS]
+        return self._may_end(asked) and min(at_ms, default=0) > AS_OF_MS
 
     def _is_told_truly(self, asked: Record, next_: Record) -> bool:
         """True if every receipt that says that it was ended names `next_` and its kind."""
@@ -265,7 +276,8 @@ class Plain:
 
     def _nothing(self, asked: Record, next_: Record | None) -> str:
         if next_ is None:
-            return "missing" if self._expected_ms(asked) <= SETTLED_MS else "pending"
+            is_over = self._expected_ms(asked) <= SETTLED_MS and not self._is_told_ahead(asked)
+            return "missing" if is_over else "pending"
         if self._is_told_truly(asked, next_):
             return "cancelled" if _action(next_) == b"cancel" else "replaced"
         if self._answered_ms(next_) is not None or self._expected_ms(asked) + TOLERANCE_MS < next_.timestamp_ms:
