@@ -17,6 +17,7 @@ from spark_jobs.tests.records import AS_OF_MS, History, Record, copy, delivery, 
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_a_delivery_that_waits_for_its_copy_is_counted_when_that_is_read(spark: SparkSession, tmp_path: Path) -> None:
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, stream=True)
     asked = request(0, due_ms=AS_OF_MS)

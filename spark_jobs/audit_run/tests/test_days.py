@@ -101,6 +101,7 @@ def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
         read_plan.plan_once(Topics(history), arguments, {0: read_plan.ArchivedRange(0, 500, None)})
 
 
+@pytest.mark.slow
 def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
     return "\n".join([str(wrong), *about])
 
 
+@pytest.mark.slow
 def test_only_open_timers_are_carried_and_closed_ones_are_found_again(spark: SparkSession, tmp_path: Path) -> None:
     """Each on day 1 well, and wrong by what comes on day 3; one that is open throughout."""
     twice, ended, refused, rolled = request(0), request(1, id=b"x"), request(2, due_ms=None), request(3, due_ms=50_000)
