@@ -21,12 +21,13 @@ from typing import Annotated, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform import files
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Setting, directory, job_parser, resolved, switch
+from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
@@ -39,7 +40,7 @@ _MOST_BATCHES = 100_000
 @dataclass(frozen=True, kw_only=True)
 class ArchiveArguments:
     access: KafkaAccess
-    out: Annotated[Path, directory()]
+    out: Annotated[Location, location()]
     timer_topic: Setting = "timer.requests"
     follow: Annotated[bool, switch("go on until it is ended, a batch a minute")] = False
     master: str | None = None
@@ -48,15 +49,14 @@ class ArchiveArguments:
 
 def run_archive(arguments: ArchiveArguments) -> int:
     """Archive, and return the number of new records. Raises JobFailedError, UsageError."""
-    make_folder(arguments.out)
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    require_no_gap(cluster, arguments.out, arguments.timer_topic)
     with job_session("archive", arguments.out, arguments.master, arguments.jars) as spark:
+        require_no_gap(cluster, arguments.out, arguments.timer_topic)
         return _archive(spark, arguments)
 
 
-def require_no_gap(cluster: Cluster, out: Path, timer_topic: str) -> None:
+def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
     """Raise JobFailedError if retention has deleted the archive's next records, or the topic is another."""
     done = archive_ends(out, timer_topic)
     spans = {span.partition: span for span in cluster.spans([timer_topic])} if done else {}
@@ -103,24 +103,25 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
     return sum(int(batch["numInputRows"]) for batch in query.recentProgress)
 
 
-def archived(spark: SparkSession, out: Path, timer_topic: str) -> DataFrame:
+def archived(spark: SparkSession, out: Location, timer_topic: str) -> DataFrame:
     """Return the archive's records of this topic, each once."""
     records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / _RECORDS))
     return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
 
 
-def archive_ends(out: Path, timer_topic: str) -> dict[int, int]:
+def archive_ends(out: Location, timer_topic: str) -> dict[int, int]:
     """Return the end offset of each partition in the archive, by its committed batches."""
-    done = [int(path.name) for path in (out / _CHECKPOINT / "commits").glob("[0-9]*")]
-    if not done:
+    done = [int(name) for name in files.found(out / _CHECKPOINT / "commits", "[0-9]*")]
+    told = files.read(out / _CHECKPOINT / "offsets" / str(max(done))) if done else None
+    if told is None:
         return {}
-    told = (out / _CHECKPOINT / "offsets" / str(max(done))).read_text().splitlines()[-1]
-    return {int(partition): end for partition, end in json.loads(told).get(timer_topic, {}).items()}
+    ends = json.loads(told.decode().splitlines()[-1]).get(timer_topic, {})
+    return {int(partition): end for partition, end in ends.items()}
 
 
-def require_archive(out: Path) -> None:
+def require_archive(out: Location) -> None:
     """Raise UsageError if `out` holds no archive."""
-    if not (out / _RECORDS).is_dir():
+    if not files.exists(out / _RECORDS):
         raise UsageError(f"--archive {out} holds no archive: give the --out of `timer-bridge archive`")
 
 

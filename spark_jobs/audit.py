@@ -26,7 +26,7 @@ from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
 from spark_jobs.audit_run import driver, read_plan
-from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, make_folder, parse
+from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
 from spark_jobs.audit_run.waivers import waived
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.cache import Keep, cached
@@ -56,12 +56,14 @@ def run_stream(arguments: AuditArguments) -> int:
 
 
 def _in_folder(arguments: AuditArguments, run: Callable[[SparkSession, Cluster], Result]) -> Result:
-    make_folder(arguments.out)
-    with folder_lock(arguments.out):
-        cluster = Cluster(arguments.access)
-        cluster.require_topic(arguments.timer_topic)
-        with job_session("audit", arguments.out, arguments.master, arguments.jars) as spark:
-            return run(spark, cluster)
+    cluster = Cluster(arguments.access)
+    cluster.require_topic(arguments.timer_topic)
+    with (
+        job_session("audit", arguments.out, arguments.master, arguments.jars) as spark,
+        folder_lock(arguments.out),
+    ):
+        arguments.demand_fitting_folder()
+        return run(spark, cluster)
 
 
 def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> AuditVerdict:

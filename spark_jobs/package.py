@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.platform.connector import KAFKA_PACKAGE
 from spark_jobs.platform.exit_codes import command
+from spark_jobs.platform.files import make_local_folder
 from spark_jobs.platform.shipped import write_zip
 
 JOBS = {
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, metavar="DIR")
     folder = parser.parse_args(argv).folder
-    make_folder(folder)
+    make_local_folder(folder)
     archive = write_zip(folder / "timer-bridge.zip")
     starter = folder / "timer-bridge-job.py"
     starter.write_text(_STARTER)

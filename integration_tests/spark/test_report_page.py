@@ -95,8 +95,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         DaySummary(f"2025-12-{n:02d}", 40_000 + n, n % 5 // 4, 40_000, 12, 3, 15 + n, 900 * n) for n in range(1, 31)
     ]
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, from_ms=AT_MS - DAY_MS)
-    verdict.report.write_text(render(verdict, details(), arguments, trend), encoding="utf-8")
-    return verdict.report
+    page = out / "report.html"
+    page.write_text(render(verdict, details(), arguments, trend), encoding="utf-8")
+    return page
 
 
 @pytest.fixture(scope="module")

@@ -143,7 +143,9 @@ class Chaos:
         args = AuditArguments(access=KafkaAccess(servers), out=self._folder / "audit", tolerance_ms=TOLERANCE_MS)
         verdict = run_audit(args)
         try:
-            found = exceptions(servers, args.out, {TIMER_TOPIC, *TARGETS, args.rejected_topic}, args.receipts_topic)
+            found = exceptions(
+                servers, self._folder / "audit", {TIMER_TOPIC, *TARGETS, args.rejected_topic}, args.receipts_topic
+            )
             (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
             self._console.print_json(data=found)
         except BridgeError as error:  # the verdict is valid without them

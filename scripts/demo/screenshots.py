@@ -39,7 +39,8 @@ def screenshots(console: Console) -> int:
         Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
         with BridgeProcess(folder, servers, ["--page", "true"], http_port=port):
             stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
-            report = run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit")).report
+            run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))
+            report = folder / "audit" / "report.html"
             begin_ms = now_ms() + 600_000
             send_all(servers, TIMER_TOPIC, (each.request(begin_ms) for each in booked(DEFAULT_DATE, 1, seconds=36_000)))
             take({"audit": report.resolve().as_uri(), "page": f"http://{HOST}:{port}/"})

@@ -19,7 +19,8 @@ from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
+from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
 
 _MOST_SHOWN = 5
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -96,7 +97,7 @@ class AuditArguments:
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    out: Annotated[Path, directory()]
+    out: Annotated[Location, location()]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
@@ -120,7 +121,7 @@ class AuditArguments:
         900_000
     )
     late_ms: Annotated[int | None, number("delivered later than this is late; default: nothing is")] = None
-    archive: Annotated[Path | None, directory("the --out of archive, for requests that retention took")] = None
+    archive: Annotated[Location | None, location("the --out of archive, for requests that retention took")] = None
     levels_ms: Annotated[
         tuple[int, ...],
         Option(
@@ -185,13 +186,10 @@ class AuditArguments:
                 "--daily continues after its last run: leave out --to and --offsets; --as-of ends a run earlier"
             )
         self._demand_fitting_stream()
-        self._demand_fitting_folder()
         if self.waivers is not None:
             waivers.check(self.waivers)
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
-        if self.out.exists() and not self.out.is_dir():
-            raise UsageError(f"--out {self.out} is a file: give a folder")
 
     def limits(self, as_of_ms: int) -> AuditLimits:
         return AuditLimits(
@@ -214,7 +212,8 @@ class AuditArguments:
         if self.every_s < 1:
             raise UsageError(f"--every-s is {self.every_s}: give 1 or more")
 
-    def _demand_fitting_folder(self) -> None:
+    def demand_fitting_folder(self) -> None:
+        """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""
         kind = audit_folder.kind_of(self.out)
         if kind == "older":
             raise UsageError(
@@ -233,14 +232,6 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments)
     return AuditArguments(**resolved(parser, AuditArguments, argv, environment))
-
-
-def make_folder(out: Path) -> None:
-    """Make the folder. Raises UsageError if that fails."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as wrong:
-        raise UsageError(f"--out {out} cannot be made ({wrong.strerror}): give another folder") from wrong
 
 
 def iso(at_ms: int) -> str:

@@ -6,7 +6,6 @@ spans/PART   written last: the part is done        without it, the next run dele
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 from uuid import uuid4
 
@@ -14,6 +13,7 @@ from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS
 from schemas.tables import HOURS, MINUTES, REQUESTS, TOPICS
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
 
 Kind: TypeAlias = Literal["daily", "stream", "older"]
@@ -26,7 +26,7 @@ _TABLES = (
 )
 
 
-def kind_of(out: Path) -> Kind | None:
+def kind_of(out: Location) -> Kind | None:
     """Return which audit the folder holds; `older`: one that this version cannot continue; None: none by parts."""
     told = files.read(out / _MARKER)
     if told is None:
@@ -35,7 +35,7 @@ def kind_of(out: Path) -> Kind | None:
     return kind
 
 
-def done_parts(out: Path) -> list[str]:
+def done_parts(out: Location) -> list[str]:
     """Return the parts that are done, oldest first. Of a stream: those of its last day with any."""
     kind = kind_of(out)
     if kind != "stream":
@@ -48,11 +48,11 @@ def done_parts(out: Path) -> list[str]:
 class AuditFolder:
     """A folder in which one run works. `name`: of this audit in the world."""
 
-    out: Path
+    out: Location
     name: str
 
     @classmethod
-    def opened(cls, out: Path, kind: Kind) -> "AuditFolder":
+    def opened(cls, out: Location, kind: Kind) -> "AuditFolder":
         """Return the folder; a new one gets its kind and name."""
         if (told := files.read(out / _MARKER)) is None:
             told = json.dumps({"version": _VERSION, "kind": kind, "name": str(uuid4())}).encode()

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -29,6 +28,7 @@ from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows, write_table
 from spark_jobs.report.metrics import AuditMetrics
 
@@ -53,14 +53,14 @@ class Batches:
         self._at.undo()
         done = done_parts(self._out)
         if self._at.begun() is not None:
-            self._finish(done)
+            self._finish(spark, done)
         previous = done[-1] if done else None
         before = batch_row(self._out, previous) if previous is not None else {"batch": -1, "as_of_ms": -(2**62)}
         as_of_ms, number = max(now_ms - self._arguments.skew_ms, before["as_of_ms"] + 1), before["batch"] + 1
         name = f"day={datetime.fromtimestamp(as_of_ms / 1000, UTC).date()}/batch={number:09d}"
         self._at.begin(name)
         self._make(spark, PartPlan(name, number, previous, as_of_ms))
-        self._finish([*done, name])
+        self._finish(spark, [*done, name])
 
     def _make(self, spark: SparkSession, plan: PartPlan) -> None:
         def write(rows: DataFrame, taken: DataFrame | None) -> None:
@@ -85,16 +85,16 @@ class Batches:
         row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": list(done.gaps)}
         write_rows(self._out, BATCHES, part, [row])
 
-    def _finish(self, done: list[str]) -> None:
+    def _finish(self, spark: SparkSession, done: list[str]) -> None:
         """Do steps 3 and 4 of the last batch that is done."""
         row = batch_row(self._out, done[-1])
-        self._print_faults(done[-1], row)
+        self._print_faults(spark, done[-1], row)
         self._metrics.batch(row)
         self._lateness.send(self._out, done[-1], row["batch"], row["as_of_ms"])
         self._forget(row["batch"] - _KEPT)
         self._at.end()
 
-    def _print_faults(self, part: str, row: Mapping[str, Any]) -> None:
+    def _print_faults(self, spark: SparkSession, part: str, row: Mapping[str, Any]) -> None:
         self.gaps += row["gaps"]
         for gap in row["gaps"]:
             print(f"batch {row['batch']}: {gap}", file=sys.stderr)
@@ -103,15 +103,13 @@ class Batches:
         self.faults += row["faults"]
         counts = ", ".join(f"{row[name.column]:,} {name}" for name in FAULTS if row[name.column])
         print(f"batch {row['batch']} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
-        wanted = ["origin", "class", "target", "due_ms"]
-        is_bad = [("class", "in", [name.value for name in FAULTS])]
-        shown = pq.read_table(folder(self._out, REQUESTS, part), columns=wanted, filters=is_bad, partitioning=None)
-        for fault in shown.slice(0, _MOST_PRINTED).to_pylist():
+        bad = read_table(spark, self._out, REQUESTS, part).where(is_fault())
+        for fault in bad.select("origin", "class", "target", "due_ms").limit(_MOST_PRINTED).collect():
             due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
             print(f"  {fault['class']} {fault['origin']} for {fault['target']}, due {due}", file=sys.stderr)
-        if shown.num_rows > _MOST_PRINTED:
+        if row["faults"] > _MOST_PRINTED:
             where = folder(self._out, REQUESTS, part)
-            print(f"  and {shown.num_rows - _MOST_PRINTED:,} more, in {where}", file=sys.stderr)
+            print(f"  and {row['faults'] - _MOST_PRINTED:,} more, in {where}", file=sys.stderr)
 
     def _forget(self, number: int) -> None:
         """Delete the tables of a batch that only the next one needs. Its results stay."""
@@ -140,7 +138,7 @@ def write_changed(
     write_table(still, out, OPEN_VERDICTS, plan.name)
 
 
-def batch_row(out: Any, part: str) -> dict[str, Any]:
+def batch_row(out: Location, part: str) -> dict[str, Any]:
     """Return a batch's row of BATCHES."""
     (row,) = read_rows(out, BATCHES, part)
     return row

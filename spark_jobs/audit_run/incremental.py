@@ -11,7 +11,6 @@ replaces a row of the same origin of an earlier one. A part may be repeated; it 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from pathlib import Path
 from typing import TypeAlias
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -31,6 +30,7 @@ from spark_jobs.audit_rules.judgement import (
 from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.cache import Keep
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import as_table, write_table
 
 DAY_MS = 86_400_000
@@ -50,7 +50,7 @@ class Part:
     earlier: requests of the parts before; so_far: those and this part's. Both may have holes.
     """
 
-    out: Path
+    out: Location
     name: str
     number: int
     state: OpenTimers

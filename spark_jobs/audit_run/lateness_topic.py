@@ -10,8 +10,8 @@ however often the audit is killed. If the audit is down for longer than the topi
 shows the last batch's records, and they are sent again.
 """
 
+import io
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +35,8 @@ from spark_jobs.kafka.admin import (
     read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_table, write_table
 
 _STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
@@ -43,7 +45,7 @@ _CHUNK = 1_000
 
 
 def write_minutes(
-    spark: SparkSession, out: Path, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
+    spark: SparkSession, out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
 ) -> None:
     """Write `minutes` and `untold` of a part, from its `requests`. A minute is complete if it ends by `over_ms`."""
     rows = read_table(spark, out, REQUESTS, part)
@@ -92,7 +94,7 @@ class LatenessTopic:
         self._access, self._topic, self._audit = access, topic, audit
         self._sender: TransactionalSender | None = None
 
-    def send(self, out: Path, part: str, batch: int, as_of_ms: int) -> None:
+    def send(self, out: Location, part: str, batch: int, as_of_ms: int) -> None:
         """Send the rows of a part that the topic does not have yet. Raises JobFailedError."""
         found = enumerate(_rows(folder(out, MINUTES, part)))
         chunk: list[OutgoingRecord] = []
@@ -146,8 +148,9 @@ def _parse(value: bytes | None) -> MinuteLateness | None:
         return None
 
 
-def _rows(of: Path) -> Iterator[dict[str, Any]]:
+def _rows(of: Location) -> Iterator[dict[str, Any]]:
     """Return the rows of a table, in the order of its files."""
-    for path in sorted(of.glob("*.parquet")):
-        for some in pq.ParquetFile(path).iter_batches(_CHUNK):
+    for name in files.found(of, "*.parquet"):
+        data = io.BytesIO(files.read(of / name) or b"")
+        for some in pq.ParquetFile(data).iter_batches(_CHUNK):
             yield from some.to_pylist()

@@ -14,7 +14,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -24,6 +23,7 @@ from schemas.tables import Table
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.platform import files
 from spark_jobs.platform.cache import Keep
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_tables, write_table
 
 STATE = "state"
@@ -46,7 +46,7 @@ class Run:
 class OpenTimers:
     """What is open after a part. `part` None: before the first one."""
 
-    out: Path
+    out: Location
     part: str | None = None
     number: int = 0
     as_of_ms: int = -(2**62)
@@ -56,7 +56,7 @@ class OpenTimers:
     has_claims: bool = False
 
     @classmethod
-    def after(cls, out: Path, part: str | None) -> "OpenTimers | None":
+    def after(cls, out: Location, part: str | None) -> "OpenTimers | None":
         """Return what is open after `part`; None if it has no state of this version."""
         if part is None:
             return cls(out)
@@ -148,10 +148,12 @@ class OpenTimers:
             kept = self.out / table.name
             files.delete(*(kept / part for part in files.found(kept, f"*{level}") if part not in used))
 
-    def _folders(self, runs: Iterable[Run]) -> list[Path]:
+    def _folders(self, runs: Iterable[Run]) -> list[Location]:
         return [folder(self.out, OPEN, run.part) for run in runs if run.rows]
 
-    def _rows(self, spark: SparkSession, places: Sequence[Path], where: Column, *columns: Column | str) -> DataFrame:
+    def _rows(
+        self, spark: SparkSession, places: Sequence[Location], where: Column, *columns: Column | str
+    ) -> DataFrame:
         """Return the rows of `open` in these files or folders that count; `columns`: only these, with `part`."""
         rows = read_tables(spark, OPEN, places).where(where).select(*(columns or ("*",)))
         if not any(run.gone for run in self.runs):
@@ -175,7 +177,7 @@ class Concern:
     families: DataFrame
 
 
-def closed_evidence(spark: SparkSession, out: Path, before: int, origins: DataFrame) -> DataFrame:
+def closed_evidence(spark: SparkSession, out: Location, before: int, origins: DataFrame) -> DataFrame:
     """Return the last evidence of these origins, of timers that were closed in a part before the number `before`.
 
     origins: few, persisted. Files and pages without such offsets are not read.
@@ -194,7 +196,7 @@ def closed_evidence(spark: SparkSession, out: Path, before: int, origins: DataFr
     return to_evidence(last.select("origin", "last.*"))
 
 
-def _write(rows: DataFrame, out: Path, table: Table, part: str) -> int:
+def _write(rows: DataFrame, out: Location, table: Table, part: str) -> int:
     """Write the rows and return their number."""
     seen = Observation(table.name)
     write_table(rows.observe(seen, F.count("*").alias("rows")), out, table, part)

@@ -8,12 +8,12 @@ spans of part 5   timer.requests/0 [0, 9800) [9900, ...) if retention took 100 o
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeAlias
 
 from schemas.audit_state import SPANS
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Place, Span
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import read_rows
 
 
@@ -39,7 +39,7 @@ class ReadPosition:
 Positions: TypeAlias = Mapping[Place, ReadPosition]
 
 
-def read_positions(out: Path, part: str | None) -> dict[Place, ReadPosition]:
+def read_positions(out: Location, part: str | None) -> dict[Place, ReadPosition]:
     """Return what has been read after `part`; empty for None."""
     found: dict[Place, ReadPosition] = {}
     for row in read_rows(out, SPANS, part) if part is not None else ():

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.errors import UsageError
-from spark_jobs.platform import files
 
 _ORIGINS = pa.schema([("origin", pa.string())])
 _NEEDED = ("origin", "reason", "until")
@@ -41,9 +40,10 @@ def check(path: Path) -> None:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int]]:
-    data = files.read(path)
-    if data is None:
-        raise UsageError(f"--waivers {path}: there is no such file")
+    try:
+        data = path.read_bytes()
+    except OSError as wrong:
+        raise UsageError(f"--waivers {path}: {wrong.strerror}: give a file of this machine") from None
     try:
         if path.suffix == ".parquet":
             rows: list[dict[str, Any]] = pq.read_table(io.BytesIO(data)).to_pylist()

@@ -15,7 +15,6 @@ Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
 """
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +34,6 @@ from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.profiles import translated
-from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.outcomes import (
     materialized,
@@ -49,12 +47,14 @@ from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_rea
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform import files
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.flags import Option, Profiles, Setting, directory, job_parser, number, resolved, switch
+from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import read_records, read_table, write_table
+from spark_jobs.platform.tables import folder, read_records, read_table, write_table
 
-_DAY_S = 86_400
+_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +62,8 @@ class BackfillArguments:
     """Raises UsageError with the argument's name."""
 
     access: KafkaAccess
-    audit: Annotated[Path, directory("the --out of the audit")]
-    out: Annotated[Path, directory("where it tells of each; default: --audit", required=False)]
+    audit: Annotated[Location, location("the --out of the audit")]
+    out: Annotated[Location, location("where it tells of each; default: --audit", required=False)]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     journal_topic: Annotated[
@@ -72,7 +72,7 @@ class BackfillArguments:
     backfilled_topic: Setting = "timer.backfilled"
     group: Setting = "timer-bridge"
     profiles: Profiles = DEFAULT_PROFILES
-    archive: Annotated[Path | None, directory("the --out of archive, for requests that are gone")] = None
+    archive: Annotated[Location | None, location("the --out of archive, for requests that are gone")] = None
     apply: Annotated[bool, switch("send; without it nothing is sent")] = False
     although_unknown: Annotated[
         bool,
@@ -87,22 +87,25 @@ class BackfillArguments:
     jars: Path | None = None
 
     def __post_init__(self) -> None:
-        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
-        if is_begun or not (self.audit / REQUESTS.name).is_dir():
-            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None:
-            require_archive(self.archive)
         for name in ("limit", "per_s"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
+
+    def demand_fitting_folders(self) -> None:
+        """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
+        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
+        if is_begun or not files.exists(self.audit / REQUESTS.name):
+            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
+        if self.archive is not None:
+            require_archive(self.archive)
 
 
 @dataclass(frozen=True)
 class BackfillResult:
     """Counts of missing timers by outcome."""
 
-    out: Path
+    out: Location
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -112,7 +115,6 @@ class BackfillResult:
 
 def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     """Run a backfill. Raises JobFailedError if it must stop; timers sent by then are marked."""
-    make_folder(arguments.out)
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     cluster.require_topic(arguments.journal_topic, flag="--journal-topic")
@@ -120,6 +122,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     if arguments.apply:
         cluster.ensure_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
     with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
+        arguments.demand_fitting_folders()
         return _backfill(spark, cluster, arguments)
 
 
@@ -128,9 +131,9 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
 
     A result that Spark only caches is computed again if an executor is lost, from another progress.
     """
-    for old in arguments.out.glob("backfill-steps-*"):  # younger ones may belong to another run
-        if time.time() - old.stat().st_mtime > _DAY_S:
-            shutil.rmtree(old, ignore_errors=True)
+    for name, changed_ms in files.changed_ms(arguments.out, "backfill-steps-*").items():
+        if time.time() * 1000 - changed_ms > _DAY_MS:  # younger ones may belong to another run
+            files.delete(arguments.out / name)
     steps = arguments.out / f"backfill-steps-{uuid4().hex[:8]}"
     try:
         asked = materialized(missing(spark, arguments), steps / "asked")
@@ -148,7 +151,7 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     finally:
         spark.catalog.clearCache()
-        shutil.rmtree(steps, ignore_errors=True)
+        files.delete(steps)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 
@@ -162,18 +165,18 @@ def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
     return timers.select(*told, earliest_ms)
 
 
-def _latest_verdicts(spark: SparkSession, audit: Path) -> DataFrame:
+def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
     """Return the last complete day of a daily audit, which repeats what is missing; of a stream the open verdicts."""
     part = next(reversed(done_parts(audit)), None)
     if kind_of(audit) == "stream":
         return read_table(spark, audit, OPEN_VERDICTS, part)
-    if not (audit / REQUESTS.name / (part or "") / "_SUCCESS").exists():
+    if not files.exists(folder(audit, REQUESTS, part) / "_SUCCESS"):
         raise UsageError(f"--audit {audit}: its audit has not come to its end: let it, or make it again")
     return read_table(spark, audit, REQUESTS, part)
 
 
 def _with_reasons(
-    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Path
+    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Location
 ) -> DataFrame:
     """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
     partitions, journal_topic = cluster.partitions[arguments.timer_topic], arguments.journal_topic

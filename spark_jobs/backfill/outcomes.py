@@ -1,7 +1,6 @@
 """Steps of a backfill that leave out timers: delivered or marked since the audit, expired, superseded, or unknown."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
@@ -17,6 +16,7 @@ from spark_jobs.backfill.publish import now_ms
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import read_records
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _NEVER_MS = 2**62
 
 
-def materialized(rows: DataFrame, folder: Path) -> DataFrame:
+def materialized(rows: DataFrame, folder: Location) -> DataFrame:
     rows.write.parquet(str(folder))
     return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
 
@@ -80,7 +80,7 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
 
 
 def with_superseding(
-    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", steps: Path
+    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", steps: Location
 ) -> DataFrame:
     """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
     is_open = F.col("outcome").isNull()

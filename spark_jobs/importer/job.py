@@ -35,7 +35,6 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from schemas.headers import ID
 from schemas.murmur2 import partition_of
-from spark_jobs.audit_run.arguments import make_folder
 from spark_jobs.backfill.publish import ddl
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer.exports import is_export, older_partitions
@@ -49,6 +48,7 @@ from spark_jobs.kafka.admin import (
 )
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.exit_codes import command
+from spark_jobs.platform.files import make_local_folder
 from spark_jobs.platform.flags import Option, Setting, directory, job_parser, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import rows_in
@@ -101,7 +101,7 @@ class ImportResult:
 
 def run_import(arguments: ImportArguments) -> ImportResult:
     """Run an import. Raises JobFailedError, UsageError."""
-    make_folder(arguments.out)
+    make_local_folder(arguments.out)
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments.master, arguments.jars) as spark:

@@ -7,13 +7,13 @@ grows with each step is analysed again for each later query, and soon takes long
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 
@@ -35,7 +35,7 @@ def cached() -> Iterator[Keep]:
 
 
 @contextmanager
-def written(folder: Path) -> Iterator[Keep]:
+def written(folder: Location) -> Iterator[Keep]:
     """Yield a function that writes rows to files below `folder`, and returns these, until the end of the block.
 
     What a killed run left there is deleted first.

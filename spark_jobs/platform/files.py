@@ -1,38 +1,164 @@
-"""Small files and folders of an audit: the only code that knows that `--out` is a local path.
+"""Small files and folders of an audit, through Spark's Hadoop FileSystem: on any store that Spark can write.
 
-Spark itself reads and writes the tables. A plan, a commit and a lock need little more: these functions.
+Spark itself reads and writes the tables. A plan, a commit, a lock and the report need little more: these functions.
+They need a Spark session. A path without a scheme is one of Hadoop's default file system, as for Spark's tables.
 """
 
-import shutil
+import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from spark_jobs.errors import UsageError
+
+_PUT_STORES = {"s3a", "s3", "s3n", "gs", "oss", "cosn", "obs", "wasb", "wasbs"}
+"""Object stores: a file appears whole when it is closed, and a rename is a copy."""
 
 
-def read(path: Path) -> bytes | None:
+@dataclass(frozen=True)
+class Uri:
+    """A file or folder with a scheme: s3a://bucket/audits. Made as text, as pathlib would take `//` for `/`."""
+
+    text: str
+
+    def __truediv__(self, name: str) -> "Uri":
+        return Uri(f"{self.text.rstrip('/')}/{name}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Location: TypeAlias = Path | Uri
+
+
+def parse_location(_: str, text: str) -> Location:
+    """Return the location that a flag names: a URI or a path."""
+    return Uri(text) if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) else Path(text)
+
+
+def read(path: Location) -> bytes | None:
     """Return the contents; None if there is no such file."""
-    return path.read_bytes() if path.exists() else None
+    system, at = _resolved(path)
+    if not system.exists(at):
+        return None
+    file = system.open(at)
+    try:
+        return bytes(_jvm().org.apache.commons.io.IOUtils.toByteArray(file))
+    finally:
+        file.close()
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Location, data: bytes) -> None:
     """Write the file atomically: a reader finds the old contents or the new ones."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.new")
-    draft.write_bytes(data)
-    draft.replace(path)
+    system, at = _resolved(path)
+    if _scheme(system) in _PUT_STORES:
+        _put(system, at, data)
+        return
+    draft = at.suffix(".new")
+    _put(system, draft, data)
+    if _scheme(system) == "file":
+        system.rename(draft, at)
+        return
+    hadoop = _jvm().org.apache.hadoop.fs
+    options = _context()._gateway.new_array(hadoop.Options.Rename, 1)  # noqa: SLF001
+    options[0] = hadoop.Options.Rename.OVERWRITE
+    hadoop.FileContext.getFileContext(system.getUri(), system.getConf()).rename(draft, at, options)
 
 
-def delete(*paths: Path) -> None:
+def create(path: Location, data: bytes) -> bool:
+    """Write a new file; False if it exists. Two at once may both succeed on object stores, which overwrite."""
+    system, at = _resolved(path)
+    if _scheme(system) == "file":
+        if not _jvm().java.io.File(at.toUri().getPath()).createNewFile():
+            return False
+        write(path, data)
+        return True
+    try:
+        _put(system, at, data, overwrite=False)
+    except Py4JJavaError as wrong:
+        if "AlreadyExists" in wrong.java_exception.getClass().getName():
+            return False
+        raise
+    return True
+
+
+def make_folder(out: Location) -> None:
+    """Make the folder and those above it. Raises UsageError."""
+    try:
+        system, at = _resolved(out)
+        done, why = system.mkdirs(at), "refused"
+    except Py4JJavaError as wrong:
+        done, why = False, wrong.java_exception.getMessage()
+    if not done:
+        raise UsageError(f"--out {out} cannot be made ({why}): give another folder")
+
+
+def make_local_folder(out: Path) -> None:
+    """Make the folder on this machine, without Spark. Raises UsageError."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as wrong:
+        raise UsageError(f"--out {out} cannot be made ({wrong.strerror}): give another folder") from wrong
+
+
+def delete(*paths: Location) -> None:
     """Delete files and whole folders; those that do not exist are no error."""
     for path in paths:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        system, at = _resolved(path)
+        system.delete(at, True)
 
 
-def found(folder: Path, pattern: str) -> list[str]:
+def found(folder: Location, pattern: str) -> list[str]:
     """Return the names below the folder that match, sorted."""
-    return sorted(str(path.relative_to(folder)) for path in folder.glob(pattern))
+    return sorted(_matches(folder, pattern))
 
 
-def exists(path: Path) -> bool:
-    return path.exists()
+def changed_ms(folder: Location, pattern: str) -> dict[str, int]:
+    """Return the names below the folder that match, and when each was changed."""
+    return {name: int(status.getModificationTime()) for name, status in _matches(folder, pattern).items()}
+
+
+def exists(path: Location) -> bool:
+    system, at = _resolved(path)
+    return bool(system.exists(at))
+
+
+def _matches(folder: Location, pattern: str) -> dict[str, Any]:
+    system, at = _resolved(folder / pattern)
+    depth = pattern.count("/") + 1
+    return {"/".join(str(one.getPath()).split("/")[-depth:]): one for one in system.globStatus(at) or ()}
+
+
+def _put(system: Any, at: Any, data: bytes, *, overwrite: bool = True) -> None:
+    file = system.create(at, overwrite)
+    try:
+        file.write(data)
+    finally:
+        file.close()
+
+
+def _resolved(path: Location) -> tuple[Any, Any]:
+    """Return the file system and the path in it. Of the local one without its checksum files.
+
+    These are renamed after their file, so that a killed process could leave a file that cannot be read.
+    """
+    at = _jvm().org.apache.hadoop.fs.Path(str(path))
+    system = at.getFileSystem(SparkSession.active()._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    if _scheme(system) == "file":
+        system = system.getRawFileSystem()
+    return system, at
+
+
+def _scheme(system: Any) -> str:
+    return str(system.getUri().getScheme())
+
+
+def _jvm() -> Any:
+    return _context()._jvm  # noqa: SLF001
+
+
+def _context() -> Any:
+    return SparkSession.active().sparkContext

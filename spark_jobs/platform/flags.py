@@ -16,6 +16,7 @@ from schemas.kafka_settings import from_environment, from_file, merged
 from schemas.profiles import DEFAULT_PROFILES, NATIVE, PROFILES
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess, read_properties
+from spark_jobs.platform.files import parse_location
 
 
 class Option:
@@ -47,6 +48,11 @@ def switch(text: str) -> Option:
 
 def number(text: str, flag: str = "", **for_argparse: Any) -> Option:
     return Option(flag, type=int, help=text, **for_argparse)
+
+
+def location(text: str = "", **for_argparse: Any) -> Option:
+    """Return the flag of a folder that Spark can reach: a path or a URI."""
+    return Option(parse=parse_location, metavar="DIR", help=text or "a path, or a URI of Hadoop's", **for_argparse)
 
 
 def directory(text: str = "", **for_argparse: Any) -> Option:

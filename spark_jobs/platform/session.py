@@ -20,7 +20,9 @@ from pyspark.sql import SparkSession
 
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError, reason_of
+from spark_jobs.platform import files
 from spark_jobs.platform.connector import connector_jars
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.shipped import write_zip
 
 _COMMON_SETTINGS = {
@@ -60,14 +62,27 @@ _LOCAL_SETTINGS = {
 
 
 @contextmanager
-def job_session(job: str, out: Path, master: str | None, jars: Path | None = None) -> Iterator[SparkSession]:
-    """Open the session of `timer-bridge <job>`, its log in `out`. Raises JobFailedError if Spark fails."""
-    log = out / "spark.log"
+def job_session(job: str, out: Location, master: str | None, jars: Path | None = None) -> Iterator[SparkSession]:
+    """Open the session of `timer-bridge <job>` and make `out`. Raises JobFailedError if Spark fails, UsageError.
+
+    The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
+    """
+    log = None
+    if isinstance(out, Path) and not _is_submitted():
+        files.make_local_folder(out)
+        log = out / "spark.log"
     with session(f"timer-bridge {job}", master=master, log=log, jars=jars) as spark:
         try:
+            files.make_folder(out)
             yield spark
         except (PySparkException, Py4JError) as wrong:
-            raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)} (log: {log})") from wrong
+            where = f" (log: {log})" if log else ""
+            raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)}{where}") from wrong
+
+
+def _is_submitted() -> bool:
+    """Return True if spark-submit has started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextmanager
@@ -103,7 +118,7 @@ def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
 
 
 def _start(app: str, master: str | None, log: Path | None, jars: Path | None) -> SparkSession:
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _is_submitted()
     if master is None and not submitted:
         master = "local[*]"
     builder = SparkSession.builder.appName(app)

@@ -20,6 +20,7 @@ from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
 
 RECORDS_DDL = (
     "topic STRING, partition INT, offset BIGINT, timestamp_ms BIGINT, clock STRING, "
@@ -86,7 +87,7 @@ def _as_records(source: DataFrame) -> DataFrame:
     )
 
 
-def folder(out: Path, table: Table, part: str | None = None) -> Path:
+def folder(out: Location, table: Table, part: str | None = None) -> Location:
     """Return OUT/requests, or its part OUT/requests/day=2026-01-31: other tools read the day as a column."""
     return out / table.name if part is None else out / table.name / part
 
@@ -96,17 +97,17 @@ def as_table(rows: DataFrame, table: Table) -> DataFrame:
     return rows.to(_schema(table))
 
 
-def write_table(rows: DataFrame, out: Path, table: Table, part: str | None = None) -> None:
+def write_table(rows: DataFrame, out: Location, table: Table, part: str | None = None) -> None:
     """Overwrite the table, or its part. Raises if a column is missing or of another type."""
     schema = _schema(table)
     rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
-def read_table(spark: SparkSession, out: Path, table: Table, part: str | None = None) -> DataFrame:
+def read_table(spark: SparkSession, out: Location, table: Table, part: str | None = None) -> DataFrame:
     return spark.read.schema(_schema(table)).parquet(str(folder(out, table, part)))
 
 
-def read_tables(spark: SparkSession, table: Table, places: Sequence[Path]) -> DataFrame:
+def read_tables(spark: SparkSession, table: Table, places: Sequence[Location]) -> DataFrame:
     """Return the rows of some files or folders of a table; folders below them are no columns."""
     if not places:
         return empty_table(spark, table.spark_ddl())
@@ -114,20 +115,20 @@ def read_tables(spark: SparkSession, table: Table, places: Sequence[Path]) -> Da
     return reader.parquet(*map(str, places))
 
 
-def write_rows(out: Path, table: Table, part: str, rows: Sequence[Mapping[str, object]]) -> None:
+def write_rows(out: Location, table: Table, part: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Write a few rows atomically, as one file."""
     data = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=table.arrow()), data)
     files.write(folder(out, table, part) / _ONE_FILE, data.getvalue())
 
 
-def read_rows(out: Path, table: Table, part: str) -> list[dict[str, Any]]:
+def read_rows(out: Location, table: Table, part: str) -> list[dict[str, Any]]:
     """Return the rows that `write_rows` wrote; none if it did not."""
     data = files.read(folder(out, table, part) / _ONE_FILE)
     return [] if data is None else list(pq.ParquetFile(io.BytesIO(data)).read().to_pylist())
 
 
-def parts_of(out: Path, table: Table, pattern: str) -> list[str]:
+def parts_of(out: Location, table: Table, pattern: str) -> list[str]:
     """Return the parts that match, sorted, and have the file of `write_rows`."""
     return [name.removesuffix(f"/{_ONE_FILE}") for name in files.found(out / table.name, f"{pattern}/{_ONE_FILE}")]
 

@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
+from spark_jobs.platform.files import write
 from spark_jobs.report.plots import histogram_svg, span_text, timeline_svg, trend_svg
 from spark_jobs.report.summary import AuditVerdict, DaySummary, Details
 
@@ -19,9 +20,7 @@ def write_report(
     verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()
 ) -> None:
     """Write `verdict.report` atomically."""
-    draft = verdict.report.with_suffix(".html.new")
-    draft.write_text(render(verdict, details, arguments, trend), encoding="utf-8")
-    draft.replace(verdict.report)
+    write(verdict.report, render(verdict, details, arguments, trend).encode())
 
 
 def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()) -> str:

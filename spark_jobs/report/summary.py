@@ -5,7 +5,6 @@ Each function is one pass of Spark over the written table. The size of its resul
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Row, Window
@@ -14,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.percentiles import lateness_percentiles
+from spark_jobs.platform.files import Location
 
 MOST_TOPICS = 200
 MOST_EXAMPLES = 20
@@ -37,7 +37,7 @@ class LatenessSummary(NamedTuple):
 class AuditVerdict:
     """Result of an audit. `counts`: of every class, also 0; `topics`: rows of TOPICS, the worst and largest 200."""
 
-    out: Path
+    out: Location
     as_of_ms: int
     counts: dict[str, int]
     lateness: LatenessSummary
@@ -67,7 +67,7 @@ class AuditVerdict:
         return 3 if self.faults else 0 if self.clean else 1
 
     @property
-    def report(self) -> Path:
+    def report(self) -> Location:
         return self.out / "report.html"
 
     @property
@@ -156,7 +156,7 @@ def verdict(
     table: DataFrame,
     by_topic: DataFrame,
     *,
-    out: Path,
+    out: Location,
     as_of_ms: int,
     notes: Sequence[str],
     gaps: Sequence[str] = (),

@@ -1,6 +1,7 @@
 """Wrong arguments are told before Spark starts, with the argument's name."""
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from pyspark.sql import SparkSession
 from schemas.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
-from spark_jobs.audit_run.arguments import AuditArguments, iso, make_folder, time_ms
+from spark_jobs.audit_run.arguments import AuditArguments, iso, time_ms
 from spark_jobs.audit_run.arguments import parse as parse_audit
 from spark_jobs.audit_run.target_topics import allowed_topics
 from spark_jobs.backfill.job import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.files import make_folder, make_local_folder
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,6 @@ def test_an_invalid_time_or_one_without_a_zone_is_refused(text: str) -> None:
         ({"settle_ms": -1}, "--settle-ms"),
         ({"from_ms": 5, "to_ms": 5}, "--from"),
         ({"as_of_ms": 2**60}, "--as-of"),
-        ({"out": Path(__file__)}, "--out"),
         ({"stream": True, "daily": True, "as_of_ms": 5}, "--daily, --as-of"),
         ({"stream": True, "offsets": {0: (1, 2)}}, "--offsets"),
         ({"available_now": True}, "--available-now .* --stream"),
@@ -57,10 +58,15 @@ def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str, tmp_path: 
         AuditArguments(**{"access": KafkaAccess("localhost:9092"), "out": tmp_path, **wrong})
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.spark
+@pytest.mark.parametrize("make", [make_folder, make_local_folder])
+def test_a_folder_that_cannot_be_made_is_named(
+    make: Callable[[Path], None], tmp_path: Path, spark: SparkSession
+) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="--out"):
-        make_folder(tmp_path / "file" / "below")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UsageError, match=f"--out {out} cannot be made"):
+            make(out)
 
 
 def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -208,25 +214,26 @@ def test_times_for_people() -> None:
     assert iso(2**63 - 1) == "9223372036854775807 ms"
 
 
-def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path, spark: SparkSession) -> None:
     access, folders = KafkaAccess("localhost:9092"), {name: tmp_path / name for name in ("daily", "stream", "older")}
     for name in ("daily", "stream"):
         folders[name].mkdir()
         (folders[name] / "audit.json").write_text(f'{{"version": 2, "kind": "{name}", "name": "a"}}')
     with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
-        AuditArguments(access=access, out=folders["daily"])
+        AuditArguments(access=access, out=folders["daily"]).demand_fitting_folder()
     with pytest.raises(UsageError, match="holds a daily audit: give another folder"):
-        AuditArguments(access=access, out=folders["daily"], stream=True)
+        AuditArguments(access=access, out=folders["daily"], stream=True).demand_fitting_folder()
     for is_daily in (False, True):
         with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
-            AuditArguments(access=access, out=folders["stream"], daily=is_daily)
-    assert AuditArguments(access=access, out=folders["stream"], stream=True).stream
+            AuditArguments(access=access, out=folders["stream"], daily=is_daily).demand_fitting_folder()
+    AuditArguments(access=access, out=folders["stream"], stream=True).demand_fitting_folder()
     for trace in ("spans", "checkpoint"):
         (folders["older"] / trace).mkdir(parents=True)
         kinds: tuple[dict[str, Any], ...] = ({}, {"daily": True}, {"stream": True})
         for kind in kinds:
             with pytest.raises(UsageError, match="of an older version, which this one cannot continue"):
-                AuditArguments(access=access, out=folders["older"], **kind)
+                AuditArguments(access=access, out=folders["older"], **kind).demand_fitting_folder()
         (folders["older"] / trace).rmdir()
 
 

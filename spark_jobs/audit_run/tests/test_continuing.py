@@ -1,13 +1,17 @@
 """Where a daily run goes on, or an archive ends, and the topic is not what it was."""
 
 import json
+import re
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from schemas.audit_state import DAYS, SPANS
+from schemas.tables import REQUESTS
 from spark_jobs.archive import require_no_gap
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run import read_plan
@@ -17,9 +21,11 @@ from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, lo
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.lock import folder_lock
-from spark_jobs.platform.tables import write_rows
+from spark_jobs.platform.lock import LEASE_MS, folder_lock
+from spark_jobs.platform.tables import as_table, write_rows, write_table
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 TIMERS = "timer.requests"
 REACHED = {(TIMERS, 0): ReadPosition(((0, 9_800),), True, "first")}
@@ -178,6 +184,35 @@ def test_the_second_of_two_audits_in_one_folder_is_refused(tmp_path: Path) -> No
         pass
     with folder_lock(tmp_path):
         pass
+    assert not (tmp_path / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_live"),
+    [
+        ({}, True),
+        ({"process": "the container before"}, False),
+        ({"pid": 2**22 + 1}, False),  # above Linux's highest: no such process
+        ({"pid": 1}, True),
+        ({"host": "another", "renewed_ms": 1_000}, True),
+        ({"host": "another", "renewed_ms": 999}, False),
+    ],
+)
+def test_a_lock_ends_with_its_process(owner: dict[str, object], is_live: object, tmp_path: Path) -> None:
+    """At once on this machine; of another one, if it is not renewed."""
+    with folder_lock(tmp_path):
+        held = json.loads((tmp_path / "lock").read_bytes())
+    (tmp_path / "lock").write_text(json.dumps(held | owner))
+    told = pytest.raises(JobFailedError, match="is at work") if is_live else nullcontext()
+    with told, folder_lock(tmp_path, now_ms=999 + LEASE_MS):
+        pass
+
+
+def test_a_lock_that_another_audit_has_taken_over_is_told_and_stays(tmp_path: Path) -> None:
+    other = b'{"lock": "other"}'
+    with pytest.raises(JobFailedError, match="another audit has taken over --out"), folder_lock(tmp_path):
+        (tmp_path / "lock").write_bytes(other)
+    assert (tmp_path / "lock").read_bytes() == other
 
 
 def test_a_gap_is_not_clean(tmp_path: Path) -> None:
@@ -185,3 +220,27 @@ def test_a_gap_is_not_clean(tmp_path: Path) -> None:
     verdict = AuditVerdict(tmp_path, 0, dict.fromkeys(FAULTS, 0), late, (), 0, 7, (), ("a gap",))
     assert (verdict.clean, verdict.exit_code) == (False, 1)
     assert verdict.headline == "Not all is proved: 7 requests, no fault among them"
+
+
+@pytest.mark.parametrize(
+    "parts", [["day=2026-01-01", "day=2026-01-02"], ["day=2026-01-01/batch=9", "day=2026-01-02/batch=10"]]
+)
+def test_the_view_of_the_docs_has_the_last_row_of_each_request(
+    parts: tuple[str, ...], tmp_path: Path, spark: SparkSession
+) -> None:
+    """A part that is not done does not count."""
+    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
+    (view,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
+    view = view.replace("OUT", str(tmp_path))
+    if "batch" not in parts[0]:
+        view = view.replace(", batch DESC", "").replace(", batch", "")
+    rows = [("a", "pending"), ("b", "missing")], [("a", "delivered")], [("b", "delivered")]
+    undone = parts[-1].replace("02", "03")
+    for part, classes in zip([*parts, undone], rows, strict=True):
+        named = spark.createDataFrame(classes, "origin STRING, class STRING")
+        write_table(as_table(named, REQUESTS), tmp_path, REQUESTS, part)
+        if part != undone:
+            write_rows(tmp_path, SPANS, part, [{"topic": TIMERS}])
+    spark.sql(view)
+    found = spark.table("current_requests").select("origin", "class").collect()
+    assert sorted(map(tuple, found)) == [("a", "delivered"), ("b", "missing")]

@@ -43,7 +43,7 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> N
 
     assert (verdict.exit_code, verdict.faults) == (3, {"early": 1, "missing": 1})
     assert verdict.headline == "2 faults: 1 early, 1 missing"
-    page = verdict.report.read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text()
     assert page.index(verdict.headline) < page.index("Real topics")
     assert page.index("What became of them") < page.index("Worst hours") < page.index("Rejected by code")
     assert "timer.<wbr>requests/<wbr>0/<wbr>8" in page
@@ -58,7 +58,7 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> N
 def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     verdict = concluded(spark, lateness_history([0, 3, 700]), tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Clean: 3 requests, no fault")
-    page = verdict.report.read_text(encoding="utf-8")
+    page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 2
     assert not re.search(r"https?:|<script|<link|<img|@import|<iframe|src=", page)
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
@@ -91,7 +91,7 @@ def test_the_report_says_that_there_was_nothing_to_audit(spark: SparkSession, tm
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
     assert verdict.counts == {c.value: 0 for c in AuditClass}
     assert verdict.lateness == LatenessSummary(None, None, None, None)
-    assert "<svg" not in verdict.report.read_text(encoding="utf-8")
+    assert "<svg" not in (tmp_path / "report.html").read_text()
 
 
 def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Path) -> None:
