@@ -31,7 +31,7 @@ from spark_jobs.audit_run.waivers import waived
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.cache import Keep, cached
 from spark_jobs.platform.exit_codes import command
-from spark_jobs.platform.lock import folder_lock
+from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
@@ -47,26 +47,26 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
 
     Raises JobFailedError if it cannot audit, UsageError if `out` cannot be made.
     """
-    return _in_folder(arguments, lambda spark, cluster: _audit(spark, cluster, arguments))
+    return _in_folder(arguments, lambda spark, cluster, demand_held: _audit(spark, cluster, demand_held, arguments))
 
 
 def run_stream(arguments: AuditArguments) -> int:
     """Audit batch by batch until a signal, or with `available_now` what is there now. Return the exit code."""
-    return _in_folder(arguments, lambda spark, _: driver.run_batches(spark, arguments))
+    return _in_folder(arguments, lambda spark, _, demand_held: driver.run_batches(spark, arguments, demand_held))
 
 
-def _in_folder(arguments: AuditArguments, run: Callable[[SparkSession, Cluster], Result]) -> Result:
+def _in_folder(arguments: AuditArguments, run: Callable[[SparkSession, Cluster, DemandHeld], Result]) -> Result:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with (
         job_session("audit", arguments.out, arguments.master, arguments.jars) as spark,
-        folder_lock(arguments.out),
+        folder_lock(arguments.out) as demand_held,
     ):
         arguments.demand_fitting_folder()
-        return run(spark, cluster)
+        return run(spark, cluster, demand_held)
 
 
-def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> AuditVerdict:
+def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments) -> AuditVerdict:
     # Before any end is looked up: what was on the topics by then is read.
     as_of_ms = arguments.as_of_ms
     if as_of_ms is None:
@@ -77,6 +77,7 @@ def _audit(spark: SparkSession, cluster: Cluster, arguments: AuditArguments) -> 
         verdict = conclude(
             spark, arguments, as_of_ms, done.notes, day.part, day.trend(), done.gaps, done.unproved, done.state.open
         )
+        demand_held()
         day.commit(done, verdict)
         return verdict
     with cached() as keep:

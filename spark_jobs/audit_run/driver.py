@@ -27,6 +27,7 @@ from spark_jobs.audit_run.lateness_topic import LatenessTopic
 from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster
+from spark_jobs.platform.lock import DemandHeld
 from spark_jobs.platform.tables import read_rows, write_rows
 from spark_jobs.report.summary import AuditVerdict, DaySummary
 
@@ -78,13 +79,14 @@ class Day:
         return found
 
 
-def run_batches(spark: SparkSession, arguments: AuditArguments) -> int:
+def run_batches(spark: SparkSession, arguments: AuditArguments, demand_held: DemandHeld) -> int:
     """Make batches until a signal, or one with `available_now`. Return the exit code."""
     at = AuditFolder.opened(arguments.out, "stream")
     batches = Batches(arguments, at, LatenessTopic(arguments.access, arguments.lateness_topic, at.name))
     with _stop_on_signals() as stop:
         while not stop.is_set():
             started_s = time.monotonic()
+            demand_held()
             batches.next_batch(spark, time.time_ns() // 1_000_000)
             if arguments.available_now:
                 break

@@ -9,8 +9,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeAlias
 from uuid import uuid4
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -20,6 +21,7 @@ from spark_jobs.errors import JobFailedError
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 
+DemandHeld: TypeAlias = Callable[[], None]
 LEASE_MS = 180_000
 _RENEW_S = 30
 _PROCESS = str(uuid4())
@@ -27,8 +29,16 @@ _PROCESS = str(uuid4())
 
 
 @contextmanager
-def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[None]:
-    """Lock the folder. Raises JobFailedError if another audit holds the lock, or has taken it meanwhile."""
+def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld]:
+    """Lock the folder, and yield a function to call before each commit.
+
+    Both raise JobFailedError if another audit has the lock.
+    """
+
+    def demand_held() -> None:
+        if not _is_mine(at, mine):
+            raise JobFailedError(f"another audit has taken over --out {out}: this one was suspended for too long")
+
     at, now_ms = out / "lock", int(time.time() * 1000) if now_ms is None else now_ms
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS, "lock": str(uuid4())}
     if not files.create(at, _data(mine, now_ms)):
@@ -41,9 +51,8 @@ def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[None]:
     renewing = threading.Thread(target=_renew, args=(at, mine, ended), daemon=True)
     renewing.start()
     try:
-        yield
-        if not _is_mine(at, mine):
-            raise JobFailedError(f"another audit has taken over --out {out}: check its tables, or give a new --out")
+        yield demand_held
+        demand_held()
     finally:
         ended.set()
         renewing.join()
