@@ -1,0 +1,45 @@
+"""Small files on the file systems that Spark reaches. S3's client was tried by hand: docs/spark-jobs.md."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.platform import files
+from spark_jobs.platform.files import Location, Uri, parse_location
+
+pytestmark = pytest.mark.spark
+
+
+def test_a_location_is_a_path_or_a_uri() -> None:
+    assert parse_location("--out", "audits/orders") == Path("audits/orders")
+    assert parse_location("--out", "/audits/orders") == Path("/audits/orders")
+    assert str(parse_location("--out", "s3a://bucket/audits/") / "spans") == "s3a://bucket/audits/spans"
+    assert parse_location("--out", "file:/audits") == Uri("file:/audits")
+
+
+@pytest.mark.parametrize("scheme", ["path", "file", "viewfs"])
+def test_small_files_and_folders(scheme: str, spark: SparkSession, tmp_path: Path) -> None:
+    """viewfs stands for HDFS: a file is replaced by a rename."""
+    mount = f"fs.viewfs.mounttable.{tmp_path.name.replace('_', '')}.link./audits"
+    spark.sparkContext._jsc.hadoopConfiguration().set(mount, tmp_path.as_uri())
+    places: dict[str, Location] = {
+        "path": tmp_path,
+        "file": Uri(tmp_path.as_uri()),
+        "viewfs": Uri(f"viewfs://{mount.split('.')[3]}/audits"),
+    }
+    out = places[scheme]
+    part = out / "spans" / "day=2026-01-31"
+    files.make_folder(part)
+    assert (files.exists(part), files.found(out, "*"), files.read(part / "a")) == (True, ["spans"], None)
+    for data in (b"first", bytes(range(256)) * 1_000):
+        files.write(part / "a", data)
+        assert files.read(part / "a") == data
+    assert files.create(part / "b", b"mine")
+    assert not files.create(part / "b", b"yours")
+    assert files.read(part / "b") == b"mine"
+    assert files.found(out / "spans", "day=*/[ab]") == ["day=2026-01-31/a", "day=2026-01-31/b"]
+    assert files.changed_ms(out, "spans").keys() == {"spans"}
+    assert sorted(path.name for path in (tmp_path / "spans" / "day=2026-01-31").glob("[!.]*")) == ["a", "b"]
+    files.delete(part / "a", part / "none", out / "spans")
+    assert (files.exists(part), files.found(out, "*"), files.found(out / "none", "*")) == (False, [], [])
