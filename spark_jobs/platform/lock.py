@@ -42,9 +42,10 @@ def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld
     at, now_ms = out / "lock", int(time.time() * 1000) if now_ms is None else now_ms
     mine = {"host": socket.gethostname(), "pid": os.getpid(), "process": _PROCESS, "lock": str(uuid4())}
     if not files.create(at, _data(mine, now_ms)):
-        held = _owner(at)
+        # Another process may have created the file, and not written it yet.
+        held = _owner(at) or {"host": "?", "pid": "?", "renewed_ms": files.changed_ms(out, "lock").get("lock", 0)}
         if _is_live(held, now_ms):
-            owner = f"{held.get('host')}, process {held.get('pid')}"
+            owner = f"{held['host']}, process {held['pid']}"
             raise JobFailedError(f"another audit is at work in --out {out} ({owner}): let it end first")
         files.write(at, _data(mine, now_ms))
     ended = threading.Event()
@@ -89,7 +90,7 @@ def _is_mine(at: Location, mine: dict[str, object]) -> bool:
 
 
 def _owner(at: Location) -> dict[str, object]:
-    """Return the owner; empty for none, or for a process that was killed before it wrote it."""
+    """Return the owner; empty for none, or if it is not written yet."""
     try:
         return dict(json.loads(files.read(at) or b"{}"))
     except ValueError:

@@ -208,6 +208,15 @@ def test_a_lock_ends_with_its_process(owner: dict[str, object], is_live: object,
         pass
 
 
+def test_a_lock_that_is_not_written_yet_is_held(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    now_ms = int((tmp_path / "lock").stat().st_mtime * 1000)
+    with pytest.raises(JobFailedError, match="is at work"), folder_lock(tmp_path, now_ms=now_ms):
+        pass
+    with folder_lock(tmp_path, now_ms=now_ms + LEASE_MS):
+        pass
+
+
 def test_a_lock_that_another_audit_has_taken_over_is_told_and_stays(tmp_path: Path) -> None:
     other = b'{"lock": "other"}'
     with pytest.raises(JobFailedError, match="another audit has taken over --out"), folder_lock(tmp_path):
