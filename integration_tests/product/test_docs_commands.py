@@ -51,7 +51,7 @@ OF_SPARK = {
 OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add", "--quick", "--disk"}
-OF_OTHERS |= {"--release"}
+OF_OTHERS |= {"--release", "--conf"}
 """Of spark-submit, and of scripts that measure."""
 OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-iteration", "--files"}
 """Of Kafka's own tools, and of docker."""
@@ -102,7 +102,9 @@ def all_options() -> set[str]:
 def test_what_is_shown_is_a_command_as_it_reads_its_options(page: Path, tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "nowhere:1"')
     (tmp_path / "audits" / "orders" / REQUESTS.name).mkdir(parents=True)
-    there = {"bridge.toml": f"{tmp_path}/bridge.toml", "/audits/orders": f"{tmp_path}/audits/orders", "N": "1"}
+    (tmp_path / "audits" / "waivers.csv").write_text("origin,reason,until\n")
+    named = ("bridge.toml", "/audits/orders", "/audits/waivers.csv")
+    there = {"N": "1"} | {name: str(tmp_path / name.lstrip("/")) for name in named}
     for shown in commands_in(page):
         name, *given = (there.get(word, word) for word in shown.words)
         if name in OF_SPARK:
