@@ -51,7 +51,7 @@ OF_SPARK = {
 OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add", "--quick", "--disk"}
-OF_OTHERS |= {"--release", "--conf"}
+OF_OTHERS |= {"--release", "--conf", "--deploy-mode"}
 """Of spark-submit, and of scripts that measure."""
 OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-iteration", "--files"}
 """Of Kafka's own tools, and of docker."""
