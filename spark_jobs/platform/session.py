@@ -48,6 +48,8 @@ _INITIAL_PARTITIONS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum
 _SIZED_BY = {"spark.sql.shuffle.partitions", _INITIAL_PARTITIONS}
 _IS_SIZED = "spark.timerbridge.fitPartitions"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
+_MANY_RECORDS = 1_000_000
+"""From here on a derived filter may save more than the planner needs for it."""
 _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -165,8 +167,10 @@ def operator_settings(*, submitted: bool) -> set[str]:
 def fit_partitions(spark: SparkSession, records: int) -> None:
     """Give shuffles as many partitions as this many records need, unless an operator has said how many.
 
-    Spark joins small ones. Too few would sort on disk, and too many would be most of the time of a small batch.
+    Spark joins small ones. Too few would sort on disk, and too many would be most of the time of a small batch. A small
+    batch derives no filters from constraints, either: with such plans that was more than half of its time.
     """
+    spark.conf.set("spark.sql.constraintPropagation.enabled", records > _MANY_RECORDS)
     if spark.conf.get(_IS_SIZED, "false") == "true":
         spark.conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
 
