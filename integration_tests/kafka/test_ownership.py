@@ -90,8 +90,8 @@ def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeFie
     for partition in moved:
         before, after = longest_pause(seen[:grown], partition)
         meanwhile = {partition_of(delivery) for delivery in seen[seen.index(before) : seen.index(after)]}
-        is_short = after.appended_ms - before.appended_ms < 500  # a quick move: nothing may have been due meanwhile
-        assert meanwhile & kept or is_short, f"all stood still while {partition} moved"
+        pause_ms = after.appended_ms - before.appended_ms
+        assert meanwhile & kept, f"all stood still for {pause_ms} ms while {partition} moved"
     back = [each for each in first.recovered()[6:] if each.partition in moved]
     assert {each.partition for each in back} == moved
     assert {each.how for each in back} == {"from its directory"}
