@@ -36,7 +36,6 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.outcomes import (
-    materialized,
     timer_records,
     with_archive_gaps,
     with_later_outcomes,
@@ -48,6 +47,7 @@ from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
+from spark_jobs.platform.cache import Keep, written
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
@@ -134,24 +134,23 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     for name, changed_ms in files.changed_ms(arguments.out, "backfill-steps-*").items():
         if time.time() * 1000 - changed_ms > _DAY_MS:  # younger ones may belong to another run
             files.delete(arguments.out / name)
-    steps = arguments.out / f"backfill-steps-{uuid4().hex[:8]}"
     try:
-        asked = materialized(missing(spark, arguments), steps / "asked")
-        judged = materialized(_with_reasons(spark, asked, cluster, arguments, steps), steps / "judged")
-        marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
-        came = materialized(with_later_outcomes(spark, judged, cluster, arguments, marks), steps / "came")
-        ended = with_superseding(spark, came, cluster, arguments, steps)
-        looked = materialized(with_archive_gaps(ended, cluster, arguments), steps / "looked")
-        chosen = looked.where(F.col("outcome").isNull())
-        if arguments.limit is not None:
-            chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
-        chosen = chosen.persist(StorageLevel.DISK_ONLY)
-        bodies = _bodies(spark, chosen, cluster, arguments)
-        sent = materialized(_sent(bodies, cluster, arguments, marks), steps / "sent")
-        write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
+        with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
+            asked = keep(missing(spark, arguments))
+            judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
+            marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
+            came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
+            ended = with_superseding(spark, came, cluster, arguments, keep)
+            looked = keep(with_archive_gaps(ended, cluster, arguments))
+            chosen = looked.where(F.col("outcome").isNull())
+            if arguments.limit is not None:
+                chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
+            chosen = chosen.persist(StorageLevel.DISK_ONLY)
+            bodies = _bodies(spark, chosen, cluster, arguments)
+            sent = keep(_sent(bodies, cluster, arguments, marks))
+            write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     finally:
         spark.catalog.clearCache()
-        files.delete(steps)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 
@@ -176,7 +175,7 @@ def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
 
 
 def _with_reasons(
-    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, steps: Location
+    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep
 ) -> DataFrame:
     """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
     partitions, journal_topic = cluster.partitions[arguments.timer_topic], arguments.journal_topic
@@ -188,7 +187,7 @@ def _with_reasons(
     since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
     spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
     journal = journal_entries(read_records(spark, arguments.access, spans if since_ms is not None else []))
-    return with_reasons(asked, materialized(journal, steps / "journal"), progress)
+    return with_reasons(asked, keep(journal), progress)
 
 
 def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:

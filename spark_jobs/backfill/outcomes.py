@@ -16,18 +16,13 @@ from spark_jobs.backfill.publish import now_ms
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.platform.files import Location
+from spark_jobs.platform.cache import Keep
 from spark_jobs.platform.tables import read_records
 
 if TYPE_CHECKING:
     from spark_jobs.backfill.job import BackfillArguments
 
 _NEVER_MS = 2**62
-
-
-def materialized(rows: DataFrame, folder: Location) -> DataFrame:
-    rows.write.parquet(str(folder))
-    return rows.sparkSession.read.schema(rows.schema).parquet(str(folder))
 
 
 def with_later_outcomes(
@@ -80,7 +75,7 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
 
 
 def with_superseding(
-    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", steps: Location
+    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", keep: Keep
 ) -> DataFrame:
     """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
     is_open = F.col("outcome").isNull()
@@ -100,11 +95,9 @@ def with_superseding(
     refused = read_records(spark, arguments.access, refused_spans)
     # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
     parsed = requests(timers, own_topics=own, profiles=arguments.profiles).persist(StorageLevel.DISK_ONLY)
-    named = materialized(with_ids(parsed), steps / "named")
+    named = keep(with_ids(parsed))
     parsed.unpersist()
-    codes = materialized(
-        evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"), steps / "refused"
-    )
+    codes = keep(evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"))
     found = superseded(named, codes, came.where(is_open))
     joined = came.join(found, "origin", "left")
     outcome = F.when(F.col("ended_by").isNotNull(), "superseded").otherwise(F.col("outcome"))
