@@ -15,6 +15,7 @@ Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong argum
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -24,10 +25,9 @@ from schemas.tables import HOURS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import Observations, UnjudgedCounts, build_outcomes, hidden_by_transaction
+from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, hidden_by_transaction
 from spark_jobs.audit_run import driver, read_plan
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
-from spark_jobs.audit_run.waivers import waived
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.cache import Keep, cached
 from spark_jobs.platform.exit_codes import command
@@ -99,20 +99,10 @@ def _once(
     since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
     others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
     ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since_ms))
-    seen = Observations(
-        parsed=parsed,
-        rejections=ends.rejections,
-        ends=ends.others,
-        undecided=ends.undecided,
-        pauses=ends.pauses,
-        waived=waived(spark, arguments.waivers, limits.as_of_ms),
+    seen = replace(
+        read_plan.observations(spark, arguments, limits.as_of_ms, parsed, ends, census),
         deleted_before=plan.deleted_before,
         excluded_before=plan.excluded_before,
-        has_claims=census.has_claims,
-        has_ids=census.has_ids,
-        has_moves=census.has_moves,
-        has_whole_ids=census.has_whole_ids,
-        has_traces=census.has_traces,
     )
     unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
     notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(

@@ -8,7 +8,7 @@ lies before theirs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +29,6 @@ from spark_jobs.audit_run.positions import (
     read_positions,
     spans_since,
 )
-from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.cache import Keep, written
@@ -153,20 +152,12 @@ def _observed(
     part = incremental.Part(arguments.out, plan.name, plan.number, state, timer, earlier, so_far)
     whole = [Span(*place, at.intervals[0][0], at.end) for place, at in positions.items() if place[0] == timer]
     from_start = {place[1] for place, at in positions.items() if place[0] == timer and at.from_log_start}
-    seen = Observations(
-        parsed=parsed,
+    seen = replace(
+        read_plan.observations(spark, arguments, plan.as_of_ms, parsed, outcomes, census),
         rejections=keep(outcomes.rejections),
         ends=[keep(rows) for rows in outcomes.others],
-        undecided=outcomes.undecided,
-        pauses=outcomes.pauses,
-        waived=waived(spark, arguments.waivers, plan.as_of_ms),
         deleted_before=[span for span in whole if span.partition in from_start],
         excluded_before=[span for span in whole if span.partition not in from_start],
         holes=holes(so_far),
-        has_claims=census.has_claims,
-        has_ids=census.has_ids,
-        has_moves=census.has_moves,
-        has_whole_ids=census.has_whole_ids,
-        has_traces=census.has_traces,
     )
     return part, seen

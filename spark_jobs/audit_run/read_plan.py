@@ -16,10 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.arguments import AuditArguments, iso, shown
 from spark_jobs.audit_run.target_topics import allowed_topics
+from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.tables import read_records
@@ -221,7 +223,8 @@ def read_outcomes(
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     others = (evidence.deliveries(real, arguments.trace_header), evidence.receipts(told))
-    hidden = cluster.unstable_spans(span for span in everything if span.topic != arguments.receipts_topic)
+    unstable = cluster.unstable_spans([*everything, *cluster.spans([arguments.timer_topic])])
+    hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
     return OutcomeTopics(
@@ -230,17 +233,17 @@ def read_outcomes(
         everything,
         undecided,
         _pauses(spark, arguments, cluster),
-        hanging(spark, arguments, cluster, {arguments.timer_topic, *(span.topic for span in everything)}),
+        _hanging(spark, arguments, unstable),
     )
 
 
-def hanging(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, topics: Iterable[str]) -> tuple[str, ...]:
-    """Return messages about transactions on these topics that have been open for longer than `--hanging-ms`.
+def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:
+    """Return messages about transactions that have been open for longer than `--hanging-ms`.
 
-    The first record after the last stable offset belongs to the oldest one. Its timestamp tells when that began.
+    unstable: the spans after last stable offsets. The first record there belongs to the oldest open transaction, and
+    its timestamp tells when that began.
     """
-    hidden = cluster.unstable_spans(cluster.spans(topics))
-    firsts = [span._replace(end=span.start + 1) for span in hidden]
+    firsts = [span._replace(end=span.start + 1) for span in unstable]
     if not firsts:
         return ()
     since_ms = int(time.time() * 1000) - arguments.hanging_ms
@@ -250,6 +253,30 @@ def hanging(spark: SparkSession, arguments: AuditArguments, cluster: Cluster, to
         f"A transaction on {row.topic}/{row.partition} has been open since {iso(row.timestamp_ms)}, longer than"
         f" --hanging-ms: no consumer reads beyond offset {row.offset}. End it with kafka-transactions.sh abort."
         for row in found
+    )
+
+
+def observations(
+    spark: SparkSession,
+    arguments: AuditArguments,
+    as_of_ms: int,
+    parsed: DataFrame,
+    found: OutcomeTopics,
+    census: Census,
+) -> Observations:
+    """Return what a run has read, for `build_outcomes`. The caller adds what lies outside of its range."""
+    return Observations(
+        parsed=parsed,
+        rejections=found.rejections,
+        ends=found.others,
+        undecided=found.undecided,
+        pauses=found.pauses,
+        waived=waived(spark, arguments.waivers, as_of_ms),
+        has_claims=census.has_claims,
+        has_ids=census.has_ids,
+        has_moves=census.has_moves,
+        has_whole_ids=census.has_whole_ids,
+        has_traces=census.has_traces,
     )
 
 
