@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
@@ -31,16 +32,15 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
     places = dict(enumerate(histories))
     together = History(profiles=("native",))
     for place, name in places.items():
-        for ours, theirs in zip(_parts(together), _parts(histories[name].history), strict=True):
-            ours.extend(_moved(record, place) for record in theirs)
-    asked, came, back, told = (spark.createDataFrame(part, RECORDS_DDL) for part in _parts(together))
+        together.add(histories[name].history, partial(_moved, place=place))
+    asked, came, back, told, _ = (spark.createDataFrame(topic, RECORDS_DDL) for topic in together.topics)
     seen = Observations(
         parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).persist(),
         rejections=evidence.rejections(back, ("native",)),
         ends=[evidence.deliveries(came), evidence.receipts(told)],
     )
     outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)
-    as_of_ms = max(record.timestamp_ms for part in _parts(together) for record in part) + _NEVER_MS
+    as_of_ms = max(record.timestamp_ms for topic in together.topics for record in topic) + _NEVER_MS
     limits = {"as_of_ms": as_of_ms, "settle_ms": 0, "skew_ms": _CLOCKS_MS, "max_delay_ms": -(10**15)}
     found: dict[str, Counter[str]] = {name: Counter() for name in (*histories, "")}
     for tolerance_ms, is_doubled in ((_NEVER_MS, False), (_NEVER_MS, True), (0, None)):
@@ -52,10 +52,6 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
             elif is_doubled == (name in histories and histories[name].is_doubled):
                 found[name].update(row.faults)
     return found
-
-
-def _parts(history: History) -> tuple[list[Record], ...]:
-    return history.requests, history.deliveries, history.rejections, history.receipts
 
 
 def _moved(record: Record, place: int) -> Record:

@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from pyspark.sql import Row, SparkSession
@@ -77,14 +78,19 @@ def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkS
 
 
 def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Judging]], limits: dict[str, int]) -> None:
-    together, spans, running = History(), list[Span](), dict[str, Judging]()
-    for place, (name, story) in enumerate(stories.items()):
-        running[name] = story()
-        told = next(running[name])
-        history, own = (told.history, told.spans) if isinstance(told, Ranged) else (told, _SPANS)
+    running = {name: story() for name, story in stories.items()}
+    found = judged_together(spark, [next(each) for each in running.values()], **limits)
+    for (name, each), rows in zip(running.items(), found, strict=True):
+        _judged[module, name] = each, rows
+
+
+def judged_together(spark: SparkSession, told: Sequence[History | Ranged], **limits: int) -> list[Found]:
+    """Judge the histories in one run of Spark, each in partitions of its own. `limits`: see History.judged."""
+    together, spans = History(), list[Span]()
+    for place, each in enumerate(told):
+        history, own = (each.history, each.spans) if isinstance(each, Ranged) else (each, _SPANS)
         spans += [span._replace(partition=place * _PARTITIONS + span.partition) for span in own]
-        for ours, theirs in zip(_topics(together), _topics(history), strict=True):
-            ours.extend(_moved(record, place) for record in theirs)
+        together.add(history, partial(_moved, place=place))
     found: dict[int, list[Row]] = defaultdict(list)
     for row in together.judged(spark, spans=spans, **limits).collect():
         number = row.partition if row.origin.startswith("?trace/") else int(row.origin.split("/")[1])
@@ -92,13 +98,11 @@ def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Jud
         back: dict[str, Any] = {"origin": row.origin.replace(f"/{number}/", f"/{partition}/")}
         back["partition"] = None if row.partition is None else partition
         found[place].append(Row(**{**row.asDict(), **back}))
-    for place, name in enumerate(stories):
-        rows = sorted(found[place], key=lambda row: (row.partition is None, row.partition, row.offset, row.origin))
-        _judged[module, name] = running[name], Found(rows)
 
+    def order(row: Row) -> tuple[object, ...]:
+        return row.partition is None, row.partition, row.offset, row.origin
 
-def _topics(history: History) -> tuple[list[Record], ...]:
-    return history.requests, history.deliveries, history.rejections, history.receipts, history.control
+    return [Found(sorted(found[place], key=order)) for place in range(len(told))]
 
 
 def _moved(record: Record, place: int) -> Record:

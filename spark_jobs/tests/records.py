@@ -7,7 +7,7 @@ cancel(b"x", offset=9), copy(asked, rolls=1, offset=9), receipt("cancelled", by=
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -174,10 +174,18 @@ class History:
     control: list[Record] = field(default_factory=list, repr=False)
     profiles: Sequence[str] = DEFAULT_PROFILES
 
+    @property
+    def topics(self) -> tuple[list[Record], ...]:
+        return self.requests, self.deliveries, self.rejections, self.receipts, self.control
+
+    def add(self, other: "History", moved: Callable[[Record], Record] = lambda record: record) -> None:
+        """Add the records of another history. `moved`: returns a record in its new place."""
+        for ours, theirs in zip(self.topics, other.topics, strict=True):
+            ours.extend(map(moved, theirs))
+
     def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
         requested, delivered, rejected, told, control = (
-            spark.createDataFrame(records, RECORDS_DDL)
-            for records in (self.requests, self.deliveries, self.rejections, self.receipts, self.control)
+            spark.createDataFrame(records, RECORDS_DDL) for records in self.topics
         )
         return Observations(
             parsed=requests(requested, own_topics=OWN, profiles=self.profiles).persist(),
@@ -190,11 +198,10 @@ class History:
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""
-        parts = (self.requests, self.deliveries, self.rejections, self.receipts, self.control)
-        asked, came, rejected, told, control = (
-            [r for r in part if first_ms <= r.timestamp_ms < behind_ms] for part in parts
-        )
-        return History(asked, came, rejected, told, control, self.profiles)
+        inside = History(profiles=self.profiles)
+        for ours, theirs in zip(inside.topics, self.topics, strict=True):
+            ours.extend(record for record in theirs if first_ms <= record.timestamp_ms < behind_ms)
+        return inside
 
     def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""

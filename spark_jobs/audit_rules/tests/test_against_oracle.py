@@ -412,10 +412,7 @@ def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None
     print(f"SEED={seed}", sorted(Counter(expected.values()).items()))
     together = History()
     for history in histories:
-        together.requests += history.requests
-        together.deliveries += history.deliveries
-        together.rejections += history.rejections
-        together.receipts += history.receipts
+        together.add(history)
     spans = [Span("timer.requests", partition, 0, 100) for partition in range(HISTORIES)]
     limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": SKEW_MS, "late_ms": LATE_MS}
     limits["max_delay_ms"] = MAX_DELAY_MS

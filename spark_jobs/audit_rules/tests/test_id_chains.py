@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import Judging, judged_together, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -236,39 +235,6 @@ def rocketmq_cancels() -> list[Story]:
     ]
 
 
-def told(spark: SparkSession, stories: Sequence[Story]) -> list[tuple[str, list[str], list[str | None]]]:
-    """Each story's classes and proofs as the audit finds them."""
-    history, width = History(), 10
-
-    def moved(record: Record, place: int) -> Record:
-        """The same record in the story's own partition."""
-        headers = tuple(
-            (name, value and value.replace(b"requests/0/", b"requests/%d/" % place)) for name, value in record.headers
-        )
-        value = record.value and record.value.replace(b"requests/0/", b"requests/%d/" % place)
-        partition = place if record.topic == "timer.requests" else record.partition
-        return record._replace(partition=partition, headers=headers, value=value, offset=record.offset)
-
-    for place, story in enumerate(stories):
-        for ours, theirs in (
-            (history.requests, story.requests),
-            (history.deliveries, story.deliveries),
-            (history.rejections, story.rejections),
-            (history.receipts, story.receipts),
-        ):
-            ours.extend(moved(record, place) for record in theirs)
-    spans = [Span("timer.requests", place, 0, width) for place in range(len(stories))]
-    rows = history.judged(spark, spans=spans).orderBy("partition", "offset").collect()
-    return [
-        (
-            story.name,
-            [row["class"] for row in rows if row.partition == place],
-            [row["proof"] for row in rows if row.partition == place],
-        )
-        for place, story in enumerate(stories)
-    ]
-
-
 def test_classes_of_ids(spark: SparkSession) -> None:
     stories = [
         *ended_in_time(),
@@ -279,11 +245,13 @@ def test_classes_of_ids(spark: SparkSession) -> None:
         *false_receipts(),
         *rocketmq_cancels(),
     ]
-    found = told(spark, stories)
-    assert [(name, classes) for name, classes, _ in found] == [(s.name, list(s.classes)) for s in stories]
-    for story, (name, _, proofs) in zip(stories, found, strict=True):
+    lists = [(list(s.requests), list(s.deliveries), list(s.rejections), list(s.receipts)) for s in stories]
+    found = [each.rows for each in judged_together(spark, [History(*each) for each in lists])]
+    classes = [(story.name, [row["class"] for row in rows]) for story, rows in zip(stories, found, strict=True)]
+    assert classes == [(story.name, list(story.classes)) for story in stories]
+    for story, rows in zip(stories, found, strict=True):
         if story.proofs is not None:
-            assert (name, proofs) == (story.name, list(story.proofs))
+            assert (story.name, [row["proof"] for row in rows]) == (story.name, list(story.proofs))
 
 
 @one_run(settle_ms=10, tolerance_ms=AS_OF_MS)

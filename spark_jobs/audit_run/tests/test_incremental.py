@@ -63,10 +63,7 @@ def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, example: int
     print(f"SEED={seed}")
     rng, history = Random(seed), History()
     for one in (drawn(rng, partition, PLAIN) for partition in range(PARTITIONS)):
-        history.requests += one.requests
-        history.deliveries += one.deliveries
-        history.rejections += one.rejections
-        history.receipts += one.receipts
+        history.add(one)
     history = history.between(0, AS_OF_MS)
     spans = [Span("timer.requests", partition, 0, 100) for partition in range(PARTITIONS)]
     limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": 1_000}
