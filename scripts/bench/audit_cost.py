@@ -184,16 +184,8 @@ def main() -> int:
     parser.add_argument("--import-rows", type=int, default=200_000, help="0: no import")
     parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
     parser.add_argument("--cores", type=int, default=2, help="for Spark")
-    args, console = parser.parse_args(), Console()
-
-    def job() -> int:
-        with command.fresh(FOLDER) as folder:
-            figures = measure(args, folder, console)
-            (folder / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-        console.print(command.table(figures, 1))
-        return 0
-
-    return command.run("auditing", job)
+    args = parser.parse_args()
+    return command.measured("auditing", FOLDER, lambda folder: measure(args, folder, Console()), 1)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ says what pending timers cost, whatever else the machine does.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from rich.console import Console
 
 from bridge.errors import BridgeError
 from schemas import headers as names
@@ -134,16 +132,8 @@ def main() -> int:
     parser.add_argument("--pending", type=int, default=1_000_000, help="timers that are open")
     parser.add_argument("--turns", type=int, default=3, help="measured parts of each kind")
     parser.add_argument("--cores", type=int, default=2, help="for Spark")
-    args, console = parser.parse_args(), Console()
-
-    def job() -> int:
-        with command.fresh(FOLDER) as folder:
-            figures = measure(folder, args)
-            (folder / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-        console.print(command.table(figures, 2))
-        return 0
-
-    return command.run("audit-pending", job)
+    args = parser.parse_args()
+    return command.measured("audit-pending", FOLDER, lambda folder: measure(folder, args), 2)
 
 
 if __name__ == "__main__":

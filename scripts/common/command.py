@@ -5,6 +5,7 @@ exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 
 
 import argparse
 import fcntl
+import json
 import shutil
 import signal
 import sys
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from rich.console import Console
 from rich.table import Table
 
 from bridge.errors import BridgeError, SettingsError
@@ -43,6 +45,19 @@ def run(name: str, job: Callable[[], int]) -> int:
     except (JobFailedError, UsageError) as error:
         print(f"{name}: the audit failed: {error}", file=sys.stderr)
         return 1
+
+
+def measured(name: str, folder: Path, measure: Callable[[Path], Mapping[str, float]], digits: int) -> int:
+    """Run `measure` in the fresh folder; write its figures to results.json there, and print them as a table."""
+
+    def job() -> int:
+        with fresh(folder) as at:
+            figures = measure(at)
+            (at / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
+        Console().print(table(figures, digits))
+        return 0
+
+    return run(name, job)
 
 
 def table(figures: Mapping[str, float], digits: int, title: str | None = None) -> Table:
