@@ -33,7 +33,8 @@ class _Commands(TyperGroup):
     """The commands of this module, and those of `_MODULES`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*_MODULES["run_command"], *super().list_commands(ctx), *list(_MODULE_OF)[2:]]
+        first = _MODULES["run_command"]
+        return [*first, *super().list_commands(ctx), *(name for name in _MODULE_OF if name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         module = _MODULE_OF.get(cmd_name)
