@@ -67,14 +67,24 @@ class ConfluentControl:
         self._make_consumer()
 
     def _next(self, timeout_s: float) -> Iterator[Record]:
-        for message in self._consumer.consume(_BATCH, timeout_s):
-            error = message.error()
-            if error is None:
-                self._position = message.offset() + 1
-                yield record_of(message)
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        for message in consumed(self._consumer, self._place.topic, timeout_s, self._retrier):
+            if message.error() is not None:
                 self._position = message.offset()
-            elif not is_passing(error):
-                raise explained(f"{self._place.topic}: reading", error)
-            else:
-                self._retrier.hear(error)
+                continue
+            self._position = message.offset() + 1
+            yield record_of(message)
+
+
+def consumed(consumer: Any, topic: str, timeout_s: float, retrier: Retrier) -> Iterator[Any]:
+    """Yield records, and messages with the error _PARTITION_EOF, which have the offset of a partition's end.
+
+    Waits for the first one at most `timeout_s`. Raises BridgeError for an error that does not pass.
+    """
+    for message in consumer.consume(_BATCH, timeout_s):
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            yield message
+        elif is_passing(error):
+            retrier.hear(error)
+        else:
+            raise explained(f"{topic}: reading", error)

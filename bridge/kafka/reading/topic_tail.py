@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.consumer import record_of
 from bridge.kafka.errors import error_of, explained, is_passing
+from bridge.kafka.reading.control_reader import consumed
 from bridge.kafka.retry import CALL_S, Retrier
 from bridge.ports import Record
-
-_BATCH = 500
 
 
 class TopicTail:
@@ -26,18 +25,8 @@ class TopicTail:
 
     def poll(self, timeout_s: float) -> list[Record]:
         """Return new records; waits for the first one at most this long."""
-        found = []
-        for message in self._consumer.consume(_BATCH, timeout_s):
-            error = message.error()
-            if error is None:
-                found.append(record_of(message))
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-                continue
-            elif is_passing(error):
-                self._retrier.hear(error)
-            else:
-                raise explained(f"{self._topic}: reading", error)
-        return found
+        messages = consumed(self._consumer, self._topic, timeout_s, self._retrier)
+        return [record_of(message) for message in messages if message.error() is None]
 
     def close(self) -> None:
         self._consumer.close()
