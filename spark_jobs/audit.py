@@ -26,11 +26,12 @@ from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, hidden_by_transaction
-from spark_jobs.audit_run import driver, read_plan
+from spark_jobs.audit_run import audit_folder, driver, read_plan
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
+from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform.cache import Keep, cached
-from spark_jobs.platform.exit_codes import command
+from spark_jobs.platform.exit_codes import command, exit_code_of
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import read_table, write_table
@@ -162,7 +163,25 @@ def conclude(
 
 @command("audit")
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = parse(argv)
+    first, *others = parse(argv)
+    return _run_each([first, *others]) if others else _run(first)
+
+
+def _run_each(audits: Sequence[AuditArguments]) -> int:
+    """Audit several timer topics in one Spark session, each in its folder. Return the worst exit code."""
+    first, out = audits[0], audits[0].out.parent
+    with job_session("audit", out, first.master, first.jars):
+        if audit_folder.kind_of(out) is not None:
+            raise UsageError(f"--out {out} holds the audit of one timer topic: give --timer-topic, or a new folder")
+        return max(_run_one_of_several(audit) for audit in audits)
+
+
+def _run_one_of_several(audit: AuditArguments) -> int:
+    print(f"{audit.timer_topic}:", flush=True)
+    return exit_code_of(f"audit: {audit.timer_topic}", lambda: _run(audit))
+
+
+def _run(arguments: AuditArguments) -> int:
     if arguments.stream:
         return run_stream(arguments)
     verdict = measured(run_audit, arguments)

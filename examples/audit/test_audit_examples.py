@@ -27,7 +27,8 @@ def audit(words: list[str], tmp_path: Path) -> AuditArguments:
     job, *given = words
     assert job in JOBS
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "b:1"')
-    return parse([str(tmp_path / "bridge.toml") if word.endswith(".toml") else word for word in given], {})
+    (found,) = parse([str(tmp_path / "bridge.toml") if word.endswith(".toml") else word for word in given], {})
+    return found
 
 
 def test_the_spark_application(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_each_alert_has_a_row_which_links_to_its_section_if_there_is_one() -> No
 
 def test_metrics_of_the_audit_in_rules_and_dashboards_exist_and_the_linter_finds_nothing_to_say(tmp_path: Path) -> None:
     file, given = tmp_path / "audit.prom", ["--bootstrap-servers", "b:1", "--out", str(tmp_path)]
-    metrics = AuditMetrics(parse([*given, "--metrics-file", str(file)], {}))
+    metrics = AuditMetrics(*parse([*given, "--metrics-file", str(file)], {}))
     every = {name.value: 0 for name in AuditClass}
     metrics.audited(AuditVerdict(tmp_path, 1, every, LatenessSummary(0, 0, 0, 0), (), 0, 0, ()), 1)
     assert promtool("check", "metrics", told=file.read_text()) == ""

@@ -429,6 +429,29 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     }
 
 
+@pytest.mark.usefixtures("spark_session")
+def test_several_timer_topics_are_audited_in_one_run(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each in a folder of its own. One that fails stops no other."""
+    now, others, out = now_ms(), (f"none-{world.timers}", f"more-{world.timers}"), tmp_path / "audits"
+    Admin(world.servers).create_topics([others[1]], partitions=1, settings=BROKER_CLOCK)
+    world.deliver(world.request(due(now)).origin, now)
+    world.send(others[1], [{"headers": [(names.TOPIC, world.orders.encode()), due(now)]}])
+    (tmp_path / "bridge.toml").write_text("\n".join(f'[topics."{topic}"]' for topic in others))
+    given = [*world.arguments(out), "--config", str(tmp_path / "bridge.toml")]
+    place = given.index("--timer-topic")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TIMER_BRIDGE_TIMER_TOPIC", world.timers)
+        assert main(given[:place] + given[place + 2 :]) == 3
+    told = capsys.readouterr()
+    assert f"timer-bridge audit: {others[0]}: there is no topic {others[0]} on this cluster" in told.err
+    assert f"{world.timers}:\nClean: 1 requests" in told.out
+    classes = [pq.read_table(out / topic / "requests")["class"].to_pylist() for topic in (world.timers, others[1])]
+    assert classes == [["delivered"], ["missing"]]
+
+
 def test_trouble_exits_1_and_says_what_to_do(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert world.audit(tmp_path, "--timer-topic", "no-such-topic") == 1
+    world.timers = "no-such-topic"
+    assert world.audit(tmp_path) == 1
     assert "there is no topic no-such-topic on this cluster: check --timer-topic" in capsys.readouterr().err

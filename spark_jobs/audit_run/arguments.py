@@ -4,7 +4,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,7 @@ from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
+from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved_each, switch
 
 _MOST_SHOWN = 5
 EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
@@ -98,7 +98,15 @@ class AuditArguments:
 
     access: KafkaAccess
     out: Annotated[Location, location()]
-    timer_topic: Setting = "timer.requests"
+    timer_topic: Annotated[
+        str,
+        Option(
+            is_setting=True,
+            action="append",
+            metavar="NAME",
+            help="may repeat; default: each timer topic of the settings, else %(default)s",
+        ),
+    ] = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
     control_topic: Setting = CONTROL_TOPIC
@@ -228,10 +236,30 @@ class AuditArguments:
             raise UsageError(f"--out {self.out} holds a streaming audit: add --stream, or give another folder")
 
 
-def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> AuditArguments:
-    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> list[AuditArguments]:
+    """Parse the flags: an audit for each timer topic. Several have a folder and a file of metrics each.
+
+    Raises UsageError, or argparse's SystemExit after --help or a wrong flag.
+    """
     parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments)
-    return AuditArguments(**resolved(parser, AuditArguments, argv, environment))
+    each = resolved_each(parser, AuditArguments, argv, environment)
+    audits = [AuditArguments(**given) for given in each.values()]
+    return audits if len(audits) == 1 else [_one_of_several(audit) for audit in audits]
+
+
+def _one_of_several(audit: AuditArguments) -> AuditArguments:
+    """Return the audit with a folder and a file of metrics of its own. Raises UsageError."""
+    given = {
+        "--offsets": audit.offsets is not None,
+        "--archive": audit.archive is not None,
+        "--stream without --available-now": audit.stream and not audit.available_now,
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise UsageError(f"{name} takes one timer topic, and the settings have several: give --timer-topic")
+    file = audit.metrics_file
+    named = None if file is None else file.with_stem(f"{file.stem}-{audit.timer_topic}")
+    return replace(audit, out=audit.out / audit.timer_topic, metrics_file=named)
 
 
 def iso(at_ms: int) -> str:

@@ -8,23 +8,28 @@ from typing import Protocol
 from spark_jobs.errors import JobFailedError, UsageError
 
 
+def exit_code_of(name: str, run: Callable[[], int]) -> int:
+    """Run a job. Print an error of ours on standard error, with the remedy, and return the exit code."""
+    try:
+        return run()
+    except (UsageError, JobFailedError) as wrong:
+        print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
+        return wrong.exit_code
+    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+        return asked.code if isinstance(asked.code, int) else 2
+
+
 class Main(Protocol):
     def __call__(self, argv: Sequence[str] | None = None) -> int: ...
 
 
 def command(name: str) -> Callable[[Main], Main]:
-    """Print an error of ours on standard error, with the remedy, and return its exit code."""
+    """Make the main function of a job end with an exit code, as `exit_code_of` does."""
 
     def decorate(main: Main) -> Main:
         @wraps(main)
         def run(argv: Sequence[str] | None = None) -> int:
-            try:
-                return main(argv)
-            except (UsageError, JobFailedError) as wrong:
-                print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
-                return wrong.exit_code
-            except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
-                return asked.code if isinstance(asked.code, int) else 2
+            return exit_code_of(name, lambda: main(argv))
 
         return run
 

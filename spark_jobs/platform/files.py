@@ -27,6 +27,10 @@ class Uri:
     def __truediv__(self, name: str) -> "Uri":
         return Uri(f"{self.text.rstrip('/')}/{name}")
 
+    @property
+    def parent(self) -> "Uri":
+        return Uri(self.text.rpartition("/")[0])
+
     def __str__(self) -> str:
         return self.text
 

@@ -92,13 +92,17 @@ def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.Arg
 
 
 def resolved(
-    parser: argparse.ArgumentParser, arguments: type[Any], argv: Sequence[str] | None, environment: Mapping[str, str]
+    parser: argparse.ArgumentParser,
+    arguments: type[Any],
+    argv: Sequence[str] | None,
+    environment: Mapping[str, str],
+    **chosen: str,
 ) -> dict[str, Any]:
     """Return the values that flags, environment and file give, with `access`. Raises UsageError.
 
-    argparse's SystemExit follows --help or a wrong flag.
+    argparse's SystemExit follows --help or a wrong flag. `chosen`: fields that win over all of these.
     """
-    given = vars(parser.parse_args(argv))
+    given = vars(parser.parse_args(argv)) | chosen
     layers = [_from_file(given.pop("config")), from_environment(environment)]
     options = _options(arguments)
     settings = {each.name: _flag(each, option)[2:].replace("-", "_") for each, option in options if option.is_setting}
@@ -128,6 +132,18 @@ def resolved(
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
     return {name: value for name, value in given.items() if value is not None}
+
+
+def resolved_each(
+    parser: argparse.ArgumentParser, arguments: type[Any], argv: Sequence[str] | None, environment: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
+    given = parser.parse_args(argv)
+    topics = given.timer_topic
+    if topics is None:
+        main, tables = resolved(parser, arguments, argv, environment), _from_file(given.config).get("topics")
+        topics = [main.get("timer_topic", arguments.timer_topic), *(tables if isinstance(tables, Mapping) else ())]
+    return {topic: resolved(parser, arguments, argv, environment, timer_topic=topic) for topic in topics}
 
 
 def _options(arguments: type[Any]) -> list[tuple[Field[Any], Option]]:

@@ -47,6 +47,7 @@ _COMMON_SETTINGS = {
 _INITIAL_PARTITIONS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
 _SIZED_BY = {"spark.sql.shuffle.partitions", _INITIAL_PARTITIONS}
 _IS_SIZED = "spark.timerbridge.fitPartitions"
+_LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _MANY_RECORDS = 1_000_000
 """From here on a derived filter may save more than the planner needs for it."""
@@ -74,11 +75,12 @@ def job_session(job: str, out: Location, master: str | None, jars: Path | None =
         files.make_local_folder(out)
         log = out / "spark.log"
     with session(f"timer-bridge {job}", master=master, log=log, jars=jars) as spark:
+        started_with = spark.conf.get(_LOG, None)
         try:
             files.make_folder(out)
             yield spark
         except (PySparkException, Py4JError) as wrong:
-            where = f" (log: {log})" if log else ""
+            where = f" (log: {started_with})" if started_with else ""
             raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)}{where}") from wrong
 
 
@@ -128,6 +130,8 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
     settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector(jars)}
     if not given & _SIZED_BY:
         settings[_IS_SIZED] = "true"
+    if log is not None:
+        settings[_LOG] = str(log)
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):

@@ -1,7 +1,7 @@
 """Wrong arguments are told before Spark starts, with the argument's name."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,17 @@ from pyspark.sql import SparkSession
 from schemas.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
-from spark_jobs.audit_run.arguments import AuditArguments, iso, time_ms
-from spark_jobs.audit_run.arguments import parse as parse_audit
+from spark_jobs.audit_run.arguments import AuditArguments, iso, parse, time_ms
 from spark_jobs.audit_run.target_topics import allowed_topics
 from spark_jobs.backfill.job import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import make_folder, make_local_folder
+
+
+def parse_audit(argv: Sequence[str], environment: Mapping[str, str]) -> AuditArguments:
+    """Return the audit of the first timer topic."""
+    return parse(argv, environment)[0]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +125,34 @@ def test_a_backfill_reads_the_journal_of_its_own_timer_topic(
     (tmp_path / "requests").mkdir()
     asked = ["--config", str(tmp_path / "bridge.toml"), "--audit", str(tmp_path), *given]
     assert parse_backfill(asked, environment).journal_topic == journal
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "topics"),
+    [
+        ([], {}, ["timer.requests", "timer.payments", "timer.orders"]),
+        ([], {IN_ENVIRONMENT: "timer.mine"}, ["timer.mine", "timer.payments", "timer.orders"]),
+        ([], {IN_ENVIRONMENT: "timer.orders"}, ["timer.orders", "timer.payments"]),
+        (["--timer-topic", "timer.orders", "--timer-topic", "timer.else"], {}, ["timer.orders", "timer.else"]),
+    ],
+)
+def test_each_of_several_timer_topics_has_a_folder_and_a_file_of_metrics(
+    given: list[str], environment: dict[str, str], topics: list[str], tmp_path: Path
+) -> None:
+    """A single one has those that are given."""
+    (tmp_path / "bridge.toml").write_text(CONFIG)
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", "audits", "--metrics-file", "/metrics/audit.prom"]
+    found = [(each.timer_topic, str(each.out), str(each.metrics_file)) for each in parse([*asked, *given], environment)]
+    assert found == [(topic, f"audits/{topic}", f"/metrics/audit-{topic}.prom") for topic in topics]
+    (one,) = parse([*asked, "--timer-topic", "timer.orders"], {})
+    assert (one.timer_topic, str(one.out), str(one.metrics_file)) == ("timer.orders", "audits", "/metrics/audit.prom")
+
+
+@pytest.mark.parametrize("flags", [["--offsets", "0:1-2"], ["--archive", "old"], ["--stream"]])
+def test_what_only_one_timer_topic_can_have_is_refused_for_several(flags: list[str]) -> None:
+    topics = ["--timer-topic", "timer.orders", "--timer-topic", "timer.payments"]
+    with pytest.raises(UsageError, match=f"{flags[0]}.* takes one timer topic, .* give --timer-topic"):
+        parse(["--bootstrap-servers", "b:1", "--out", "audits", *topics, *flags], {})
 
 
 def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_properties_of_java_reach_spark_as_they_are(tmp_path: Path) -> None:
     of_librdkafka = {"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI", "sasl.kerberos.keytab": "/k"}
     kafka = [word for name, value in of_librdkafka.items() for word in ("--kafka", f"{name}={value}")]
     flags = ["--out", str(tmp_path), "--bootstrap-servers", "b:1", "--kafka-properties", str(file), *kafka]
-    access = parse(flags, {}).access
+    access = parse(flags, {})[0].access
     assert access.for_java() == {**given, "bootstrap.servers": "b:1"}
     assert access.for_spark()["kafka.sasl.mechanism"] == "GSSAPI"
     assert access.for_librdkafka().items() >= of_librdkafka.items()
@@ -120,7 +120,7 @@ def test_flag_over_environment_over_file_and_secrets_from_files(tmp_path: Path) 
     )
     environment = {"TIMER_BRIDGE_TIMER_TOPIC": "t.env", "TIMER_BRIDGE_KAFKA_SASL_USERNAME": "env"}
     given = ["--out", str(tmp_path), "--config", str(config), "--bootstrap-servers", "flag:1"]
-    found = parse([*given, "--kafka", "client.id=flag"], environment)
+    (found,) = parse([*given, "--kafka", "client.id=flag"], environment)
     assert (found.timer_topic, found.rejected_topic, found.receipts_topic) == ("t.env", "r.file", "timer.receipts")
     assert found.access.bootstrap_servers == "flag:1"
     assert found.access.kafka == {

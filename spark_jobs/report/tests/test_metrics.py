@@ -18,7 +18,8 @@ AS_OF_MS = 1_700_000_000_000
 
 
 def arguments(out: Path, *more: str) -> AuditArguments:
-    return parse(["--bootstrap-servers", "b:1", "--out", str(out), *more], {})
+    (found,) = parse(["--bootstrap-servers", "b:1", "--out", str(out), *more], {})
+    return found
 
 
 def verdict(out: Path, **counts: int) -> AuditVerdict:
