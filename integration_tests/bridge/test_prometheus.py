@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from bridge.canary.metrics import CanaryMetrics
 from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.loop.tests.test_histories import World
@@ -136,7 +138,7 @@ def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:
     history = RULES.with_name("alerts.test.yaml")
     assert "SUCCESS" in promtool("test", "rules", str(history))
     alerts = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-    assert alerts == set(re.findall(r"Timer(?:Bridge|Audit)\w+", history.read_text()))
+    assert alerts == set(re.findall(r"Timer(?:Bridge|Audit|Canary)\w+", history.read_text()))
 
 
 BASE = "{{ $externalLabels.runbook_base }}"
@@ -164,6 +166,17 @@ def test_metrics_of_the_audit_in_rules_and_dashboards_exist_and_the_linter_finds
     told = {family.name for family in text_string_to_metric_families(file.read_text())}
     texts = [RULES.read_text(), *(board.read_text() for board in BOARDS)]
     assert {name for text in texts for name in re.findall(r"\btimer_audit_\w+", text)} == told
+
+
+def test_metrics_of_the_canary_in_rules_and_dashboards_exist_and_the_linter_finds_nothing_to_say() -> None:
+    metrics = CanaryMetrics()
+    metrics.arrived(20, 1)
+    text = generate_latest(metrics.registry).decode()
+    assert promtool("check", "metrics", told=text) == ""
+    texts = [RULES.read_text(), *(board.read_text() for board in BOARDS)]
+    named = {name for each in texts for name in re.findall(r"\btimer_canary_\w+", each)}
+    assert named
+    assert named <= {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
 def test_the_first_thing_in_operations_md_is_that_table() -> None:
