@@ -117,7 +117,7 @@ _FAULT_RULES = (
     Rule(
         _A.MISSING,
         "deliveries = 0 AND (wrongly_expired OR"
-        " (rejections = 0 AND kind_of_timer AND NOT is_undecided AND NOT told_ahead AND NOT may_be_ended"
+        " (rejections = 0 AND kind_of_timer AND NOT is_undecided AND NOT told_ahead AND NOT is_unread"
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
         "due, but neither delivered nor rejected; or gone before what should have ended it came",
     ),
@@ -131,9 +131,9 @@ _FAULT_RULES = (
 _OTHER_RULES = (
     Rule(
         _A.UNJUDGED,
-        "NOT requested OR (deliveries = 0 AND rejections = 0 AND may_be_ended AND NOT is_undecided"
+        "NOT requested OR (deliveries = 0 AND rejections = 0 AND is_unread AND NOT is_undecided"
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits)))",
-        "its request, or one that may have ended it, is among the records that were never read",
+        "its request, its outcome, or a request that may have ended it is among the records that were never read",
     ),
     Rule(_A.EXPIRED, "rejections > 0 AND error = 'expired'", "not delivered before its timer-expire-ms"),
     Rule(_A.REJECTED, "rejections > 0", "on the rejected topic, with a code that says why"),
@@ -213,6 +213,7 @@ _FACTS = {
     "told_ahead": f"coalesce({_MAY_END} AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
     # A request with its id may be among those that were never read.
     "may_be_ended": "coalesce(kind_of_timer AND id IS NOT NULL AND before_hole, false)",
+    "is_unread": "coalesce(may_be_ended OR kind_of_timer AND in_gap, false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
@@ -225,7 +226,7 @@ _FACTS = {
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
 
-_MARKS = ("is_undecided", "is_waived", "in_hole", "before_hole", "paused_ms", "resumed_ms")
+_MARKS = ("is_undecided", "is_waived", "in_hole", "before_hole", "in_gap", "paused_ms", "resumed_ms")
 """Columns that only the rules need."""
 
 _AHEAD = {

@@ -13,12 +13,23 @@ A partition has one span, or several in order: then there are holes between them
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from typing import NamedTuple, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.kafka.admin import Span
+
+Place = TypeVar("Place")
+
+
+class OutcomeGap(NamedTuple):
+    """Records of a partition that were never read, all written until `until_ms`. `topic` None: the rejected topic."""
+
+    topic: str | None
+    partition: int
+    until_ms: int
 
 
 def is_before(timer_topic: str, spans: Sequence[Span]) -> Column:
@@ -60,10 +71,21 @@ def origin_is_in(spans: Sequence[Span]) -> Column:
     return is_in(spans, *parse_origin()) if spans else F.lit(False)
 
 
-def _any(spans: Iterable[Span], condition: Callable[[Span], Column]) -> Column:
+def may_have_left_in(gaps: Sequence[OutcomeGap]) -> Column:
+    """Return a column: True if the delivery or the rejected record of a request may be in one of the gaps."""
+
+    def may_be_in(gap: OutcomeGap) -> Column:
+        is_partition = F.coalesce(F.col("want_partition") == gap.partition, F.lit(True))
+        is_target = (F.col("target") == gap.topic) & is_partition & ~F.col("malformed")
+        return (F.col("expected_ms") <= gap.until_ms) & (F.lit(True) if gap.topic is None else is_target)
+
+    return _any(gaps, may_be_in)
+
+
+def _any(places: Iterable[Place], condition: Callable[[Place], Column]) -> Column:
     found = F.lit(False)
-    for span in spans:
-        found |= F.coalesce(condition(span), F.lit(False))
+    for place in places:
+        found |= F.coalesce(condition(place), F.lit(False))
     return found
 
 

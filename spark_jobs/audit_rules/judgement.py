@@ -45,6 +45,8 @@ class Observations:
     """Requests before these spans are outside the audited range."""
     holes: Sequence[Span] = ()
     """Spans of the timer topic that were never read."""
+    gaps: Sequence[coverage.OutcomeGap] = ()
+    """Records of real topics and the rejected topic that retention took since the run before."""
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
@@ -129,7 +131,7 @@ def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
 
 
 def _marked(found: DataFrame, seen: Observations) -> DataFrame:
-    """Return `found` with `is_undecided`, `is_waived`, `in_hole` and `before_hole`."""
+    """Return `found` with `is_undecided`, `is_waived`, `in_hole`, `before_hole` and `in_gap`."""
     for name, origins in {"is_undecided": seen.undecided, "is_waived": seen.waived}.items():
         if origins is None:
             found = found.withColumn(name, F.lit(False))
@@ -138,7 +140,11 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
             found = found.join(marked, "origin", "left").withColumn(name, F.coalesce(name, F.lit(False)))
     place = F.col("topic"), F.col("partition"), F.col("offset")
     return found.withColumns(
-        {"in_hole": coverage.origin_is_in(seen.holes), "before_hole": coverage.is_before_end(seen.holes, *place)}
+        {
+            "in_hole": coverage.origin_is_in(seen.holes),
+            "before_hole": coverage.is_before_end(seen.holes, *place),
+            "in_gap": coverage.may_have_left_in(seen.gaps),
+        }
     )
 
 

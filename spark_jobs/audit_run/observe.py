@@ -24,7 +24,8 @@ from spark_jobs.audit_run.positions import (
     Positions,
     advanced,
     intervals,
-    loss_since,
+    loss_notes_since,
+    lost_since,
     position_rows,
     read_positions,
     spans_since,
@@ -94,14 +95,16 @@ def judge_part(
         read = [*requested, *spans]
         ids = cluster.topic_ids({span.topic for span in read})
         positions = advanced(reached, read, ids, from_log_start=from_ms is None)
+        lost = lost_since(read, reached)
         part, seen = _observed(spark, arguments, plan, state, reached, positions, parsed, outcomes, census, keep)
+        seen = replace(seen, gaps=read_plan.outcome_gaps(spark, arguments, plan.as_of_ms, lost))
         limits = arguments.limits(plan.as_of_ms)
         result = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)
     if not reached:
         notes += read_plan.loss_notes(cluster, arguments, census.topics)
     notes += result.unjudged.notes("before the first day")
-    gaps = tuple(loss_since(read, reached))
+    gaps = tuple(loss_notes_since(lost))
     return JudgedPart(plan, tuple(notes), gaps, outcomes.hanging, read, state, result.state, positions)
 
 

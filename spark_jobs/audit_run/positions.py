@@ -6,7 +6,7 @@ spans of part 5   timer.requests/0 [0, 9800) [9900, ...) if retention took 100 o
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -116,14 +116,18 @@ def spans_since(
     return spans
 
 
-def loss_since(spans: Sequence[Span], reached: Positions) -> list[str]:
-    """Return messages about offsets that retention deleted between two runs."""
-    lost: Counter[str] = Counter()
-    for topic, partition, start, _ in spans:
-        known = reached.get((topic, partition))
-        lost[topic] += 0 if known is None else start - known.end
+def lost_since(spans: Iterable[Span], reached: Positions) -> list[Span]:
+    """Return what retention deleted between two runs."""
+    known = [(span, reached[span.topic, span.partition].end) for span in spans if span[:2] in reached]
+    return [span._replace(start=end, end=span.start) for span, end in known if end < span.start]
+
+
+def loss_notes_since(lost: Iterable[Span]) -> list[str]:
+    """Return messages about what retention deleted between two runs."""
+    counts: Counter[str] = Counter()
+    for topic, _, start, end in lost:
+        counts[topic] += end - start
     return [
         f"Never read: {count:,} offsets of {topic} were deleted since the last run. Run more often."
-        for topic, count in lost.items()
-        if count
+        for topic, count in counts.items()
     ]

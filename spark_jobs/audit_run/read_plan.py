@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules.coverage import OutcomeGap
 from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
@@ -235,6 +236,26 @@ def read_outcomes(
         _pauses(spark, arguments, cluster),
         _hanging(spark, arguments, unstable),
     )
+
+
+def outcome_gaps(
+    spark: SparkSession, arguments: AuditArguments, as_of_ms: int, lost: Sequence[Span]
+) -> list[OutcomeGap]:
+    """Return the gaps of the topics with deliveries and rejected records.
+
+    A gap ends at the time of the first record after it, if that is the broker's time; else it may end now.
+    """
+    gaps = [span for span in lost if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
+    if not gaps:
+        return []
+    after = [span._replace(start=span.end, end=span.end + 1) for span in gaps]
+    firsts = read_records(spark, arguments.access, after).where(F.col("clock") == "LogAppendTime")
+    until_ms = {(row.topic, row.partition): row.timestamp_ms + arguments.skew_ms for row in firsts.collect()}
+    topics = {arguments.rejected_topic: None}
+    return [
+        OutcomeGap(topics.get(topic, topic), partition, until_ms.get((topic, partition), as_of_ms))
+        for topic, partition, _, _ in gaps
+    ]
 
 
 def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.driver import Day
-from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_since, spans_since
+from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes_since, lost_since, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -83,7 +83,7 @@ def test_a_topic_of_another_id_is_an_error_though_it_has_grown_past_the_read_off
 def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
     spans = read_further(Span(TIMERS, 0, 20_000, 30_000))
     assert spans == [Span(TIMERS, 0, 20_000, 30_000)]
-    (told,) = loss_since(spans, REACHED)
+    (told,) = loss_notes_since(lost_since(spans, REACHED))
     assert "10,200 offsets of timer.requests" in told
     positions = advanced(REACHED, spans, {TIMERS: "first"}, from_log_start=True)
     assert intervals(positions, TIMERS) == [Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 0, 20_000, 30_000)]
@@ -94,7 +94,7 @@ def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
 def test_nothing_new_and_a_new_partition_are_no_gap() -> None:
     spans = read_further(Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 1, 0, 7))
     assert spans == [Span(TIMERS, 0, 9_800, 9_800), Span(TIMERS, 1, 0, 7)]
-    assert loss_since(spans, REACHED) == []
+    assert lost_since(spans, REACHED) == []
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
@@ -26,12 +27,12 @@ TOPICS = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
 
 
 class Topics(Cluster):
-    """A cluster that holds a history, which may grow. `start`: retention took the timer topic up to there."""
+    """A cluster that holds a history, which may grow. `starts`: retention took a topic up to there."""
 
     def __init__(self, history: History) -> None:
         self._history = history
         self.partitions = dict.fromkeys(TOPICS, 1)
-        self.start = 0
+        self.starts: dict[str, int] = {}
         self.after_requests = History()
         """What comes after the end of the timer topic was looked up, and before the others' ends."""
 
@@ -50,8 +51,7 @@ class Topics(Cluster):
         held = [record for record in self.records() if record.topic == topic]
         end = max((record.offset + 1 for record in held), default=0)
         later = [record.offset for record in held if record.timestamp_ms >= from_ms]
-        start = self.start if topic == "timer.requests" else 0
-        return Span(topic, 0, min(later, default=end) if from_ms else start, end)
+        return Span(topic, 0, min(later, default=end) if from_ms else self.starts.get(topic, 0), end)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: f"{topic}-1" for topic in topics}
@@ -196,7 +196,7 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(
     monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
     assert runs.run(40_000)[0] == {0: "pending", 1: "pending", 2: "pending"}
-    topics.start = 10
+    topics.starts["timer.requests"] = 10
     history.requests += [copy(rolled, 12, at_ms=45_000), lost[1]]
     history.deliveries += [delivery(ended), delivery(twice), delivery(twice, offset=90), delivery(rolled, rolls=1)]
     history.receipts.append(receipt("cancelled", cancel(b"t", 6), told))
@@ -204,6 +204,27 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(
     judged = {0: "unjudged", 1: "unjudged", 3: "unjudged", 4: "duplicate", 5: "delivered"}
     assert found == judged | {2: "missing", 21: "missing"}
     assert runs.gaps == ("Never read: 7 offsets of timer.requests were deleted since the last run. Run more often.",)
+
+
+def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gap in orders/0 ends at 60,000 ms, that in the rejected topic at 45,000: no outcome of later is in them."""
+    waits, later, ends = (request(n, due_ms=due_ms) for n, due_ms in enumerate((50_000, 70_000, 59_000)))
+    others = [request(n, due_ms=n * 10_000, also=((names.PARTITION, b"1"),)) for n in (4, 5)]
+    first, refused = request(6), request(7, due_ms=None)
+    history = History([waits, later, ends, *others, first, refused], [delivery(first, offset=0)], [rejection(refused)])
+    topics = Topics(history)
+    monkeypatch.setattr(read_plan, "read_records", topics.read)
+    runs = Runs(spark, topics, tmp_path)
+    assert runs.run(30_000)[0] == dict.fromkeys((0, 1, 2, 4, 5), "pending") | {6: "delivered", 7: "rejected"}
+    topics.starts = {"orders": 10, "timer.rejected": 9}
+    history.deliveries.append(delivery(ends, at_ms=60_000, offset=10))
+    history.requests.append(request(8, due_ms=None, at_ms=44_998))
+    history.rejections.append(rejection(history.requests[-1], offset=9))
+    found = {0: "unjudged", 1: "missing", 2: "delivered", 4: "unjudged", 5: "missing", 8: "rejected"}
+    assert runs.run(DAY_MS)[0] == found
+    assert len(runs.gaps) == 2
 
 
 def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(
