@@ -30,18 +30,35 @@ settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")
 
 
+def _scope(nodeid: str) -> str:
+    """Return the name of the tests that stay together: a module, or all of `spark_jobs`, for one Spark."""
+    module = nodeid.partition("::")[0]
+    return "spark_jobs" if module.startswith("spark_jobs/") else module
+
+
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]
-    """Keep a module's tests in one process, for its brokers, and all tests of `spark_jobs`, for one Spark."""
+    """Keep the tests of a scope in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.partition("::")[0]
-        return "spark_jobs" if module.startswith("spark_jobs/") else module
+        return _scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | None:
     """Used with `--dist loadscope`."""
     return ByModule(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(trylast=True)  # after tests are deselected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread the scopes with Spark evenly among the others: they use the processor while others wait for a broker."""
+    scopes: dict[bool, list[str]] = {True: [], False: []}
+    for item in items:
+        same = scopes[item.get_closest_marker("spark") is not None]
+        if _scope(item.nodeid) not in same:
+            same.append(_scope(item.nodeid))
+    places = {scope: (at + 0.5) / len(same) for same in scopes.values() for at, scope in enumerate(same)}
+    items.sort(key=lambda item: places[_scope(item.nodeid)])
 
 
 def plan_for_small_data(spark: "SparkSession") -> None:

@@ -37,7 +37,7 @@ from spark_jobs.tests.records import (
     request,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 NOT_BY_RECORDS = {AuditClass.WAIVED, AuditClass.UNJUDGED, AuditClass.UNSTAMPED}
 """Classes that a table of waivers or a gap makes (spark_jobs/audit_run/tests/test_days.py), or without an offset."""
@@ -190,7 +190,6 @@ def test_planted_faults_of_every_class_are_all_found(spark: SparkSession, outcom
     assert counts.total() >= 100_000
 
 
-@pytest.mark.slow
 def test_a_hot_topic_is_not_one_task_s_work(spark: SparkSession, outcomes: DataFrame) -> None:
     """Rows are spread by origin and by id, never by topic; what is told by topic is folded before it is moved."""
     spark.conf.set("spark.sql.adaptive.enabled", "false")

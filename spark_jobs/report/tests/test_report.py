@@ -1,11 +1,13 @@
 """What a person reads: the verdict first, the numbers of the table, and nothing that is loaded from elsewhere."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
 from spark_jobs.audit import conclude
@@ -15,15 +17,10 @@ from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.plots import span_text, timeline_svg, trend_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment
+from spark_jobs.tests.one_run import Found, judged_together
 from spark_jobs.tests.records import AS_OF_MS, History, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
-
-
-def concluded(spark: SparkSession, history: History, out: Path) -> AuditVerdict:
-    write_table(history.judged(spark), out, REQUESTS)
-    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out)
-    return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
 
 
 def lateness_history(lateness_ms: list[int]) -> History:
@@ -34,12 +31,60 @@ def lateness_history(lateness_ms: list[int]) -> History:
     return History(asked, late)
 
 
-def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> None:
-    history = lateness_history([3, 4, -2])
-    nasty = request(7, due_ms=None, target="orders")
+def faulty() -> History:
+    history, nasty = lateness_history([3, 4, -2]), request(7, due_ms=None, target="orders")
     history.requests += [nasty, request(8, target="bills")]
     history.rejections.append(rejection(nasty, "<script>alert(1)</script>"))
-    verdict = concluded(spark, history, tmp_path)
+    return history
+
+
+def refused() -> History:
+    """Two requests are refused for reasons that only settings explain, a third one is malformed."""
+    history = lateness_history([3] * 8)
+    full, bad, denied = request(8), request(9, target="timer.requests"), request(10)
+    history.requests += [full, bad, denied]
+    codes = (full, "quota-exceeded"), (bad, "bad-target"), (denied, "denied-target")
+    history.rejections += [rejection(each, code) for each, code in codes]
+    return history
+
+
+HISTORIES = {
+    "faulty": faulty(),
+    "clean": lateness_history([0, 3, 700]),
+    "refused": refused(),
+    "empty": History(),
+    "early to late": lateness_history([-5, 0, 0, 1, 4, 5_000_000]),
+}
+
+WriteRequests: TypeAlias = Callable[[str], DataFrame]
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> dict[str, Found]:
+    """All histories, judged in one run."""
+    return dict(zip(HISTORIES, judged_together(spark, list(HISTORIES.values())), strict=True))
+
+
+@pytest.fixture
+def write_requests(spark: SparkSession, judged: dict[str, Found], tmp_path: Path) -> WriteRequests:
+    """Return a function that writes a history's table of requests to `tmp_path`, and returns it as read from there."""
+
+    def write(name: str) -> DataFrame:
+        rows = [row.asDict() for row in judged[name].rows]
+        write_table(spark.createDataFrame(rows, REQUESTS.spark_ddl()), tmp_path, REQUESTS)
+        return read_table(spark, tmp_path, REQUESTS)
+
+    return write
+
+
+def concluded(spark: SparkSession, out: Path) -> AuditVerdict:
+    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out)
+    return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
+
+
+def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
+    write_requests("faulty")
+    verdict = concluded(spark, tmp_path)
 
     assert (verdict.exit_code, verdict.faults) == (3, {"early": 1, "missing": 1})
     assert verdict.headline == "2 faults: 1 early, 1 missing"
@@ -55,8 +100,9 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, tmp_path: Path) -> N
     assert verdict.topics[0].clock == "LogAppendTime"
 
 
-def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
-    verdict = concluded(spark, lateness_history([0, 3, 700]), tmp_path)
+def test_a_clean_report_needs_nothing_else(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
+    write_requests("clean")
+    verdict = concluded(spark, tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Clean: 3 requests, no fault")
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 2
@@ -65,17 +111,8 @@ def test_a_clean_report_needs_nothing_else(spark: SparkSession, tmp_path: Path) 
     assert not list(tmp_path.glob("*.new"))
 
 
-def test_many_refusals_that_only_settings_explain_are_not_clean(spark: SparkSession, tmp_path: Path) -> None:
-    """A bridge that refuses everything as over its quota; another malformed request is refused with good reason."""
-    history = lateness_history([3] * 8)
-    full, bad = request(8), request(9, target="timer.requests")
-    history.requests += [full, bad]
-    history.rejections += [rejection(full, "quota-exceeded"), rejection(bad, "bad-target")]
-    denied = request(10)
-    history.requests.append(denied)
-    history.rejections.append(rejection(denied, "denied-target"))
-    write_table(history.judged(spark), tmp_path, REQUESTS)
-    table = read_table(spark, tmp_path, REQUESTS)
+def test_many_refusals_that_only_settings_explain_are_not_clean(write_requests: WriteRequests, tmp_path: Path) -> None:
+    table = write_requests("refused")
     by_topic = summary.topics(table)
     few, many = (
         summary.verdict(table, by_topic, out=tmp_path, as_of_ms=AS_OF_MS, notes=(), max_refused_percent=percent)
@@ -86,8 +123,11 @@ def test_many_refusals_that_only_settings_explain_are_not_clean(spark: SparkSess
     assert "2 of 11 requests, more than 18 % (--max-refused-percent)" in many.unproved[0]
 
 
-def test_the_report_says_that_there_was_nothing_to_audit(spark: SparkSession, tmp_path: Path) -> None:
-    verdict = concluded(spark, History(), tmp_path)
+def test_the_report_says_that_there_was_nothing_to_audit(
+    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+) -> None:
+    write_requests("empty")
+    verdict = concluded(spark, tmp_path)
     assert (verdict.exit_code, verdict.headline) == (0, "Nothing to audit: no request")
     assert verdict.counts == {c.value: 0 for c in AuditClass}
     assert verdict.lateness == LatenessSummary(None, None, None, None)
@@ -97,7 +137,8 @@ def test_the_report_says_that_there_was_nothing_to_audit(spark: SparkSession, tm
 def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Path) -> None:
     history = lateness_history([1, 2])
     history.requests.append(request(7, due_ms=None, target=None))
-    concluded(spark, history, tmp_path)
+    write_table(history.judged(spark), tmp_path, REQUESTS)
+    concluded(spark, tmp_path)
     for table in (REQUESTS, TOPICS, HOURS):
         written = pq.read_table(tmp_path / table.name).schema
         # Spark says "not null" wherever it can prove it; no reader may rely on that.
@@ -115,9 +156,8 @@ def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path:
         write_table(History().judged(spark).drop("lateness_ms"), tmp_path, REQUESTS)
 
 
-def test_histogram_and_time_line(spark: SparkSession, tmp_path: Path) -> None:
-    write_table(lateness_history([-5, 0, 0, 1, 4, 5_000_000]).judged(spark), tmp_path, REQUESTS)
-    delivered = read_table(spark, tmp_path, REQUESTS)
+def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
+    delivered = write_requests("early to late")
     bins = summary.histogram(delivered)
     assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
