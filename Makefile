@@ -157,7 +157,7 @@ docs: $(SITE) ## docs/metrics.md from the code, and the site of all pages in .ru
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format
-format: $(READY) ## mend what ruff can mend
+format: $(READY) ## fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -22,7 +22,7 @@ def tune_gc() -> None:
 
 
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-"""Of glibc's malloc.h."""
+"""Numbers of two options of mallopt, from glibc's malloc.h."""
 _OWN_BLOCK_BYTES = 1 << 20
 _ARENAS = 2
 

@@ -85,7 +85,7 @@ SPANS = Table(
         Column("partition", Kind.INT32, "its partition"),
         Column("first", Kind.INT64, "first offset of an interval that was read without a gap"),
         Column("end", Kind.INT64, "its end; the next run begins at the last one of the partition"),
-        Column("from_log_start", Kind.BOOL, "nothing stood before the first interval when it was read"),
+        Column("from_log_start", Kind.BOOL, "the log began at the first interval when it was read"),
         Column("topic_id", Kind.STRING, "Kafka's id of the topic; null: unknown"),
     ),
 )
@@ -117,7 +117,7 @@ BATCHES = Table(
     "batches",
     (
         Column("batch", Kind.INT64, "its number"),
-        Column("as_of_ms", Kind.INT64, "the watermark: what stood on the topics by then has been read"),
+        Column("as_of_ms", Kind.INT64, "the watermark: all records of the topics up to then have been read"),
         Column("written_ms", Kind.INT64, "when all of it was written, by the audit's clock"),
         Column("rows", Kind.INT64, "rows of `requests` that it told"),
         Column("faults", Kind.INT64, "those of them that are a fault"),

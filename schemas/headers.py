@@ -187,7 +187,7 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
     for name, value in headers:
         if name in CONTROL:
             if name in ours:
-                return Refusal("bad-header", f"{name} stands twice: send it once")
+                return Refusal("bad-header", f"{name} is there twice: send it once")
             ours[name] = value
     try:
         if ORIGIN in ours or ROLLS in ours:
@@ -256,7 +256,7 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
     if isinstance(due_ms, Refusal):
         return due_ms
     if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
-        return Refusal("bad-header", f"{EXPIRE_MS} is not behind the due time {due_ms}: it could never be delivered")
+        return Refusal("bad-header", f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
     if due_ms - timestamp_ms > rules.max_delay_ms:
         return _too_far(due_ms - timestamp_ms, rules)
     if TOPIC not in ours:
@@ -272,7 +272,7 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules, id
 def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> int | Refusal:
     numbers = {name: decimal(name, ours[name]) for name in TIMES if name in ours}
     if len(numbers) > 1:
-        return Refusal("ambiguous-time", f"{' and '.join(numbers)} stand together: send one of them")
+        return Refusal("ambiguous-time", f"{' and '.join(numbers)} are both there: send one of them")
     for name, number in numbers.items():
         if name == DELIVER_MS:
             return number

@@ -69,9 +69,9 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
 
 
 class Unit(Enum):
-    """What a time header holds."""
+    """Unit and format of a time header's value."""
 
-    NUMBER = "the number of our header"
+    NUMBER = "the number of the native header"
     SECONDS = "seconds since 1970, or from now"
     ISO8601 = "date and time with a zone"
     RFC3339 = "the same in RFC 3339"
@@ -83,7 +83,7 @@ _NUMBERS: Mapping[Unit, Number] = {
     Unit.ISO8601: _instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00"),
     Unit.RFC3339: _instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z"),
 }
-"""How each is read: the number for our header."""
+"""Functions that return the number for the native header, by unit."""
 
 
 class Time(NamedTuple):
@@ -101,7 +101,7 @@ class Profile(NamedTuple):
 
     topic: str
     times: tuple[Time, ...]
-    """By rank: the first one that is present counts."""
+    """Time headers by rank: the first one that is present counts."""
     partition: str | None = None
     id: str | None = None
     id_is_key: bool = False
@@ -219,7 +219,7 @@ def _parse_profile(
     for header, content in headers:
         if header in _CONTROL[name]:
             if header in owned:
-                return Refusal("bad-header", f"{header} stands twice: send it once")
+                return Refusal("bad-header", f"{header} is there twice: send it once")
             owned[header] = content
     try:
         ours = _native_headers(profile, owned, key, value)

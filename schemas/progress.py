@@ -71,7 +71,7 @@ def age_of(progress: Progress) -> Age:
 
 def _int64(value: object) -> int:
     if type(value) is not int or not -1 <= value <= MAX_INT64:
-        raise ValueError(f"{value!r} is no number of ours")
+        raise ValueError(f"{value!r} is not a number as this version writes them")
     return value
 
 

@@ -35,7 +35,7 @@ class Receipt(BaseModel):
     origin: str | None = Field(
         default=None, description="topic/partition/offset of the timer that it is about; null where there was none."
     )
-    id: str | None = Field(default=None, description="The timer-id; bytes that are no UTF-8 stand as \\xNN.")
+    id: str | None = Field(default=None, description="The timer-id; bytes that are not UTF-8 are written as \\xNN.")
     due_ms: int | None = Field(default=None, description="When the timer was due, epoch ms.")
     code: str | None = Field(default=None, description="Of a rejected one: the code of its timer-error header.")
 

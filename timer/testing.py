@@ -223,7 +223,7 @@ class SimMapping:
         return self._buffer
 
     def drop_page_cache(self) -> None:
-        """Nothing of it is lost."""
+        """Do nothing: memory has no page cache."""
 
     def close(self) -> None:
         """Close. As with the real one, no view of the buffer may exist."""
@@ -285,7 +285,7 @@ class SimDisk:
         self._errno = errno.ENOSPC
         self._sync_error: OSError | None = None
         self.free = 1 << 40
-        """What `free_bytes` returns."""
+        """Value that `free_bytes` returns."""
         self.may_be_torn = False
         """True if a loss of power met bytes overwritten in place: only that excuses a damaged store."""
 

@@ -161,7 +161,7 @@ def skip(
     offset: Annotated[int, typer.Argument(help="Of the record.")],
     as_json: AsJson = False,
 ) -> None:
-    """Park one record of a timer topic that cannot be decoded, and go on behind it."""
+    """Park one record of a timer topic that cannot be decoded, and go on after it."""
     settings, _ = context.obj.chosen()
     known = settings.timer_topics()
     if topic not in known:

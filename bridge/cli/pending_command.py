@@ -46,7 +46,7 @@ _INSTEAD = {
     "topic": "say it as --select topic=...",
     "id": "`timer-bridge cancel`, `move` and `release` take an id",
     "data-dir": "only running bridges know a selection, so give --http-port or --url",
-    "json": "it is told as text alone",
+    "json": "it is printed as text only",
     "bucket": "it has no histogram",
 }
 """Options that --select does not combine with, each with the remedy."""

@@ -53,7 +53,7 @@ def redrive(
         str | None, typer.Option("--from", help="Parked at or after: ISO 8601 with a zone, or epoch ms.")
     ] = None,
     to: Annotated[str | None, typer.Option("--to", help="Parked before: ISO 8601 with a zone, or epoch ms.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most records to send.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:

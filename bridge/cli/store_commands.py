@@ -129,7 +129,7 @@ def export(
     if unfinished:
         raise BridgeError(
             f"{', '.join(map(str, unfinished))}: not in the file, as the bridge ended before their first checkpoint,"
-            f" perhaps while it rebuilt them: let it run until it is ready, stop it, and export anew"
+            f" perhaps while it rebuilt them: let it run until it is ready, stop it, and export again"
         )
 
 

@@ -25,7 +25,7 @@ class TurnOptions:
     receipts: Mode = "outcomes"
     """Which kinds of receipts are sent: `none`, `outcomes` (all but accepted and delivered) or `all`."""
     max_message_bytes: int = 1_048_576
-    """Of the timer topic. A request whose rolled copy would be larger is refused at intake."""
+    """Limit of the timer topic for one record. A request whose rolled copy would be larger is refused at intake."""
     journal_topic: str = "timer.journal"
     max_poll_records: int = 2000
     """Requests read in one turn."""
@@ -55,9 +55,9 @@ class TurnOptions:
     policy: Policy = field(default_factory=Policy)
     """Target topics that a request may name."""
     partitions: int | None = None
-    """Of the timer topic; `max_pending` and `targets` were divided by it. None: any number."""
+    """Number of partitions of the timer topic; `max_pending` and `targets` were divided by it. None: any number."""
     max_requests_per_s: int | None = None
-    """Of the timer topic on this instance. Above it, intake of that topic pauses."""
+    """Most requests a second of the timer topic on this instance. Above it, intake of that topic pauses."""
     max_pending: int | None = None
     """Pending timers of one partition. Above it, a request is refused."""
     max_pending_bytes: int | None = None
@@ -65,7 +65,7 @@ class TurnOptions:
     max_request_bytes: int | None = None
     """Key, value and headers of a request, decompressed. A larger request is refused."""
     targets: Mapping[str, TargetLimit] = field(default_factory=dict)
-    """By pattern: rate limit of one partition for a target."""
+    """Rate limit of one partition for a target, by pattern."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
     """Options of timer topics that have their own."""
 

@@ -84,7 +84,7 @@ class Settings(BaseModel):
     timer_topic: str = Field("timer.requests", description="Where producers send requests.")
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
-    receipts_topic: str = Field("timer.receipts", description="Where it is told what became of requests.")
+    receipts_topic: str = Field("timer.receipts", description="Topic of the receipts: what became of requests.")
     allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
     deny_targets: Patterns = Field((), description="Those of them that it does not take.")
     allow_actions: Names = Field(
@@ -113,12 +113,12 @@ class Settings(BaseModel):
     partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
     replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
     compressed_requests: Literal["refuse", "allow"] = Field(
-        "refuse", description="Whether timer topics may keep compressed records: allow if brokers let nobody forbid it."
+        "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
     fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
-    profiles: Names = Field(DEFAULT_PROFILES, description="Spellings of requests that are understood, in order.")
+    profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
@@ -139,7 +139,7 @@ class Settings(BaseModel):
     prepare_from: int = Field(
         100_000, description="Records to read at a start from which on a process of its own reads them.", ge=0
     )
-    max_clock_skew: Duration = Field(1000, description="How far brokers' clocks may stand from ours unwarned.", gt=0)
+    max_clock_skew: Duration = Field(1000, description="Warn if a broker's clock differs by more than this.", gt=0)
     adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)

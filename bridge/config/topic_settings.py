@@ -101,7 +101,7 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
     for setting, name in _own_topics(main, topics, shared):
         if legal_topic(name.encode()) is None:
             raise ValueError(
-                f"{setting} is {name!r}, which Kafka takes for no topic of ours: write at most 249 letters, digits,"
+                f"{setting} is {name!r}, which is not a legal topic name: write at most 249 letters, digits,"
                 f" . _ and -, not beginning with __"
             )
         if name in meant:

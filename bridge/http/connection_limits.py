@@ -23,7 +23,7 @@ MAX_CONNECTIONS = 64
 BACKLOG = 32
 """Connections accepted at a time, for a moment beyond the limit; also the most errors of `accept` at a time."""
 REQUEST_S = 10.0
-"""For a whole request with its body, 2 MB at most."""
+"""Time limit of a whole request with its body, 2 MB at most."""
 ANSWER_S = 120.0
 """Longer than the longest search."""
 

@@ -28,7 +28,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """Of one timer topic. Internal topics and the bridge's own are no targets under any policy (schemas.headers)."""
+    """The policy of one timer topic. No policy allows internal topics or the bridge's own (schemas.headers)."""
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Policy:
         return "*" in self.allow and not self.deny
 
     def __reduce__(self) -> "tuple[type[Policy], tuple[tuple[str, ...], ...]]":
-        """To another process goes what it says, not what it has judged."""
+        """Pickle the rules alone, without the cache of judged topics."""
         return Policy, (self.allow, self.deny, self.actions)
 
     def action_refusal(self, action: str) -> Refusal | None:

@@ -68,7 +68,7 @@ class MembershipGuard:
         elif now.generation not in (-1, self._owner.generation):
             held = ", ".join(map(str, sorted(owned)))
             raise MembershipLostError(
-                f"the group had put us out and took us in anew: {held} may have been another's meanwhile"
+                f"the group removed this member and added it again: another member may have owned {held} in between"
             )
         if owned or now.is_known:
             self._member_s = time.monotonic()

@@ -127,7 +127,7 @@ class ConfluentOutbox:
             try:
                 self._call(self._producer.poll, _POLL_S)
             except Exception:  # raised by a callback of the sender; without this thread no future would complete
-                log.exception("a callback in the producer's settings has failed: mend it")
+                log.exception("a callback in the producer's settings has failed: fix it")
 
     def _left(self, timeout_s: float | None) -> int:
         """Wait; return how many records are neither acknowledged nor refused after `timeout_s`."""

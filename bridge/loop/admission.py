@@ -151,7 +151,8 @@ class Admission:
             return []
         found = next(self._history.requests(owned.shard, start, first), [])
         if found:
-            log.warning("%s: the Kafka client left %d requests out as it began, read anew", owned.shard, len(found))
+            text = "%s: the Kafka client left out %d requests at its start: reads them again"
+            log.warning(text, owned.shard, len(found))
             owned.starts_at = found[-1].offset + 1
             self._source.rewind(owned.shard, owned.starts_at)
         return found
@@ -175,7 +176,7 @@ class Admission:
             is_empty = self._partitions.is_empty(owned.shard, start, end)
             nothing_more = is_empty is True
             if is_stalled and is_empty is False:
-                text = "%s: the Kafka client has brought nothing from offset %d on, though there is more: read anew"
+                text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reads again"
                 log.warning(text, owned.shard, start)
                 owned.starts_at = max(start, owned.starts_at or 0)  # what is below, retention has taken
                 self._source.rewind(owned.shard, owned.starts_at)

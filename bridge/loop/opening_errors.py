@@ -34,7 +34,7 @@ class OpeningErrors:
                 self._unreadable[shard] = min(since_ms, now_ms), error
                 text = (
                     "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It"
-                    " is opened again every 5 s, and after a minute made anew from Kafka, without what retention has"
+                    " is opened again every 5 s, and after a minute rebuilt from Kafka, without what retention has"
                     " taken"
                 )
                 self._warnings.warn(now_ms, f"disk {shard}", text, shard, error)

@@ -21,4 +21,4 @@ class RetryDelay:
         return has_passed(self._since_ms, self._clock.now_ms(), self._wait_ms)
 
     def give_up(self) -> None:
-        """Nothing runs."""
+        """Stop waiting: no delay runs any more."""

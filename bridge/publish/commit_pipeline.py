@@ -40,7 +40,7 @@ class _CommitUnit:
 
 @dataclass(eq=False)
 class CommitPipeline:
-    """Not for use by two threads."""
+    """The commit pipeline of one loop. Not thread-safe."""
 
     _sink: Sink
     _clock: Clock

@@ -19,7 +19,7 @@ from timer.format.body import Body, unpack_headers
 from timer.format.unit import Rows
 
 MAX_SHOWN_BYTES = 64 << 10
-"""Of a value; the rest is cut off."""
+"""Most bytes of a value that are shown."""
 
 
 class Content(BaseModel):
@@ -28,7 +28,7 @@ class Content(BaseModel):
     bytes: int
     text: str | None = None
     base64: str | None = None
-    is_cut: bool = Field(default=False, description="Only the beginning is told.")
+    is_cut: bool = Field(default=False, description="Only the beginning is shown.")
 
 
 class Header(BaseModel):

@@ -131,11 +131,11 @@ class OfInstance(BaseModel):
 
 
 class InstancePending(Pending, OfInstance):
-    """What an instance answers."""
+    """Pending timers of one instance, by target topic."""
 
 
 class InstanceNamed(Named, OfInstance):
-    """What an instance answers."""
+    """Pending timers with an id, of one instance."""
 
 
 def parse_bucket_ms(text: str) -> int:

@@ -43,7 +43,7 @@ class Draft:
     """By row of `bodies`: already delivered, though their transaction was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     size_bytes: int = 0
-    """Of bodies and copies, approximately."""
+    """Approximate size of bodies and copies."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
     too_large_origins: set[int] = field(default_factory=set)
     """Timers that have waited for too long and cannot be rolled."""

@@ -162,7 +162,7 @@ def _handle_signals(supervisor: Supervisor) -> None:
 
 
 COMMAND = [sys.executable, "-m", "bridge.workers.supervisor"]
-"""Of a worker, before its number."""
+"""Prefix of a worker's name; its number follows."""
 
 
 def _started(settings: Settings, number: int) -> Process:

@@ -39,7 +39,7 @@ GROUP = 100
 """Length of the repeated pattern of requests: a cancel or copy is in the partition of its timer."""
 DELIVERED, REFUSED, ENDED, CANCEL, PENDING, ROLLED, COPY = range(94), (94, 95), 96, 97, 98, 93, 99
 CLASSES = {"delivered": 94, "rejected": 2, "cancelled": 1, "cancel-done": 1, "pending": 1}
-"""Of a hundred records of the timer topic; the copy is a row of none."""
+"""Rows by class in a hundred records of the timer topic; a copy has no row."""
 FAR_MS = 30 * 86_400_000
 TRANSACTION_SIZE = 2_000
 

@@ -50,7 +50,7 @@ _IS_SIZED = "spark.timerbridge.fitPartitions"
 _LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _MANY_RECORDS = 1_000_000
-"""From here on a derived filter may save more than the planner needs for it."""
+"""Records of a part from which on derived filters are worth their planning time."""
 _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",

@@ -103,7 +103,7 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ('[topics."timer.rejected"]', 'topics."timer.rejected" and rejected_topic are both timer.rejected: give each'),
         ('[topics."t.x"]\njournal_topic = "timer.journal"', "journal_topic and journal_topic are both timer.journal"),
         ('[topics.a]\njournal_topic = "b"\n[topics.b]', 'topics."b" and topics."a".journal_topic are both b'),
-        ('[topics."__x"]', "topics.\"__x\" is '__x', which Kafka takes for no topic of ours: write at most 249"),
+        ('[topics."__x"]', "topics.\"__x\" is '__x', which is not a legal topic name: write at most 249"),
         ("topics = 3", 'topics: write a table [topics."NAME"]'),
         ('allow_targets = ["a b"]', "allow_targets: 'a b' matches no topic"),
         ('deny_targets = ["*"]', "allow_targets: '*' is denied as a whole by '*' of deny_targets"),

@@ -202,7 +202,7 @@ class ReplaceAsked(_Id, ActionAsked):
 
 class SelectionAsked(Question):
     selector: Selector
-    after: After = Field(None, description="Only those behind: `after` of the count before.")
+    after: After = Field(None, description="Count only those after it: `after` of the count before.")
 
     @model_validator(mode="after")
     def _narrows(self) -> "SelectionAsked":

@@ -26,7 +26,7 @@ class Missing(BaseModel):
 
 
 class Disk(BaseModel):
-    """Of the data directory."""
+    """Usage of the data directory."""
 
     used_bytes: int
     free_bytes: int
@@ -109,14 +109,14 @@ class Counted(BaseModel):
 
     matching: int
     taken: int = Field(
-        description="How many of them the token stands for, the first by due time: the action is for these."
+        description="Number of timers that the token covers, the first by due time: the action is for these."
     )
     without_id: int = Field(
         description="Of these, timers without an id: no request can name them, so none acts on them."
     )
     first: list[str] = Field(description="Ids, or places where there is no id, of the first ones.")
     token: str
-    after: str | None = Field(None, description="To count what is behind those; null: there is nothing.")
+    after: str | None = Field(None, description="To count those that follow; null: there are none.")
     missing: list[Missing]
 
 

@@ -56,7 +56,7 @@ def _errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any
 
 def api_routes(api: Api, access: Authenticator, version: str) -> Mount:
     errors: dict[int | str, str] = {
-        400: "A question that is not understood.",
+        400: "A request that cannot be parsed.",
         401: "No token, or one that is not known.",
         403: "The token may only read.",
         429: "Too many wrong tokens: try again after Retry-After seconds.",

@@ -28,13 +28,13 @@ def digests_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
     at_ms, _, rest = asked.token.partition(".")
     digest, _, text = rest.partition(".")
     if digest != asked.selector.digest() or not (at_ms.isdecimal() and at_ms.isascii()):
-        raise ValueError("the token is not that of this selector: count first, then give the token that was told")
+        raise ValueError("the token is not that of this selector: count first, then give the token of the answer")
     if not 0 <= now_ms - int(at_ms) <= GOOD_FOR_MS:
         raise ValueError("the count is too old: count again")
     try:
         digests = base64.b64decode(text, altchars=b"-_", validate=True)
     except ValueError:
-        raise ValueError("the token is not whole: count again, and give all of the token that is told") from None
+        raise ValueError("the token is not whole: count again, and give the whole token of the answer") from None
     return frozenset(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
 
 

@@ -25,7 +25,7 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
     "header": lambda text: text.partition("=")[0],
     "headers": lambda pairs: [each["name"] for each in pairs],
 }
-"""How fields with message data are logged."""
+"""Fields with message data: their text in the log."""
 
 
 def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 MINUTE_S = 60
 MAX_WRONG_PER_ADDRESS = 10
-"""From one address in a minute: enough for typing errors, and for a script with an old token."""
+"""Most wrong tokens from one address in a minute: enough for typing errors, and for a script with an old token."""
 MAX_WRONG_TOTAL = 100
-"""From all addresses in a minute, against guessing from many addresses."""
+"""Most wrong tokens from all addresses in a minute, against guessing from many addresses."""
 _MAX_TRUSTED = 1000
 
 

@@ -48,7 +48,7 @@ _HEADERS = {
 _SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
-"""Of the login form, which needs no session."""
+"""Most bytes of the login form, which needs no session."""
 _BUCKETS = {"day": "1h", "month": "1d"}
 _MINUTES = "2m"
 

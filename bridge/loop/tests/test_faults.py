@@ -119,7 +119,7 @@ def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
     assert world.bridge.source is not None
     world.bridge.source.leaves_out = 2
     world.bridge.run(100)
-    assert f"{SHARD}: the Kafka client left 2 requests out as it began, read anew" in caplog.messages
+    assert f"{SHARD}: the Kafka client left out 2 requests at its start: reads them again" in caplog.messages
     trouble(world)
     world.bridge.run(2000)
     assert world.delivered() == ["0", "1", "2"]
@@ -147,7 +147,7 @@ def test_where_the_client_leaves_out_all_that_is_there_it_begins_anew(
     trouble(world)
     world.bridge.run(6000)
     assert sorted(world.delivered()) == ["new", "not cancelled"]
-    told = f"{SHARD}: the Kafka client has brought nothing from offset 2 on, though there is more: read anew"
+    told = f"{SHARD}: the Kafka client returns nothing from offset 2 on, though there is more: reads again"
     assert (told in caplog.messages) == (trouble is go_on)
 
 
