@@ -75,9 +75,11 @@ def may_have_left_in(gaps: Sequence[OutcomeGap]) -> Column:
     """Return a column: True if the delivery or the rejected record of a request may be in one of the gaps."""
 
     def may_be_in(gap: OutcomeGap) -> Column:
+        was_due = F.least("expected_ms", "moved_low_ms") <= gap.until_ms
+        if gap.topic is None:
+            return was_due
         is_partition = F.coalesce(F.col("want_partition") == gap.partition, F.lit(True))
-        is_target = (F.col("target") == gap.topic) & is_partition & ~F.col("malformed")
-        return (F.col("expected_ms") <= gap.until_ms) & (F.lit(True) if gap.topic is None else is_target)
+        return was_due & (F.col("target") == gap.topic) & is_partition & ~F.col("malformed")
 
     return _any(gaps, may_be_in)
 

@@ -18,7 +18,7 @@ from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
-from spark_jobs.tests.records import History, Record, cancel, copy, delivery, receipt, rejection, request
+from spark_jobs.tests.records import History, Record, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -209,20 +209,26 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(
 def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gap in orders/0 ends at 60,000 ms, that in the rejected topic at 45,000: no outcome of later is in them."""
+    """The gap in orders/0 ends at 60,000 ms, that in the rejected topic at 45,000: no outcome of later is in them.
+
+    A timer that was moved may have left at its own time.
+    """
     waits, later, ends = (request(n, due_ms=due_ms) for n, due_ms in enumerate((50_000, 70_000, 59_000)))
     others = [request(n, due_ms=n * 10_000, also=((names.PARTITION, b"1"),)) for n in (4, 5)]
     first, refused = request(6), request(7, due_ms=None)
-    history = History([waits, later, ends, *others, first, refused], [delivery(first, offset=0)], [rejection(refused)])
+    moved = [request(9, id=b"x", due_ms=50_000), move(b"x", 10, 70_000)]
+    asked = [waits, later, ends, *others, first, refused, *moved]
+    history = History(asked, [delivery(first, offset=0)], [rejection(refused)])
     topics = Topics(history)
     monkeypatch.setattr(read_plan, "read_records", topics.read)
     runs = Runs(spark, topics, tmp_path)
-    assert runs.run(30_000)[0] == dict.fromkeys((0, 1, 2, 4, 5), "pending") | {6: "delivered", 7: "rejected"}
+    waiting = dict.fromkeys((0, 1, 2, 4, 5, 9), "pending")
+    assert runs.run(30_000)[0] == waiting | {6: "delivered", 7: "rejected", 10: "move"}
     topics.starts = {"orders": 10, "timer.rejected": 9}
     history.deliveries.append(delivery(ends, at_ms=60_000, offset=10))
-    history.requests.append(request(8, due_ms=None, at_ms=44_998))
+    history.requests.append(request(12, due_ms=None, at_ms=44_998))
     history.rejections.append(rejection(history.requests[-1], offset=9))
-    found = {0: "unjudged", 1: "missing", 2: "delivered", 4: "unjudged", 5: "missing", 8: "rejected"}
+    found = {0: "unjudged", 1: "missing", 2: "delivered", 4: "unjudged", 5: "missing", 9: "unjudged", 12: "rejected"}
     assert runs.run(DAY_MS)[0] == found
     assert len(runs.gaps) == 2
 
