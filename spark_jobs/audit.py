@@ -144,8 +144,13 @@ def conclude(
     write_table(summary.hours(table), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
+    out_of_order = 0
     if arguments.delivery == AT_LEAST_ONCE:
         notes = [*notes, *summary.repeated_deliveries(table)]
+    else:
+        limits = arguments.limits(as_of_ms)
+        out_of_order, told = summary.disorder(table, tolerance_ms=limits.tolerance_ms, skew_ms=limits.skew_ms)
+        notes = [*notes, *told]
     verdict = summary.verdict(
         table,
         topics,
@@ -154,6 +159,7 @@ def conclude(
         notes=notes,
         gaps=gaps,
         unproved=unproved,
+        out_of_order=out_of_order,
         max_refused_percent=arguments.max_refused_percent,
         open_timers=open_timers,
     )

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, push_to_gateway, write_t
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.report.summary import AuditVerdict
+from spark_jobs.report.summary import OUT_OF_ORDER, AuditVerdict
 
 JOB = "timer-audit"
 METRICS = {
@@ -46,7 +46,7 @@ class AuditMetrics:
 
     def audited(self, verdict: AuditVerdict, duration_s: float) -> None:
         """Export the metrics of an audit."""
-        faults = {name: verdict.counts[name] for name in FAULTS}
+        faults = {name.value: verdict.counts[name] for name in FAULTS} | {OUT_OF_ORDER: verdict.out_of_order}
         rest = {"requests": verdict.requests, "open_timers": _open(verdict), "unproved": len(verdict.unproved)}
         self._export(faults, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
 
@@ -54,17 +54,15 @@ class AuditMetrics:
         """Export the metrics of a stream after a batch. `row`: of the table `batches`."""
         self._told.update({name.column: row[name.column] for name in FAULTS})
         self._told.update({"rows": row["rows"], "gaps": len(row["gaps"])})
-        faults = {name: self._told[name.column] for name in FAULTS}
+        faults = {name.value: self._told[name.column] for name in FAULTS}
         rest = {"requests": self._told["rows"], "open_timers": row["open"], "gaps": self._told["gaps"]}
         begun_ms = row["as_of_ms"] + self._arguments.skew_ms
         self._export(faults, rest, row["as_of_ms"], (row["written_ms"] - begun_ms) / 1000)
 
-    def _export(
-        self, faults: Mapping[AuditClass, int], rest: Mapping[str, int], as_of_ms: int, duration_s: float
-    ) -> None:
+    def _export(self, faults: Mapping[str, int], rest: Mapping[str, int], as_of_ms: int, duration_s: float) -> None:
         topic, now_s = self._arguments.timer_topic, time.time()
         for name, count in faults.items():
-            self._gauges["faults"].labels(topic, name.value).set(count)
+            self._gauges["faults"].labels(topic, name).set(count)
         times = {"as_of_timestamp_seconds": as_of_ms / 1000, "last_success_timestamp_seconds": now_s}
         for gauge, value in {**rest, **times, "duration_seconds": duration_s}.items():
             self._gauges[gauge].labels(topic).set(value)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
+from spark_jobs.audit_rules.order import out_of_order
 from spark_jobs.audit_rules.percentiles import lateness_percentiles
 from spark_jobs.platform.files import Location
 
@@ -21,6 +22,9 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
+OUT_OF_ORDER = "out-of-order"
+OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition with the same due time"
+"""A fault of two deliveries, so it is no class of a request."""
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 
@@ -51,12 +55,15 @@ class AuditVerdict:
     """Other reasons why the audit is not clean, though it found no fault: too many refusals that it cannot check, or a
     transaction that hides records for too long."""
 
+    out_of_order: int = 0
+    """Deliveries before that of an earlier request with the same due time (spark_jobs.audit_rules.order)."""
     open_timers: int | None = None
     """Timers of a daily audit that are open now, also those that it had no reason to judge; None: all were judged."""
 
     @property
     def faults(self) -> dict[str, int]:
-        return {name.value: self.counts[name.value] for name in FAULTS if self.counts[name.value]}
+        found = {name.value: self.counts[name.value] for name in FAULTS} | {OUT_OF_ORDER: self.out_of_order}
+        return {name: count for name, count in found.items() if count}
 
     @property
     def clean(self) -> bool:
@@ -161,6 +168,7 @@ def verdict(
     notes: Sequence[str],
     gaps: Sequence[str] = (),
     unproved: Sequence[str] = (),
+    out_of_order: int = 0,
     max_refused_percent: int = 100,
     open_timers: int | None = None,
 ) -> AuditVerdict:
@@ -182,6 +190,7 @@ def verdict(
         notes=tuple(notes),
         gaps=tuple(gaps),
         unproved=tuple(unproved),
+        out_of_order=out_of_order,
         open_timers=open_timers,
     )
 
@@ -197,6 +206,16 @@ def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> li
         f"Refused for reasons that the audit cannot check: {found:,} of {requests:,} requests, more than"
         f" {most_percent} % (--max-refused-percent). Compare their codes with the bridge's settings and the topics."
     ]
+
+
+def disorder(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> tuple[int, list[str]]:
+    """Return the number of deliveries out of order, and a note with examples."""
+    found = out_of_order(table, tolerance_ms=tolerance_ms, skew_ms=skew_ms).select("origin")
+    count = found.count()
+    if not count:
+        return 0, []
+    examples = ", ".join(row.origin for row in found.orderBy("origin").limit(MOST_EXAMPLES).collect())
+    return count, [f"Out of order: {count:,} deliveries, such as those of {examples}."]
 
 
 def repeated_deliveries(table: DataFrame) -> list[str]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
 from spark_jobs.audit import conclude
+from spark_jobs.audit_rules.order import out_of_order
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
@@ -18,7 +19,7 @@ from spark_jobs.report import summary
 from spark_jobs.report.plots import span_text, timeline_svg, trend_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment
 from spark_jobs.tests.one_run import Found, judged_together
-from spark_jobs.tests.records import AS_OF_MS, History, delivery, rejection, request
+from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -48,7 +49,17 @@ def refused() -> History:
     return history
 
 
+def disordered() -> History:
+    """Of four timers of one due time, the third is delivered first; later ones were rolled, late, and overdue."""
+    asked = [request(n, due_ms=5_000) for n in range(4)]
+    came = [delivery(each, offset=place) for each, place in zip(asked, (10, 12, 9, 13), strict=True)]
+    rolled, late, overdue = request(4, due_ms=5_000), request(5, due_ms=5_000), request(6, due_ms=5_000, at_ms=5_000)
+    came += [delivery(rolled, offset=3, rolls=1), delivery(late, offset=2, at_ms=15_001), delivery(overdue, offset=1)]
+    return History([*asked, rolled, late, overdue, copy(rolled, 7)], came)
+
+
 HISTORIES = {
+    "disordered": disordered(),
     "faulty": faulty(),
     "clean": lateness_history([0, 3, 700]),
     "refused": refused(),
@@ -98,6 +109,20 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: Writ
     assert verdict.lateness == LatenessSummary(-2, 3, 4, 4)
     assert verdict.topics[0].lateness_p99_ms == 4
     assert verdict.topics[0].clock == "LogAppendTime"
+
+
+def test_deliveries_out_of_order_are_a_fault(
+    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+) -> None:
+    table = write_requests("disordered")
+    found = out_of_order(table, tolerance_ms=10_000, skew_ms=1_000)
+    assert [row.origin for row in found.collect()] == ["timer.requests/0/2"]
+    verdict = concluded(spark, tmp_path)
+    assert (verdict.exit_code, verdict.faults) == (3, {"out-of-order": 1})
+    assert verdict.headline == "1 fault: 1 out-of-order"
+    page = (tmp_path / "report.html").read_text()
+    assert "Out of order: 1 deliveries, such as those of timer.requests/0/2." in page
+    assert "with the same due time" in page
 
 
 def test_a_clean_report_needs_nothing_else(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
