@@ -111,9 +111,12 @@ class Kind(Enum):
     """
     PLACE = _struct(
         "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "
-        "released_ms BIGINT, delivered_rolls INT"
+        "released_ms BIGINT, delivered_rolls INT, key_partition INT"
     )
-    """Place and time of a record on a real topic."""
+    """Place and time of a record on a real topic.
+
+    key_partition: that of its key; null: it has no key, or the topic may have had fewer partitions then.
+    """
     NEXT = _struct("kind STRING, origin STRING, ms BIGINT, answered_ms BIGINT, left BOOLEAN")
     """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
     SAYS = _struct(

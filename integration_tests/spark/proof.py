@@ -15,8 +15,10 @@ from schemas import headers as names
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
+from spark_jobs.audit_rules.order import out_of_order
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.platform.tables import RECORDS_DDL
+from spark_jobs.report.summary import OUT_OF_ORDER
 from spark_jobs.tests.records import History, Record
 
 _PLACES = 8
@@ -37,7 +39,7 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
     seen = Observations(
         parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).persist(),
         rejections=evidence.rejections(back, ("native",)),
-        ends=[evidence.deliveries(came), evidence.receipts(told)],
+        ends=[evidence.deliveries(came, counts=[*together.counts]), evidence.receipts(told)],
     )
     outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)
     as_of_ms = max(record.timestamp_ms for topic in together.topics for record in topic) + _NEVER_MS
@@ -45,7 +47,11 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
     found: dict[str, Counter[str]] = {name: Counter() for name in (*histories, "")}
     for tolerance_ms, is_doubled in ((_NEVER_MS, False), (_NEVER_MS, True), (0, None)):
         table = classify(outcomes, AuditLimits(tolerance_ms=tolerance_ms, at_least_once=bool(is_doubled), **limits))
-        for row in table.where(F.size("faults") > 0).select("origin", "faults").collect():
+        faulty = table.where(F.size("faults") > 0).select("origin", "faults")
+        if is_doubled is False:
+            disordered = out_of_order(table, tolerance_ms=_NEVER_MS, skew_ms=0)
+            faulty = faulty.unionByName(disordered.select("origin", F.array(F.lit(OUT_OF_ORDER)).alias("faults")))
+        for row in faulty.collect():
             name = places.get(int(row.origin.split("/")[1]) // _PLACES, "") if row.origin[0] != "?" else ""
             if is_doubled is None:  # expiry, unlike cancels, is judged by one clock
                 found[name].update({"expired-but-delivered"}.intersection(row.faults))

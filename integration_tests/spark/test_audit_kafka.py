@@ -14,8 +14,9 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from integration_tests.bridge.test_run import Names, read
-from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.patience import PATIENCE_S, until
 from schemas import headers as names
+from schemas.murmur2 import partition_of
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit
@@ -67,7 +68,7 @@ class World:
                     NewTopic(topic, 2, 1, config=broker_clock)
                     for topic in (self.timers, self.rejected, self.receipts, self.orders)
                 ),
-                NewTopic(self.bills, 1, 1, config={"message.timestamp.type": "CreateTime"}),
+                NewTopic(self.bills, 2, 1, config={"message.timestamp.type": "CreateTime"}),
             ]
         )
         for created in made.values():
@@ -185,6 +186,15 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     world.deliver(planted["rejected-but-delivered"], now)
     world.reject(planted["rejected-but-delivered"], "too-large")
     world.deliver(planted["early"], now + 3_600_000)
+    # An hour ago, bills had all of its partitions.
+    world.send(world.bills, [{"partition": 1, "timestamp": now - 3_600_000}])
+    elsewhere = world.request(due(now), target=world.bills).origin
+    world.deliver(elsewhere, now, topic=world.bills, partition=1 - partition_of(b"k", 2))
+    soon = now_ms() + 500
+    first, second = world.request(due(soon)).origin, world.request(due(soon)).origin
+    until(lambda: now_ms() > soon)
+    for origin in (second, first):
+        world.deliver(origin, soon)
     nowhere = world.request(due(now), target="no-such-topic").origin
     world.deliver(planted["unexplained"], now)
     trace = (names.TRACE_ID, b"7F00")
@@ -194,15 +204,17 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     assert world.audit(tmp_path, "--metrics-file", str(tmp_path / "audit.prom")) == 3
     told = (tmp_path / "audit.prom").read_text()
     for name in planted:
-        count = 2 if name == "missing" else 1
+        count = 2 if name in ("missing", "altered") else 1
         assert f'timer_audit_faults{{class="{name}",timer_topic="{world.timers}"}} {count}.0' in told
+    assert f'timer_audit_faults{{class="out-of-order",timer_topic="{world.timers}"}} 1.0' in told
     rows = pq.read_table(tmp_path / "requests").to_pylist()
     unstamped = [row for row in rows if row["class"] == "unstamped"]
     assert [f"{row['topic']}/{row['partition']}/{row['offset']}".encode() for row in unstamped] == [planted["missing"]]
     faulty = {row["origin"].encode(): row["class"] for row in rows if row["faults"] and row not in unstamped}
-    assert faulty == {origin: name for name, origin in planted.items()} | {nowhere: "missing"}
+    assert faulty == {origin: name for name, origin in planted.items()} | {nowhere: "missing", elsewhere: "altered"}
     page = (tmp_path / "report.html").read_text()
-    assert "8 faults" in page
+    assert "10 faults" in page
+    assert f"1 deliveries, such as those of {second.decode()}" in page
     assert "no-such-topic" in page
 
 

@@ -14,6 +14,7 @@ from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.spark.proof import faults
 from integration_tests.support.simulated_topics import Simulated, played
 from schemas import headers as names
+from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.tests.records import History, cancel, copy, delivery, foreign_of, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -79,10 +80,14 @@ def mistakes() -> dict[str, tuple[History, str]]:
         request(0, also=later),
         request(0, also=((names.PARTITION, b"2"),)),
     )
-    plain = came._replace(headers=foreign_of(asked))
+    keyed, plain = request(0, target="keyed"), came._replace(headers=foreign_of(asked))
     half = came._replace(offset=9, headers=(*foreign_of(asked), (names.ROLLS, b"0")))
     told_falsely = receipt("cancelled", cancel(b"x", 2), named)
     return {
+        "two of one due time in the wrong order": (
+            History([asked, request(1)], [came._replace(offset=1), delivery(request(1), offset=0)]),
+            "out-of-order",
+        ),
         "dropped": (History([asked]), "missing"),
         "doubled": (History([asked], [came, came._replace(offset=9)]), "duplicate"),
         "early": (History([asked], [delivery(asked, at_ms=4_999)]), "early"),
@@ -92,6 +97,10 @@ def mistakes() -> dict[str, tuple[History, str]]:
         "other topic": (History([asked], [delivery(asked, topic="bills")]), "altered"),
         "other due time": (History([asked], [delivery(asked, due_ms=5_001)]), "altered"),
         "other partition than asked for": (History([pinned], [delivery(pinned, partition=1)]), "altered"),
+        "another partition than its key's": (
+            History([keyed], [delivery(keyed, topic="keyed", partition=2)], counts={PartitionCount("keyed", 3, 0)}),
+            "altered",
+        ),
         "rolls that were none": (History([asked], [delivery(asked, rolls=3)]), "altered"),
         "only delivery unstamped": (History([asked], [plain]), "missing"),
         "second delivery half stamped": (History([asked], [came, half]), ""),
@@ -119,7 +128,7 @@ def mistakes() -> dict[str, tuple[History, str]]:
         "delivered after its expiry": (History([expiring], [delivery(expiring, at_ms=6_001)]), "expired-but-delivered"),
         "expired before its time": (History([waiting], [], [rejection(waiting, "expired", at_ms=5_003)]), "missing"),
         "forged copy taken in": (History([asked, copy(asked, 1, value=b"other")], [came]), "missing"),
-        "an hour late": (History([asked], [delivery(asked, at_ms=3_605_000)]), ""),
+        "an hour late": (History([asked], [delivery(asked, at_ms=3_605_000, partition=1)]), ""),  # that of its key
     }
 
 

@@ -18,12 +18,24 @@ import bridge.tests.simulation.world as simulation
 from bridge.testing.fake_log import Entry, Partition, State
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
 from bridge.tests.simulation.planted_bugs import applied
-from bridge.tests.simulation.request_generator import BILLS, MORE_TIMERS, NOWHERE, ORDERS, SECRET, SMALL, TIMERS
+from bridge.tests.simulation.request_generator import (
+    BILLS,
+    MORE_TIMERS,
+    NOWHERE,
+    ORDERS,
+    ORDERS_PARTITIONS,
+    SECRET,
+    SMALL,
+    TIMERS,
+)
 from bridge.tests.simulation.world import World
 from schemas.control import Paused
 from schemas.headers import Rules
+from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.tests.records import History, Record
 
+_BEGIN_MS = 500_000
+"""Before any delivery of the simulation."""
 TARGETS = (ORDERS, BILLS, NOWHERE, SECRET, SMALL)
 LEVELS_MS = (10, 100, 400)
 _QUIET_TURNS, _MOST_TURNS = 60, 1_500
@@ -110,7 +122,8 @@ def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:
                     records[name].append(_record(name, log.number, entry))
     delivered = [record for target in TARGETS for record in records[target]]
     asked = records[TIMERS] + records[MORE_TIMERS]
-    return History(asked, delivered, records[REJECTED], records[RECEIPTS], profiles=("native",))
+    counts = {PartitionCount(ORDERS, ORDERS_PARTITIONS, _BEGIN_MS)}
+    return History(asked, delivered, records[REJECTED], records[RECEIPTS], profiles=("native",), counts=counts)
 
 
 def _record(topic: str, partition: int, entry: Entry) -> Record:

@@ -11,7 +11,7 @@ a duplicate adds to a count and never makes a row, and the order of the topics d
 """
 
 from collections.abc import Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,6 +21,7 @@ from schemas import headers as names
 from schemas.audit_state import EVIDENCE
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules.murmur2 import partition_of
 from spark_jobs.audit_rules.profiles import translated
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
@@ -53,12 +54,24 @@ def fold(rows: DataFrame) -> DataFrame:
     return rows.repartition("origin").groupBy(offset, "origin").agg(*folds).drop("offset")
 
 
-def deliveries(records: DataFrame, trace_header: str = names.TRACE_ID) -> DataFrame:
+class PartitionCount(NamedTuple):
+    """Partitions of a topic. `since_ms`: deliveries after that time were sent by producers that knew of all of them."""
+
+    topic: str
+    partitions: int
+    since_ms: int
+
+
+def deliveries(
+    records: DataFrame, trace_header: str = names.TRACE_ID, counts: Sequence[PartitionCount] = ()
+) -> DataFrame:
     """Return evidence of the records of real topics that have a `timer-origin`, or a header that only a bridge writes.
 
     Without an origin, the record's own place stands for it, with a `?`. A record with a trace id alone is evidence of
-    that, and tells something if a request has it (`traces`). Other records there are ignored.
+    that, and tells something if a request has it (`traces`). Other records there are ignored. counts: of the topics
+    in which the partition of a key is known.
     """
+    records = _with_counts(records, counts)
     h = F.col("headers")
     place = F.struct(
         F.col("timestamp_ms").alias("delivered_ms"),
@@ -68,6 +81,7 @@ def deliveries(records: DataFrame, trace_header: str = names.TRACE_ID) -> DataFr
         "clock",
         c.decimal(c.value_of(h, names.RELEASED_MS)).alias("released_ms"),
         c.partition_number(c.value_of(h, names.ROLLS)).alias("delivered_rolls"),
+        _key_partition().alias("key_partition"),
     )
     contents = c.contents(F.col("key"), F.col("value"), h)
     got = F.struct(
@@ -85,6 +99,18 @@ def deliveries(records: DataFrame, trace_header: str = names.TRACE_ID) -> DataFr
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
     seen = ours.select(origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got"))
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
+
+
+def _with_counts(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
+    if not counts:
+        return records.withColumns({name: F.lit(None).cast("bigint") for name in ("partitions", "since_ms")})
+    known = records.sparkSession.createDataFrame([*counts], "topic STRING, partitions BIGINT, since_ms BIGINT")
+    return records.join(F.broadcast(known), "topic", "left")
+
+
+def _key_partition() -> Column:
+    is_known = F.col("key").isNotNull() & (F.col("timestamp_ms") > F.col("since_ms"))
+    return F.when(is_known, partition_of(F.col("key"), F.col("partitions"))).cast("int")
 
 
 def origins(records: DataFrame) -> DataFrame:

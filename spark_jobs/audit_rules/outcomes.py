@@ -76,7 +76,8 @@ def _parts_that_differ() -> Column:
     got = want | {"topic": asked["target"], "control": F.lit(True)}
     told = {"control": "control-headers"}
     parts = [_differs("got", part, wanted, told.get(part, part)) for part, wanted in got.items()]
-    parts.append(F.when(place["delivered_partition"] != asked["want_partition"], "partition"))
+    wanted_partition = F.coalesce(asked["want_partition"], place["key_partition"])
+    parts.append(F.when(place["delivered_partition"] != wanted_partition, "partition"))
     traces = [F.col(f"got_{end}.trace") for end in ("low", "high")]
     others = [trace.isNotNull() & ~trace.eqNullSafe(asked["trace"]) for trace in traces]
     parts.append(F.when(reduce(or_, others), TRACE))

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import OutcomeGap
+from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
@@ -29,6 +30,8 @@ from spark_jobs.platform.tables import read_records
 
 CLOCK_SKEW_MS = 600_000
 """How far a delivery's timestamp may precede its request's, when a range of time is read."""
+_METADATA_AGE_MS = 900_000
+"""Time for which a producer may not know that a topic has grown: librdkafka's metadata.max.age.ms."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +226,8 @@ def read_outcomes(
     for span in everything:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
-    others = (evidence.deliveries(real, arguments.trace_header), evidence.receipts(told))
+    counts = _partition_counts(cluster, {span.topic for span in by_kind[""]})
+    others = (evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told))
     unstable = cluster.unstable_spans([*everything, *cluster.spans([arguments.timer_topic])])
     hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
     behind = read_records(spark, arguments.access, hidden, committed=False)
@@ -236,6 +240,14 @@ def read_outcomes(
         _pauses(spark, arguments, cluster),
         _hanging(spark, arguments, unstable),
     )
+
+
+def _partition_counts(cluster: Cluster, topics: Iterable[str]) -> list[PartitionCount]:
+    """Return the counts of topics with several partitions, from when on no producer may know of fewer."""
+    return [
+        PartitionCount(topic, cluster.partitions[topic], first_ms + _METADATA_AGE_MS)
+        for topic, first_ms in cluster.last_partition_since_ms(topics).items()
+    ]
 
 
 def outcome_gaps(

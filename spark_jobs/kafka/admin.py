@@ -177,6 +177,16 @@ class Cluster:
             found[topic] = max(found.get(topic, 0), since_ms, kept_ms[topic])
         return found
 
+    def last_partition_since_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the time of the first record in each topic's last partition.
+
+        Absent: topics with one partition, with an empty last one, or that have grown since this object was made.
+        """
+        now = self._partitions()
+        lasts = [(topic, now[topic] - 1) for topic in sorted(topics) if 1 < self.partitions[topic] == now.get(topic)]
+        firsts = self._listed(lasts, OffsetSpec.for_timestamp(0))
+        return {topic: first.timestamp for (topic, _), first in firsts.items() if first.offset >= 0}
+
     def rejected_complete_since_ms(self, topic: str) -> int:
         """Return since when the rejected topic is complete; 0: always, FOREVER_MS: unknown.
 

@@ -19,6 +19,7 @@ from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import holes, is_outside
+from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
@@ -173,6 +174,7 @@ class History:
     receipts: list[Record] = field(default_factory=list, repr=False)
     control: list[Record] = field(default_factory=list, repr=False)
     profiles: Sequence[str] = DEFAULT_PROFILES
+    counts: set[PartitionCount] = field(default_factory=set, repr=False)
 
     @property
     def topics(self) -> tuple[list[Record], ...]:
@@ -182,6 +184,7 @@ class History:
         """Add the records of another history. `moved`: returns a record in its new place."""
         for ours, theirs in zip(self.topics, other.topics, strict=True):
             ours.extend(map(moved, theirs))
+        self.counts |= other.counts
 
     def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
         requested, delivered, rejected, told, control = (
@@ -190,7 +193,7 @@ class History:
         return Observations(
             parsed=requests(requested, own_topics=OWN, profiles=self.profiles).persist(),
             rejections=evidence.rejections(rejected, self.profiles),
-            ends=[evidence.deliveries(delivered), evidence.receipts(told)],
+            ends=[evidence.deliveries(delivered, counts=[*self.counts]), evidence.receipts(told)],
             pauses=pauses(control, "timer.requests") if self.control else None,
             deleted_before=spans,
             holes=holes(spans),

@@ -7,8 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas import headers as names
+from schemas.murmur2 import partition_of
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
+from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.audit_rules.judgement import build_outcomes
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.one_run import Judging, one_run
@@ -101,6 +103,30 @@ def test_whatever_differs_is_named() -> Judging:
         history.deliveries.append(delivery(asked, **{"value": asked.value, **got}))
     found = (yield history).rows
     assert [(row["class"], *row.altered) for row in found] == [("altered", part) for part, _, _ in DIFFERENCES]
+
+
+@one_run()
+def test_a_key_chooses_the_partition_unless_the_request_names_one() -> Judging:
+    """No partition is known for a record without a key, nor while a producer may not know all partitions."""
+    right, wrong = partition_of(b"key", 4), 3 - partition_of(b"key", 4)
+    plain, elsewhere, named, keyless, early = (request(n, target="keyed") for n in range(5))
+    named = named._replace(headers=(*named.headers, (names.PARTITION, b"%d" % wrong)))
+    came = [
+        delivery(plain, topic="keyed", partition=right),
+        delivery(elsewhere, topic="keyed", partition=wrong),
+        delivery(named, topic="keyed", partition=wrong),
+        delivery(keyless, topic="keyed", partition=wrong, key=None),
+        delivery(early, topic="keyed", partition=wrong, at_ms=5_000),
+    ]
+    asked = [plain, elsewhere, named, keyless._replace(key=None), early]
+    found = yield History(asked, came, counts={PartitionCount("keyed", 4, since_ms=5_000)})
+    assert [(row["class"], row.altered) for row in found.rows] == [
+        ("delivered", []),
+        ("altered", ["partition"]),
+        ("delivered", []),
+        ("delivered", []),
+        ("delivered", []),
+    ]
 
 
 @one_run()
