@@ -112,7 +112,8 @@ def test_what_the_rejected_topic_may_have_forgotten_is_not_sent(world: World) ->
         assert world.backfill("first", "--apply") == {"cannot-tell": 1}
 
 
-def test_what_was_cancelled_or_sent_anew_since_the_audit_is_not_sent(world: World) -> None:
+@pytest.mark.slow  # the rule without a broker: spark_jobs/backfill/tests/test_superseded.py
+def test_what_was_cancelled_or_sent_again_since_the_audit_is_not_sent(world: World) -> None:
     """To the bridge nothing was pending any more, so neither journal nor progress tells."""
     with world.bridge():
         for id_ in (b"a", b"b", b"c"):
