@@ -275,6 +275,7 @@ timer.requests/0/8,known,2026-06-01T12:00:00Z
 """
 
 
+@pytest.mark.spark
 def test_a_waiver_holds_until_its_end(tmp_path: Path, spark: SparkSession) -> None:
     """A date means its end."""
     file, noon_ms = tmp_path / "waivers.csv", 1_780_315_200_000
