@@ -1,4 +1,4 @@
-"""Histories of faults that must hold, seen from outside. Named after their number in the case list."""
+"""Histories of faults, seen from outside. Names give the number in the case list."""
 
 import errno
 import logging
@@ -26,19 +26,21 @@ from bridge.loop.tests.test_histories import (
     RULES,
     SHARD,
     SMALL,
+    TROUBLE,
     WINDOW_MS,
     Trouble,
     World,
     crash,
     go_on,
-    lose_disk,
+    kafka_with,
     lose_power,
+    send,
     two_partitions,
 )
 from bridge.ports import Aborted, Committed
 from bridge.recovery.recover import prepare_store, recover
 from bridge.release.target_rate_limits import TargetLimit
-from bridge.testing.fake_kafka import FakeGroup, FakeKafka, FakeTransaction, Timeline
+from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
 from schemas.headers import CONTROL, Headers
@@ -53,13 +55,11 @@ from timer.format.file_names import BODIES, UNITS
 from timer.maintenance.shutdown_snapshot import RESUME
 from timer.store import Store
 
-TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
-
 
 @pytest.mark.thorough
 @TROUBLE
-def test_case_8_many_of_a_level_out_of_order_while_their_target_fails(trouble: Trouble) -> None:
-    """Timestamps of a log need not ascend: the order within a level is that of the due times."""
+def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(trouble: Trouble) -> None:
+    """Timestamps of a partition need not ascend, so timers of one level are due out of their offset order."""
     rules = RULES.model_copy(update={"levels_ms": tuple(parse_levels("1s 5s")), "roll_window_ms": 60_000})
     store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
     world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
@@ -104,10 +104,10 @@ def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble,
 
 
 @TROUBLE
-def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
+def test_requests_that_the_client_leaves_out_at_its_start_are_read_again(
     trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Timers, and a cancel of one that was read before."""
+    """It leaves out a cancel of a timer that was read before, and a timer."""
     world = World()
     world.send("cancelled", 700, id_="one")
     world.bridge.run(100)
@@ -126,10 +126,10 @@ def test_what_the_client_leaves_out_as_it_begins_is_read_all_the_same(
 
 
 @TROUBLE
-def test_where_the_client_leaves_out_all_that_is_there_it_begins_anew(
+def test_a_partition_from_which_the_client_returns_nothing_is_read_again(
     trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing leaves before it is read, and no other request has to come first."""
+    """No timer leaves before the cancel is read, and the second read needs no new request."""
     world = World()
     world.send("cancelled", 700, id_="one")
     world.send("not cancelled", 700)
@@ -151,7 +151,7 @@ def test_where_the_client_leaves_out_all_that_is_there_it_begins_anew(
     assert (told in caplog.messages) == (trouble is go_on)
 
 
-def test_intake_that_those_which_are_held_pause_is_told_and_goes_on(
+def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World()
@@ -198,11 +198,10 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
 
 def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
     kafka, shards, instance = two_partitions()
-    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
     for number in range(2):
         for shard in shards:
             instance.disks[shard].free = 1
-            kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=shard.partition)
+            send(kafka, shard, str(number), 0)
         instance.run(500)
         for shard in shards:
             instance.disks[shard].free = 1 << 40
@@ -213,7 +212,7 @@ def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: p
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
 
 
-def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_waited_for(
+def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World()
@@ -223,7 +222,7 @@ def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_wait
     world.bridge.lose_disks()
     world.bridge.start()
     assert world.bridge.bridge is not None
-    assert not world.bridge.bridge.ready, "nothing is opened yet"
+    assert not world.bridge.bridge.ready, "no partition is opened yet"
     disk = world.bridge.disk_for(SHARD)
     disk.fail_append(0)
     with caplog.at_level(logging.WARNING):
@@ -241,10 +240,10 @@ def test_case_27_a_disk_that_is_full_at_a_start_is_told_with_the_remedy_and_wait
     world.bridge.disk_for(SHARD).fail_append(0)
     world.bridge.leave_the_group()
     world.bridge.run(1000)
-    assert "cannot be made ready" in caplog.text, "at once: it was over"
+    assert "cannot be made ready" in caplog.text, "logged at once: the earlier fault was over"
 
 
-def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behind_a_clock_that_was_set_back(
+def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
@@ -270,52 +269,6 @@ def test_a_disk_that_cannot_be_opened_is_tried_every_5_seconds_and_at_once_behin
     assert len(tried_ms) == 5
 
 
-def test_case_38_a_hung_transaction_of_a_sender_holds_its_partition_alone_and_is_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    kafka = FakeKafka(Timeline(), transaction_timeout_ms=600_000)
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
-        kafka.create(topic, partitions)
-    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
-    instance = FakeInstance(kafka, group, replace(World().options, receipts="none"))
-    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
-
-    def send(value: bytes, partition: int, transaction: FakeTransaction | None = None) -> None:
-        kafka.produce(TIMERS, value, headers=headers, partition=partition, transaction=transaction)
-
-    def delivered() -> set[bytes | None]:
-        return {entry.value for entry in kafka.read("orders")}
-
-    def look() -> None:
-        assert instance.bridge is not None
-        instance.bridge.monitors.check_open_transactions()
-
-    instance.run(0)
-    hung = kafka.begin("sender")
-    send(b"before", 0)
-    send(b"hung", 0, hung)
-    send(b"behind", 0)
-    send(b"other", 1)
-    instance.run(1000)
-    assert delivered() == {b"before", b"other"}
-    look()
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    instance.run(20_000)
-    send(b"later", 1)
-    instance.run(1000)
-    assert delivered() == {b"before", b"other", b"later"}
-    look()
-    assert f"{TIMERS}/0: a sender's transaction has been open for 21 s: the 2 offsets behind its first" in caplog.text
-    assert f"{TIMERS}/1: a sender" not in caplog.text
-    assert instance.bridge is not None
-    assert instance.metrics.hanging_transactions.keys() == {Shard(TIMERS, 0)}
-    kafka.commit(hung)
-    instance.run(1000)
-    look()
-    assert instance.metrics.hanging_transactions == {}
-    assert delivered() == {b"before", b"other", b"later", b"hung", b"behind"}
-
-
 def reset_by_hand(world: World) -> None:
     world.kafka.commit_offset("timers", SHARD, 1)
 
@@ -327,7 +280,7 @@ def expired(world: World) -> None:
 @pytest.mark.parametrize("loses_disk", [False, True])
 @pytest.mark.parametrize("lost", [reset_by_hand, expired])
 @pytest.mark.parametrize(("word", "again"), [("earliest", ["a", "b", "c"]), ("time", ["b", "c"]), ("latest", [])])
-def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
+def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says(
     word: str,
     again: list[str],
     lost: Callable[[World], None],
@@ -362,11 +315,9 @@ def test_case_37_the_operators_word_is_where_lost_progress_begins_again(
 
 
 @pytest.mark.parametrize("where", ["history.journal", "history.progress", "history.journal_bounds"])
-def test_a_first_opening_that_another_owner_overtakes_is_no_lost_progress(where: str) -> None:
-    """The first owner sleeps in a read, and its successor commits the first transactions of the partition."""
-    kafka = FakeKafka(Timeline())
-    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
-        kafka.create(topic)
+def test_a_first_opening_that_another_owner_overtakes_is_not_lost_progress(where: str) -> None:
+    """The first owner pauses in a read, and its successor commits the first transactions of the partition."""
+    kafka = kafka_with()
     group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
     successor: list[FakeInstance] = []
 
@@ -407,11 +358,9 @@ def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkey
 
 
 @pytest.mark.parametrize("where", ["history.progress", "history.journal_bounds"])
-def test_a_checkpoint_knows_all_that_its_journal_offset_says(where: str) -> None:
-    """The owner sleeps in a checkpoint, and its successor rolls: its store must not claim to know that record."""
-    kafka = FakeKafka(Timeline())
-    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
-        kafka.create(topic)
+def test_a_checkpoint_includes_all_decisions_up_to_its_journal_offset(where: str) -> None:
+    """The owner pauses in a checkpoint while its successor rolls. The checkpoint must not include that record."""
+    kafka = kafka_with()
     group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
     successor: list[FakeInstance] = []
     armed: list[str] = []
@@ -440,8 +389,8 @@ def test_a_checkpoint_knows_all_that_its_journal_offset_says(where: str) -> None
 
 
 @pytest.mark.parametrize("step", range(18))
-def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> None:
-    """A preparation reads progress and journal, and the owner rolls at one of these calls."""
+def test_a_prepared_store_includes_all_decisions_up_to_its_journal_offset(step: int) -> None:
+    """A preparation reads progress and journal. At one of these calls the owner rolls a timer."""
     world = World(replace(SMALL, receipts="none"))
     world.send("a", 1500)
     world.bridge.run(90)
@@ -459,15 +408,15 @@ def test_a_prepared_store_knows_all_that_its_journal_offset_says(step: int) -> N
         prepare_store(
             SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options
         )
-    assert len(steps) > step, "nothing happened meanwhile"
+    assert len(steps) > step, "the preparation ended before this step"
     history = FakeHistory(world.kafka, world.group, "timer.journal")
     store, flights, _ = recover(SHARD, disk, history, world.options)
     assert (store.pending, [flight.origin for flight in flights.all()]) == (0, [0])
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_a_store_is_not_opened_with_a_journal_that_tells_more_than_its_progress(step: int) -> None:
-    """Another owner commits between the two reads: the clean store would count what has left, and seem damaged."""
+def test_a_store_is_not_opened_with_a_journal_newer_than_its_progress(step: int) -> None:
+    """Another owner commits between the two reads. A store opened so would count settled timers and seem damaged."""
     options = replace(SMALL, receipts="none", targets={"orders": TargetLimit(3)})
     world = World(options)
     for number in range(5):
@@ -494,7 +443,7 @@ def test_a_store_is_not_opened_with_a_journal_that_tells_more_than_its_progress(
     assert [body.value for body in recovered.store.bodies(due.rows)] == [b"%d" % number for number in range(left, 5)]
 
 
-def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)
     world.bridge.run(100)
@@ -504,15 +453,13 @@ def test_who_is_put_out_of_the_group_says_of_which_partition(caplog: pytest.LogC
     world.bridge.leave_the_group()
     world.bridge.turn()
     assert f"{SHARD}: the group has put us out: it may be another's by now" in caplog.messages
-    assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "it may be another's"
+    assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "the partition may have another owner"
     world.bridge.run(500)
     assert world.delivered() == ["m", "m"]
 
 
-def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    kafka = FakeKafka(Timeline())
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
-        kafka.create(topic, partitions)
+def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    kafka = kafka_with(2)
     group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
     with caplog.at_level(logging.INFO):
         one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
@@ -528,7 +475,7 @@ def test_what_goes_to_another_instance_is_told(caplog: pytest.LogCaptureFixture)
     assert one.metrics.paused.keys() == group.owner.keys() - {given}
 
 
-def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_without_a_checkpoint_is_logged_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)
     world.bridge.run(10)
@@ -543,10 +490,10 @@ def test_an_end_without_a_checkpoint_is_told_and_loses_nothing(caplog: pytest.Lo
     assert world.delivered() == ["m"]
 
 
-def test_an_end_at_which_a_failed_sync_cannot_be_made_good_is_told_and_loses_nothing(
+def test_a_stop_that_cannot_repeat_a_failed_sync_is_logged_and_loses_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What it was to write cannot even be read any more."""
+    """The data of the failed sync cannot be read for the second attempt."""
     world = World()
     world.send(delay_ms=3000)
     world.bridge.run(10)
@@ -565,12 +512,12 @@ def test_an_end_at_which_a_failed_sync_cannot_be_made_good_is_told_and_loses_not
     assert world.delivered() == ["m", "m"]
 
 
-def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
+def test_a_clean_stop_waits_for_the_running_checkpoint_and_makes_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
     disk = world.bridge.disk_for(SHARD)
-    monkeypatch.setattr(disk, "still_busy", lambda: True)  # nothing is durable before somebody waits for it
+    monkeypatch.setattr(disk, "still_busy", lambda: True)  # a write is durable only after a wait
     for value in ("a", "b"):
         world.send(value, 5000)
         world.bridge.run(300)
@@ -580,8 +527,8 @@ def test_a_clean_end_waits_for_the_checkpoint_on_its_way_and_makes_the_last_one(
     assert b'"pending":2' in kept["checkpoint"]
 
 
-def test_a_clean_end_amid_deliveries_commits_what_is_stored_and_makes_its_last_checkpoint() -> None:
-    """What leaves in its order needs no journal, so its requests would wait for their commit."""
+def test_a_clean_stop_amid_deliveries_commits_stored_requests_and_makes_the_last_checkpoint() -> None:
+    """Deliveries in order need no journal record, so the requests would wait for commit_interval."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
     world.bridge.run(0)
     for _ in range(45):
@@ -595,11 +542,10 @@ def test_a_clean_end_amid_deliveries_commits_what_is_stored_and_makes_its_last_c
     assert kept["closed"] == kept["checkpoint"]
 
 
-def test_a_clock_that_is_set_back_does_not_keep_a_partition_from_committing_its_requests() -> None:
+def test_partitions_commit_their_requests_after_the_clock_was_set_back() -> None:
     kafka, shards, instance = two_partitions()
-    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"900000")]
     for shard in shards:
-        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        send(kafka, shard, delay_ms=900_000)
     instance.turn()
     instance.clock.error_ms = -3_600_000
     instance.run(50)
@@ -609,9 +555,8 @@ def test_a_clock_that_is_set_back_does_not_keep_a_partition_from_committing_its_
 
 def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
     kafka, shards, instance = two_partitions()
-    headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"300")]
     for shard in shards:
-        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        send(kafka, shard, delay_ms=300)
         instance.disks[shard].fail_sync()
     instance.run(500)
     told = [record.getMessage() for record in caplog.records]
@@ -619,23 +564,18 @@ def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(cap
     assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
 
 
-def test_damage_that_a_compaction_meets_costs_its_own_partition_a_rebuild_and_nothing_else(
+def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """20 leave, the one behind them in its file is to move, and the file's last byte is gone."""
+    """20 timers leave. The last one of their file is to be compacted, and the file's last byte is missing."""
     kafka, shards, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
-
-    def send(shard: Shard, value: bytes, delay_ms: int) -> None:
-        headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-        kafka.produce(TIMERS, 100 * value, headers=headers, partition=shard.partition)
-
     for shard in shards:
         for _ in range(20):
-            send(shard, b"soon", 300)
-        send(shard, b"late", 900)
+            send(kafka, shard, 100 * "soon", 300)
+        send(kafka, shard, 100 * "late", 900)
     instance.run(10)
     for shard in shards:
-        send(shard, b"next", 600)
+        send(kafka, shard, 100 * "next", 600)
     instance.run(289)
     disk = instance.disks[shards[1]]
     full, _ = sorted(disk.names("body"))
@@ -650,7 +590,7 @@ def test_damage_that_a_compaction_meets_costs_its_own_partition_a_rebuild_and_no
     assert len(kafka.read("orders")) == 44
 
 
-def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_life_without_faults_logs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     for end in (world.bridge.stop, world.bridge.kill, world.bridge.lose_disks):
         world.send(delay_ms=300)
@@ -662,7 +602,7 @@ def test_a_life_without_faults_complains_of_nothing(caplog: pytest.LogCaptureFix
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_a_stop_is_heard_while_no_transaction_is_taken() -> None:
+def test_a_stop_ends_the_bridge_while_all_transactions_are_aborted() -> None:
     tries: list[str] = []
 
     def tell_to_stop(step: str) -> None:
@@ -683,8 +623,8 @@ def test_a_stop_is_heard_while_no_transaction_is_taken() -> None:
     assert world.delivered() == ["m"]
 
 
-def test_progress_beyond_an_end_that_no_broker_tells_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new leader may show less for a moment. The partition is opened when the end is known."""
+def test_progress_beyond_an_end_offset_that_no_broker_confirms_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new leader may show a lower end for a moment. The partition is opened when the end is known."""
     world = World()
     world.send("m", 20_000)
     world.bridge.run(300)
@@ -699,17 +639,17 @@ def test_progress_beyond_an_end_that_no_broker_tells_is_not_lost(monkeypatch: py
 
 
 def truncated(world: World) -> int:
-    """The timer topic loses all that it holds now, live or not. Returns how many records."""
+    """Delete all records of the timer topic. Return their number."""
     log = world.kafka.partition(SHARD)
     count = log.end - log.first
     log.delete_before(log.end)
     return count
 
 
-def test_case_28_a_start_that_is_brought_nothing_does_not_begin_below_what_retention_has_left(
+def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The client would find no such offset, which ends the bridge."""
+    """A seek to a deleted offset would end the bridge."""
     begun: list[int] = []
     real = FakeSource.rewind
 
@@ -736,7 +676,7 @@ def test_case_28_a_start_that_is_brought_nothing_does_not_begin_below_what_reten
 
 
 @pytest.mark.parametrize("trouble", [go_on, crash, lose_power])
-def test_case_28_what_retention_took_is_delivered_from_the_local_store(
+def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store(
     trouble: Trouble, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = World()
@@ -763,7 +703,7 @@ PREPARE_FROM = pytest.mark.parametrize("prepare_from", [1, 1_000_000])
 
 @IS_RUNNING
 @PREPARE_FROM
-def test_case_28_what_only_this_disk_has_is_not_given_up_for_reads_that_fail_for_a_while(
+def test_case_28_timers_on_this_disk_alone_survive_reads_that_fail_for_a_while(
     is_running: bool,  # noqa: FBT001
     prepare_from: int,
     caplog: pytest.LogCaptureFixture,
@@ -787,12 +727,12 @@ def test_case_28_what_only_this_disk_has_is_not_given_up_for_reads_that_fail_for
 
 @IS_RUNNING
 @PREPARE_FROM
-def test_case_28_what_only_this_disk_has_is_given_up_when_no_read_has_succeeded_for_a_minute(
+def test_case_28_timers_on_this_disk_alone_are_given_up_after_a_minute_without_a_read(
     is_running: bool,  # noqa: FBT001
     prepare_from: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else its partition would wait for ever. Troubles that were over before do not count."""
+    """Otherwise the partition would wait for ever. Earlier faults that ended do not count."""
     world = World(replace(SMALL, prepare_from=prepare_from))
     for trouble in range(3):
         keep_alone(world, f"old {trouble}")
@@ -819,21 +759,20 @@ def test_case_28_what_only_this_disk_has_is_given_up_when_no_read_has_succeeded_
 
 
 def keep_alone(world: World, name: str) -> None:
-    """Five timers that Kafka no longer has."""
+    """Send five timers, store them, and delete them from Kafka."""
     for number in range(5):
         world.send(f"{name} {number}", 900)
     world.bridge.run(300)
     truncated(world)
 
 
-def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
+def test_case_28_retention_is_checked_beside_a_partition_without_a_leader(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The look is the turn's thread's: while it waits, nothing is delivered by any partition."""
+    """The check runs in the thread of the turns: while it waits, no partition delivers."""
     kafka, (silent, other), instance = two_partitions()
     for shard in (silent, other):
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
-        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        send(kafka, shard)
     instance.run(50)
     bridge = instance.bridge
     assert bridge is not None
@@ -856,7 +795,9 @@ def test_case_28_a_partition_without_a_leader_keeps_no_other_from_being_told(
     assert f"{other}: retention has taken requests that are pending" in caplog.text
 
 
-def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog: pytest.LogCaptureFixture) -> None:
+def test_case_28_lost_requests_are_logged_with_their_count(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     world = World()
     world.send("before", 0)
     for number in range(5):
@@ -879,11 +820,11 @@ def test_case_28_what_is_gone_is_said_with_the_count_and_new_timers_flow(caplog:
 
 @pytest.mark.parametrize("word", [None, "earliest"])
 @pytest.mark.parametrize("loses_disk", [False, True])
-def test_a_start_behind_an_unclean_election_ends_with_the_way_to_go_on_and_does_so_again(
+def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(
     word: str | None,
     loses_disk: bool,  # noqa: FBT001
 ) -> None:
-    """Else it would wait for what is no more, and take new requests at old offsets for settled ones."""
+    """Otherwise it would wait for deleted requests, and treat new requests at old offsets as settled."""
     world = World()
     for number in range(5):
         world.send(f"old {number}", 900)
@@ -912,8 +853,8 @@ def test_a_start_behind_an_unclean_election_ends_with_the_way_to_go_on_and_does_
 
 
 @pytest.mark.parametrize("is_end", [False, True])
-def test_progress_beyond_an_open_transaction_is_no_lost_end(is_end: bool) -> None:  # noqa: FBT001
-    """An operator's time may name a request that is not decided yet, or none: the end of the partition."""
+def test_progress_beyond_an_open_transaction_is_not_lost(is_end: bool) -> None:  # noqa: FBT001
+    """--adopt-progress with a time may name a request in an open transaction, or the end of the partition."""
     world = World()
     world.send("a", 0)
     world.bridge.run(100)
@@ -938,8 +879,8 @@ def test_progress_beyond_an_open_transaction_is_no_lost_end(is_end: bool) -> Non
 
 
 @TROUBLE
-def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_delays_nobody(trouble: Trouble) -> None:
-    """A sender that compresses may write more than anybody can pass on."""
+def test_case_25_records_too_large_for_the_rejected_topic_are_named_there_and_delay_no_other(trouble: Trouble) -> None:
+    """A compressed record may be larger than any topic takes uncompressed."""
     world = World()
     world.kafka.create("timer.rejected", max_bytes=1000)
     world.kafka.create("small", max_bytes=100)
@@ -961,7 +902,7 @@ def test_case_25_what_the_rejected_topic_does_not_take_whole_is_told_there_and_d
     assert sorted(world.receipts("accepted")) == [("delivered", 3), ("rejected", 0), ("rejected", 1), ("rejected", 2)]
 
 
-def test_case_25_beside_a_delivery_and_a_copy_too() -> None:
+def test_case_25_a_record_too_large_for_the_rejected_topic_beside_a_delivery_and_a_copy() -> None:
     world = World()
     world.kafka.create("timer.rejected", max_bytes=1000)
     world.send("moved", 900, id_="a")
@@ -977,8 +918,8 @@ def test_case_25_beside_a_delivery_and_a_copy_too() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONTROL.union(*(profile.control for profile in PROFILES.values()))))
-def test_what_is_told_of_a_request_is_short_whatever_its_headers_are(name: str) -> None:
-    """It goes beside the request to a topic that takes little more than that."""
+def test_the_reason_of_a_rejected_request_is_short_whatever_its_headers_are(name: str) -> None:
+    """The rejected topic takes only little more than the request itself."""
     world = World(replace(World().options, rules=RULES.model_copy(update={"profiles": ("native", *PROFILES)})))
     world.kafka.produce(TIMERS, b"v", headers=[(name, b"\xff" * 50_000)])
     world.bridge.run(10)
@@ -990,8 +931,8 @@ def unknown(_under_way: object) -> Committed | Aborted:
     raise OutcomeUnknownError("a commit broke off")
 
 
-def test_behind_an_unknown_outcome_the_life_ends_whole_and_the_next_one_has_all_partitions() -> None:
-    """Else a member that nobody polls keeps partitions of the group, and their stores stay open."""
+def test_after_an_unknown_outcome_the_bridge_leaves_the_group_and_the_next_life_has_all_partitions() -> None:
+    """Otherwise a member that does not poll keeps its partitions, and their stores stay open."""
     world = World()
     for number in range(4):
         world.send(str(number), 300 + 20 * number)
@@ -1009,7 +950,7 @@ def test_behind_an_unknown_outcome_the_life_ends_whole_and_the_next_one_has_all_
     assert world.delivered() == ["0", "1", "2", "3"]
 
 
-def test_an_outcome_that_turns_out_unknown_at_the_end_is_told_when_all_is_closed() -> None:
+def test_an_unknown_outcome_during_a_stop_is_raised_after_all_is_closed() -> None:
     world = World()
     world.send("a", 300)
     world.bridge.run(299)
@@ -1024,13 +965,12 @@ def test_an_outcome_that_turns_out_unknown_at_the_end_is_told_when_all_is_closed
     assert (world.group.members, bridge.pending) == ([], {})
 
 
-def test_a_broker_that_is_gone_at_the_end_leaves_no_partition_open(
+def test_a_stop_without_a_broker_closes_all_partitions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka, shards, instance = two_partitions()
     for shard in shards:
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
-        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
+        send(kafka, shard)
     instance.run(50)
     bridge = instance.bridge
     assert bridge is not None
@@ -1050,8 +990,8 @@ def test_a_broker_that_is_gone_at_the_end_leaves_no_partition_open(
 
 
 @TROUBLE
-def test_a_header_whose_name_no_frame_has_room_for_is_refused_and_delays_nobody(trouble: Trouble) -> None:
-    """Kafka takes it: it ended the bridge, and whoever had the partition next."""
+def test_a_header_name_too_long_for_a_frame_is_refused_and_delays_no_other(trouble: Trouble) -> None:
+    """Kafka takes such a header. It must not end the bridge and then the next owner of the partition."""
     world = World()
     world.send("long", 100, id_="a", extra=[("x" * 70_000, b"v")])
     world.send("longest that goes", 100, extra=[("x" * 65_535, b"v")])
@@ -1063,7 +1003,7 @@ def test_a_header_whose_name_no_frame_has_room_for_is_refused_and_delays_nobody(
     assert world.rejected() == [(b"bad-header", b"long")]
 
 
-def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
+def test_a_forged_copy_with_a_too_long_header_name_is_refused() -> None:
     world = World()
     asked = world.send("m", 3 * WINDOW_MS)
     world.bridge.run(10)
@@ -1072,7 +1012,7 @@ def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
     added = [("timer-origin", f"{SHARD}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
     headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (world.now_ms + 3 * WINDOW_MS)), *added]
     world.kafka.produce(TIMERS, b"m", headers=headers)
-    world.bridge.run(WINDOW_MS)  # its copy is written behind the forgery, which nobody may read yet
+    world.bridge.run(WINDOW_MS)  # the copy is written after the forgery, which cannot be read yet
     world.kafka.abort(hung)
     world.bridge.run(3 * WINDOW_MS)
     assert world.delivered() == ["m"]
@@ -1080,8 +1020,8 @@ def test_a_forged_copy_with_such_a_header_is_refused_too() -> None:
 
 
 @TROUBLE
-def test_a_request_is_as_large_as_its_bytes_are_not_its_characters(trouble: Trouble) -> None:
-    """Counted by characters it was taken; its copy, which no topic takes, ended each bridge that came to roll it."""
+def test_the_size_of_a_request_is_counted_in_bytes_not_in_characters(trouble: Trouble) -> None:
+    """Otherwise its copy, which no topic takes, would end each bridge that rolls it."""
     world = World(replace(SMALL, max_message_bytes=10_000))
     long = [("\u20ac" * 3_200, b"")]
     world.send("large", 3 * WINDOW_MS, extra=long)
@@ -1094,7 +1034,7 @@ def test_a_request_is_as_large_as_its_bytes_are_not_its_characters(trouble: Trou
     assert sorted(world.delivered()) == ["next", "now"]
 
 
-def test_a_cancel_that_comes_twice_is_told_that_nothing_is_there_whatever_was_delivered_before() -> None:
+def test_a_repeated_cancel_is_not_found_although_the_id_was_delivered_before() -> None:
     world = World()
     world.send("first", 0, id_="a")
     world.bridge.run(100)
@@ -1114,7 +1054,7 @@ def test_a_cancel_that_comes_twice_is_told_that_nothing_is_there_whatever_was_de
     ]
 
 
-def test_what_could_not_be_delivered_is_not_too_late_to_be_cancelled() -> None:
+def test_a_cancel_of_a_parked_timer_is_not_found() -> None:
     world = World()
     world.kafka.produce(
         TIMERS, b"m", headers=[("timer-topic", b"nowhere"), ("timer-delay-ms", b"0"), ("timer-id", b"a")]
@@ -1126,8 +1066,8 @@ def test_what_could_not_be_delivered_is_not_too_late_to_be_cancelled() -> None:
     assert ("not-found", missed.offset) in world.receipts()
 
 
-def test_what_a_sender_aborted_is_no_lag() -> None:
-    """Nobody ever brings it, so it would be told until another record comes."""
+def test_records_that_a_sender_aborted_are_no_lag() -> None:
+    """A consumer never returns them, so the lag would stay until another record comes."""
     world = World()
     world.bridge.run(10)
     gone = world.kafka.begin("somebody")
@@ -1148,8 +1088,8 @@ def test_what_a_sender_aborted_is_no_lag() -> None:
     assert (world.delivered(), world.bridge.metrics.lags[SHARD].lag) == (["a"], 0)
 
 
-def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
-    """Of what is no output nothing else makes it short of `commit_interval`, and its topic takes so many bytes."""
+def test_a_journal_record_holds_at_most_the_decisions_of_two_turns() -> None:
+    """Replaced timers are no output, so only this bound keeps the record within the size that the journal takes."""
     options = replace(SMALL, receipts="none", max_poll_records=5, commit_interval_ms=1_000_000)
     world = World(replace(options, store=replace(SMALL.store, checkpoint_interval_ms=1_000_000)))
     for number in range(200):
@@ -1162,13 +1102,12 @@ def test_one_journal_record_tells_no_more_than_two_turns_decide() -> None:
     assert world.delivered() == ["199"]
 
 
-def test_a_rebuild_looks_back_as_far_as_records_of_one_transaction_may_stand_apart() -> None:
-    """Their leaders' clocks by a minute, and they themselves as long as it takes."""
+def test_clock_skew_margin_covers_the_longest_transaction_and_a_minute_of_skew() -> None:
     assert SMALL.clock_skew_margin_ms >= 60_000 + LONGEST_TRANSACTION_MS
 
 
-def test_without_the_journal_of_what_may_be_pending_nothing_is_released() -> None:
-    """What it had said is nowhere else: a cancelled timer would leave behind its `cancelled`."""
+def test_without_the_journal_of_possibly_pending_requests_nothing_is_released() -> None:
+    """Otherwise a cancelled timer would be delivered after its receipt `cancelled`."""
     world = World()
     world.send("long", 3 * WINDOW_MS // 2)
     world.send("ended", 300, id_="a")
@@ -1184,9 +1123,9 @@ def test_without_the_journal_of_what_may_be_pending_nothing_is_released() -> Non
     assert world.delivered() == []
 
 
-@pytest.mark.parametrize("is_made_anew", [False, True])
-def test_a_store_that_may_be_the_last_copy_is_not_touched_before_that_is_refused(is_made_anew: bool) -> None:  # noqa: FBT001
-    """It is what an operator exports then."""
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_a_start_that_is_refused_without_its_journal_leaves_the_store_untouched(is_recreated: bool) -> None:  # noqa: FBT001
+    """The operator can still export it: it may be the last copy."""
     world = World()
     world.send("a", 900)
     world.send("b", 900)
@@ -1195,7 +1134,7 @@ def test_a_store_that_may_be_the_last_copy_is_not_touched_before_that_is_refused
     world.bridge.run(20)
     world.bridge.kill()
     journal = world.kafka.partition(Shard("timer.journal", 0))
-    if is_made_anew:
+    if is_recreated:
         journal.cut(0)
     else:
         journal.delete_before(journal.end)
@@ -1206,8 +1145,8 @@ def test_a_store_that_may_be_the_last_copy_is_not_touched_before_that_is_refused
     assert world.bridge.disks[SHARD].contents() == before
 
 
-def test_a_journal_is_read_from_its_beginning_where_brokers_clocks_stood_far_apart() -> None:
-    """The lowest timer's leader was ahead by more than is reckoned with."""
+def test_a_cancel_holds_after_a_rebuild_although_a_brokers_clock_was_far_ahead() -> None:
+    """The clock is ahead by more than clock_skew_margin_ms, so the whole journal is read."""
     world = World()
     log = world.kafka.partition(SHARD)
     log.skew_ms = 2 * SMALL.clock_skew_margin_ms
@@ -1224,26 +1163,26 @@ def test_a_journal_is_read_from_its_beginning_where_brokers_clocks_stood_far_apa
 
 
 @pytest.mark.parametrize(
-    ("era_ms", "commits", "told"),
+    ("era_ms", "commits", "logged"),
     [
         (7, 6, "the local store does not match Kafka's progress"),
         (7, 1, "the local store does not match Kafka's progress"),
         (0, 1, "of another journal"),
     ],
 )
-def test_a_store_of_topics_that_were_made_anew_is_not_believed(
-    era_ms: int, commits: int, told: str, caplog: pytest.LogCaptureFixture
+def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
+    era_ms: int, commits: int, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stayed with a former owner, and its offsets alone look as if it were of now.
+    """The store of a former owner has offsets that fit the new topics too.
 
-    Without an era, as older bridges have none, the journal tells, where it is shorter than it was.
+    Older bridges write no progress generation. Then a journal shorter than before shows it.
     """
     world = World()
     for number in range(3):
         world.send(f"old {number}", 900)
         world.bridge.run(30)
     world.bridge.stop()
-    of_then = world.bridge.disks[SHARD]
+    old_disk = world.bridge.disks[SHARD]
     for name in (TIMERS, "timer.journal"):
         world.kafka.partition(Shard(name, 0)).cut(0)
     expired(world)
@@ -1256,21 +1195,21 @@ def test_a_store_of_topics_that_were_made_anew_is_not_believed(
             world.bridge.run(30)
     world.bridge.run(100)
     world.bridge.stop()
-    world.bridge.disks[SHARD] = of_then
+    world.bridge.disks[SHARD] = old_disk
     world.bridge.options = replace(world.options, era_ms=era_ms and era_ms + 1)
     world.bridge.start()
     world.bridge.run(2000)
     assert sorted(world.delivered()) == [f"new {number}" for number in range(6)]
-    assert told in caplog.text
+    assert logged in caplog.text
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
+def test_unreadable_sectors_rebuild_their_partition_alone(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     is_full: bool,  # noqa: FBT001
 ) -> None:
-    """Also where the disk does not take at once that the store is done for."""
+    """Also if the disk first refuses to write that the store is damaged."""
 
     def refuses(name: str, data: bytes) -> Syncing:
         raise OSError(errno.EROFS, f"{name}: {len(data)} bytes refused")
@@ -1278,9 +1217,7 @@ def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
     kafka, (broken, other), instance = two_partitions()
     for shard in (broken, other):
         for number in range(3):
-            to = ("timer-topic", b"orders")
-            due = ("timer-delay-ms", b"%d" % (500 + number))
-            kafka.produce(TIMERS, str(shard).encode(), headers=[to, due], partition=shard.partition)
+            send(kafka, shard, str(shard), 500 + number)
     instance.run(50)
     instance.disks[broken].fail_read(BODIES)
     with monkeypatch.context() as patched:
@@ -1297,15 +1234,14 @@ def test_sectors_that_nobody_can_read_any_more_cost_their_partition_a_rebuild(
     assert Counter(e.value for e in kafka.read("orders")) == {str(shard).encode(): 3 for shard in (broken, other)}
 
 
-def test_damage_that_a_start_meets_costs_its_partition_a_rebuild_and_the_others_nothing(
+def test_damage_found_by_a_start_rebuilds_its_partition_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Behind a clean end nothing but L's own body is read at a start."""
+    """After a clean stop a start reads only the body at L."""
     kafka, shards, instance = two_partitions()
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
     for shard in shards:
         for _ in range(3):
-            kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
+            send(kafka, shard, str(shard))
     instance.run(50)
     instance.stop()
     instance.disks[shards[0]].fail_read(BODIES)
@@ -1319,8 +1255,8 @@ def test_damage_that_a_start_meets_costs_its_partition_a_rebuild_and_the_others_
 
 
 @pytest.mark.parametrize("name", [NAME, CLOSED, RESUME])
-def test_a_small_file_that_cannot_be_read_costs_its_partition_a_rebuild_at_most(name: str) -> None:
-    """What the checkpoint says may be all that is left, so that is tried for a minute; the others are short ways."""
+def test_an_unreadable_small_file_costs_at_most_a_rebuild(name: str) -> None:
+    """The checkpoint may be the last copy, so it is retried for a minute. The other files only shorten a start."""
     world = World()
     world.send("m", 900)
     world.bridge.run(300)
@@ -1333,7 +1269,7 @@ def test_a_small_file_that_cannot_be_read_costs_its_partition_a_rebuild_at_most(
     assert world.delivered() == ["m"]
 
 
-def test_an_id_that_was_damaged_on_disk_is_ended_by_a_cancel_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cancel_ends_a_timer_whose_id_was_damaged_on_disk(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send("a", 900, id_="one")
     world.send("b", 900)
@@ -1349,8 +1285,8 @@ def test_an_id_that_was_damaged_on_disk_is_ended_by_a_cancel_all_the_same(caplog
     assert ("cancelled", 2) in world.receipts()
 
 
-def test_progress_does_not_follow_a_damaged_body_beyond_what_lives(caplog: pytest.LogCaptureFixture) -> None:
-    """A bit of the offset of the lowest timer: a start would look for nothing below what it says."""
+def test_a_damaged_body_does_not_move_progress_beyond_pending_timers(caplog: pytest.LogCaptureFixture) -> None:
+    """One bit of the lowest timer's offset is flipped. A start reads nothing below the lowest pending offset."""
     world = World()
     world.send("a", 300)
     world.send("b", 900)
@@ -1369,7 +1305,7 @@ def test_progress_does_not_follow_a_damaged_body_beyond_what_lives(caplog: pytes
     assert world.delivered() == ["a", "b"]
 
 
-def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -> None:
+def test_a_cancel_of_an_unreadable_timer_does_not_stop_intake() -> None:
     world = World()
     world.send("a", 500, id_="a")
     world.bridge.run(50)
@@ -1380,8 +1316,8 @@ def test_an_id_under_which_nothing_can_be_read_any_more_does_not_stop_intake() -
     assert (world.delivered(), world.receipts("accepted", "delivered")) == (["b"], [("cancelled", 1)])
 
 
-def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Status and metrics outlive it, and the next life may be given other partitions."""
+def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status and metrics outlive the stop, and the next life may be given other partitions."""
     _, shards, instance = two_partitions()
     real = FakeHistory.progress
 
@@ -1405,8 +1341,8 @@ def test_what_was_being_opened_when_a_life_ends_is_told_no_more(monkeypatch: pyt
 
 
 @TROUBLE
-def test_where_each_timer_is_replaced_before_it_leaves_files_go_all_the_same(trouble: Trouble) -> None:
-    """A watchdog's load: nothing is ever delivered, so no delivery tells that a time is over."""
+def test_files_are_deleted_although_each_timer_is_replaced_before_it_leaves(trouble: Trouble) -> None:
+    """The load of a watchdog: no timer is ever delivered, so no delivery shows that a slot is over."""
     world, sizes = World(), []
     for number in range(60):
         for name in range(20):

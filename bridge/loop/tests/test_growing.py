@@ -1,4 +1,4 @@
-"""A timer topic that grows with timers pending, as docs/growing.md says: from 4 partitions to 8."""
+"""A timer topic grows from 4 partitions to 8 while timers are pending, as docs/growing.md describes."""
 
 import json
 from concurrent.futures import Future
@@ -11,8 +11,9 @@ from bridge.client import Headers, Sent, TimerProducer, partition_for
 from bridge.client.tests.test_client import FakeOutbox
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError, SettingsError, TopicGrownError
+from bridge.loop.tests.test_histories import kafka_with
 from bridge.release.target_rate_limits import TargetLimit
-from bridge.testing.fakes import FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing.fakes import FakeGroup, FakeInstance
 from schemas.headers import Rules
 from schemas.origin import Shard
 
@@ -22,14 +23,10 @@ MOVED = [id_ for id_ in map(str, range(40)) if partition_for(id_, 4) != partitio
 
 
 class World:
-    """Four partitions, a bridge, and senders whose ids are placed as they are told."""
+    """Four partitions, a bridge, and senders that place ids by the counts given to them."""
 
     def __init__(self) -> None:
-        self.kafka = FakeKafka(Timeline())
-        self.kafka.create(TIMERS, 4)
-        self.kafka.create(JOURNAL, 4)
-        for topic in ("timer.rejected", "timer.receipts", "orders"):
-            self.kafka.create(topic)
+        self.kafka = kafka_with(4)
         self.group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(4)])
         rules = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS)
         options = TurnOptions(rules=rules, store=StoreOptions(slots=1 << 12), max_wait_ms=3_600_000)
@@ -41,7 +38,7 @@ class World:
         return TimerProducer({}, partitions=partitions, other_partitions=other_partitions, outbox=outbox)
 
     def grow(self, *, lose_disk: bool = False) -> None:
-        """And the bridge starts again."""
+        """Stop the bridge, add the partitions, and start it again."""
         self.bridge.stop()
         if lose_disk:
             self.bridge.lose_disks()
@@ -64,8 +61,7 @@ def world() -> World:
     return World()
 
 
-def test_a_sender_that_does_not_know_of_it_misses_what_is_pending(world: World) -> None:
-    """Why the rest is needed."""
+def test_a_sender_without_other_partitions_misses_a_pending_timer(world: World) -> None:
     world.sender().schedule("orders", "still comes", delay=5000, id=MOVED[0])
     world.grow()
     world.sender().cancel(MOVED[0])
@@ -73,7 +69,7 @@ def test_a_sender_that_does_not_know_of_it_misses_what_is_pending(world: World) 
     assert (world.values(), world.receipts(MOVED[0])) == (["still comes"], ["not-found"])
 
 
-def test_a_cancel_by_the_command_for_all_partitions_meets_it(world: World) -> None:
+def test_a_cancel_in_all_partitions_ends_it(world: World) -> None:
     world.sender().schedule("orders", "gone", delay=5000, id=MOVED[0])
     world.grow()
     world.sender().cancel_everywhere(MOVED[0])
@@ -81,7 +77,7 @@ def test_a_cancel_by_the_command_for_all_partitions_meets_it(world: World) -> No
     assert (world.values(), world.receipts(MOVED[0])) == ([], ["cancelled", *["not-found"] * 7])
 
 
-def test_a_move_meets_what_was_placed_by_the_other_count(world: World) -> None:
+def test_a_move_finds_a_timer_placed_by_the_other_count(world: World) -> None:
     world.sender().schedule("orders", "early", delay=9000, id=MOVED[0])
     world.grow()
     world.sender(other_partitions=4).release(MOVED[0])
@@ -91,10 +87,10 @@ def test_a_move_meets_what_was_placed_by_the_other_count(world: World) -> None:
 
 @pytest.mark.parametrize("lose_disk", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_while_senders_change_over_nothing_is_lost_or_comes_twice(world: World, seed: int, *, lose_disk: bool) -> None:
-    """First all place by 4 and know of 8; then it grows; then one after the other they place by 8 and know of 4."""
+def test_each_timer_leaves_once_while_senders_change_over(world: World, seed: int, *, lose_disk: bool) -> None:
+    """First all senders place by 4 and name 8. The topic grows. Then each in turn places by 8 and names 4."""
     rng = Random(seed)
-    before, behind = world.sender(4, 8), world.sender(8, 4)
+    before, after = world.sender(4, 8), world.sender(8, 4)
     expected = {}
 
     def ask(sender: TimerProducer, id_: str, text: str) -> None:
@@ -117,16 +113,16 @@ def test_while_senders_change_over_nothing_is_lost_or_comes_twice(world: World, 
     world.grow(lose_disk=lose_disk)
     for step in range(3):
         for id_ in ids:
-            ask(rng.choice([before, behind]), id_, f"{id_} step {step}")
+            ask(rng.choice([before, after]), id_, f"{id_} step {step}")
         world.bridge.run(rng.randint(0, WINDOW_MS))
     for id_ in ids:
-        ask(behind, id_, f"{id_} last")
+        ask(after, id_, f"{id_} last")
     world.bridge.run(200_000)
     assert world.values() == sorted(expected.values())
     assert world.kafka.read("timer.rejected") == []
 
 
-def test_a_sender_may_know_of_what_is_to_come_before_it_grows(world: World) -> None:
+def test_a_sender_may_name_the_new_count_before_the_topic_grows(world: World) -> None:
     sender = world.sender(4, 8)
     for id_ in MOVED:
         assert sender.schedule("orders", id_, delay=5000, id=id_).result(0).partition == partition_for(id_, 4)
@@ -134,8 +130,8 @@ def test_a_sender_may_know_of_what_is_to_come_before_it_grows(world: World) -> N
     assert world.values() == sorted(MOVED)
 
 
-def test_ids_that_stay_pinned_do_not_move(world: World) -> None:
-    """Without other_partitions: new partitions take what has no id."""
+def test_ids_placed_by_the_old_count_do_not_move(world: World) -> None:
+    """Without other_partitions: new partitions take requests without an id."""
     sender = world.sender(4)
     sender.schedule("orders", "gone", delay=5000, id=MOVED[0])
     world.grow()
@@ -148,8 +144,8 @@ def test_ids_that_stay_pinned_do_not_move(world: World) -> None:
     assert world.receipts(MOVED[0]) == ["cancelled"]
 
 
-def test_a_partition_that_was_added_begins_a_new_life_which_knows_all_of_it(world: World) -> None:
-    """Nothing is asked of its journal, which may be missing: that would be waited for."""
+def test_an_added_partition_ends_the_life_and_the_next_one_serves_it(world: World) -> None:
+    """The old life does not read the new partition's journal, which may be missing: it would wait for it."""
     options = replace(world.bridge.options, partitions=4)
     world.bridge.options = options
     world.bridge.start()
@@ -160,20 +156,17 @@ def test_a_partition_that_was_added_begins_a_new_life_which_knows_all_of_it(worl
     world.kafka.grow(JOURNAL, 5)
     world.bridge.options = replace(options, partitions=5)
     world.bridge.start()
-    world.sender(5).schedule("orders", "served", delay=5, id=next(i for i in map(str, range(99)) if _by(i, 5) == 4))
+    id_ = next(id_ for id_ in map(str, range(99)) if partition_for(id_, 5) == 4)
+    world.sender(5).schedule("orders", "served", delay=5, id=id_)
     world.bridge.run(100)
     assert world.values() == ["served"]
-
-
-def _by(id_: str, partitions: int) -> int:
-    return partition_for(id_, partitions)
 
 
 def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes_on(world: World) -> None:
     options = replace(world.bridge.options, partitions=4, max_pending=2)
     world.bridge.options = options
     world.bridge.start()
-    ids = [id_ for id_ in map(str, range(99)) if _by(id_, 4) == 0][:3]
+    ids = [id_ for id_ in map(str, range(99)) if partition_for(id_, 4) == 0][:3]
     for id_ in ids[:1]:
         world.sender(4).schedule("orders", id_, delay=5000, id=id_)
     world.bridge.run(0)
@@ -190,7 +183,7 @@ def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes
 
 
 class FailingOutbox(FakeOutbox):
-    """`failing` is a partition that no broker leads."""
+    """Fails for the partition `failing`, which no broker leads."""
 
     failing = -1
 
@@ -205,7 +198,7 @@ class FailingOutbox(FakeOutbox):
 
 
 @pytest.mark.parametrize("by", [4, 8])
-def test_what_only_one_partition_took_is_told_and_may_be_sent_again(world: World, by: int) -> None:
+def test_a_replace_that_only_one_partition_took_fails_and_may_be_sent_again(world: World, by: int) -> None:
     world.sender().schedule("orders", "old", delay=5000, id=MOVED[0])
     world.grow()
     outbox = FailingOutbox(world.kafka)
@@ -220,6 +213,6 @@ def test_what_only_one_partition_took_is_told_and_may_be_sent_again(world: World
 
 
 @pytest.mark.parametrize("given", [{"partitions": 0}, {"other_partitions": -1}])
-def test_no_partitions_at_all_are_refused(given: dict[str, int]) -> None:
+def test_counts_below_1_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(SettingsError, match="give 1 or more"):
         TimerProducer({}, partitions=given.get("partitions"), other_partitions=given.get("other_partitions"))

@@ -1,4 +1,4 @@
-"""Histories that must hold, seen from outside: requests in, records out. Named after their number in the case list."""
+"""Histories of one bridge, seen from outside: requests in, records out. Names give the number in the case list."""
 
 import json
 import re
@@ -31,11 +31,11 @@ SMALL = TurnOptions(
     receipts="all",
     commit_interval_ms=10,
 )
-"""Small numbers of everything."""
+"""Small files, intervals and windows, so that a short history meets them all."""
 
 
 class World(TimerWorld):
-    """With one real topic."""
+    """A world with one target topic."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class World(TimerWorld):
         return [{name: (value or b"").decode() for name, value in e.headers} for e in self.kafka.read("orders")]
 
     def receipts(self, *without: str) -> list[tuple[str, int]]:
-        """(kind, offset of the request), but for kinds in `without`."""
+        """Return (kind, offset of the request) of each receipt whose kind is not in `without`."""
         said = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
         return [(r["kind"], int(r["request"].rpartition("/")[2])) for r in said if r["kind"] not in without]
 
@@ -102,18 +102,33 @@ def lose_disk(world: World) -> None:
 
 
 def die(instance: FakeInstance, where: str, nth: int = 1, *, within_ms: int = 5000) -> None:
-    """Run the bridge until its `nth` call of `where`, which ends it. Fail if that call does not come in time."""
+    """Run the bridge until its `nth` call of `where`, which kills it. Fail if that call does not come in time."""
     instance.fuse.arm(nth, where)
     with pytest.raises(Crash):
         instance.run(within_ms)
     assert instance.fuse.where == where, f"the name of call {nth} begins with {where!r}, but it is another one"
 
 
-def two_partitions(store: StoreOptions = SMALL.store, count: int = 2) -> tuple[FakeKafka, list[Shard], FakeInstance]:
-    """One bridge with both (or `count`), and no receipts."""
-    kafka = FakeKafka(Timeline())
-    for topic, partitions in ((TIMERS, count), ("timer.journal", count), ("timer.rejected", 1), ("orders", 1)):
+def kafka_with(partitions: int = 1, *, transaction_timeout_ms: int = 10_000) -> FakeKafka:
+    """Return a Kafka with the bridge's topics and `orders`. `partitions`: of the timer topic and of its journal."""
+    kafka = FakeKafka(Timeline(), transaction_timeout_ms=transaction_timeout_ms)
+    for topic in (TIMERS, "timer.journal"):
         kafka.create(topic, partitions)
+    for topic in ("timer.rejected", "timer.receipts", "orders"):
+        kafka.create(topic)
+    return kafka
+
+
+def send(kafka: FakeKafka, shard: Shard, value: str = "m", delay_ms: int = 500) -> None:
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
+    kafka.produce(shard.topic, value.encode(), headers=headers, partition=shard.partition)
+
+
+def two_partitions(
+    store: StoreOptions = SMALL.store, count: int = 2, *, transaction_timeout_ms: int = 10_000
+) -> tuple[FakeKafka, list[Shard], FakeInstance]:
+    """Return a running bridge with both partitions (or `count`) and no receipts."""
+    kafka = kafka_with(count, transaction_timeout_ms=transaction_timeout_ms)
     shards = [Shard(TIMERS, number) for number in range(count)]
     instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none", store=store))
     instance.run(0)
@@ -121,7 +136,7 @@ def two_partitions(store: StoreOptions = SMALL.store, count: int = 2) -> tuple[F
 
 
 def go_on(world: World) -> None:
-    """Nothing happens."""
+    """Do nothing."""
 
 
 TROUBLE = pytest.mark.parametrize("trouble", [go_on, crash, lose_power, lose_disk])
@@ -144,7 +159,7 @@ def test_case_1_never_before_the_millisecond(tick_ms: int) -> None:
         assert world.delivered()[-1] == str(at)
 
 
-def test_case_2_overdue_ones_and_level_0_leave_in_the_next_turn() -> None:
+def test_case_2_overdue_timers_and_level_0_leave_in_the_next_turn() -> None:
     world = World()
     due = ("timer-deliver-ms", b"%d" % (world.now_ms - 1000))
     for n in range(10):
@@ -154,7 +169,7 @@ def test_case_2_overdue_ones_and_level_0_leave_in_the_next_turn() -> None:
     assert world.delivered() == [*map(str, range(10)), "level"]
 
 
-def test_case_5_a_clock_that_went_back_holds_nobody_else_and_releases_nobody_early() -> None:
+def test_case_5_after_the_clock_went_back_timers_leave_on_time() -> None:
     world = World()
     hour = 3_600_000
     world.bridge.clock.error_ms = hour
@@ -170,7 +185,7 @@ def test_case_5_a_clock_that_went_back_holds_nobody_else_and_releases_nobody_ear
 
 
 @TROUBLE
-def test_case_5_what_is_held_survives(trouble: Trouble) -> None:
+def test_case_5_timers_out_of_order_survive(trouble: Trouble) -> None:
     world = World()
     world.bridge.clock.error_ms = 5000
     world.send("ahead", 0)
@@ -187,7 +202,7 @@ def test_case_5_what_is_held_survives(trouble: Trouble) -> None:
     assert world.delivered() == ["ahead", "held"]
 
 
-def test_case_5_what_was_held_rolled_and_held_again_is_one_timer_also_on_an_old_disk() -> None:
+def test_case_5_a_timer_out_of_order_before_and_after_a_roll_leaves_once_also_on_an_old_disk() -> None:
     world = World()
     world.bridge.options = replace(world.options, rules=RULES.model_copy(update={"roll_window_ms": 5 * WINDOW_MS}))
     world.bridge.start()
@@ -210,8 +225,8 @@ def test_case_5_what_was_held_rolled_and_held_again_is_one_timer_also_on_an_old_
     assert world.delivered() == ["ahead", "held"]
 
 
-def test_case_5_an_old_disk_does_not_bring_back_what_was_held_when_the_journal_of_then_is_gone() -> None:
-    """Nothing was read since, so the requests do not tell that the disk is old."""
+def test_case_5_an_old_disk_without_its_journal_does_not_bring_back_a_timer_out_of_order() -> None:
+    """No request was read since the copy, so C does not show that the disk is old."""
     world = World()
     world.bridge.clock.error_ms = WINDOW_MS
     world.send("ahead", WINDOW_MS)
@@ -233,8 +248,8 @@ def test_case_5_an_old_disk_does_not_bring_back_what_was_held_when_the_journal_o
 
 
 @TROUBLE
-def test_case_5_a_clock_far_ahead_of_the_brokers_rolls_no_timer_without_end(trouble: Trouble) -> None:
-    """A copy's place is reckoned from the brokers' time: by such a clock it is to be rolled again at once."""
+def test_case_5_a_clock_far_ahead_of_the_brokers_does_not_roll_a_timer_for_ever(trouble: Trouble) -> None:
+    """The wake-up time of a copy is computed from the brokers' time; by this clock it has always passed."""
     world = World()
     world.send("near", 500)
     world.send("far", 4 * LAP_MS)
@@ -275,7 +290,7 @@ def test_case_5_a_clock_nearly_a_window_ahead(trouble: Trouble) -> None:
 # -- Levels
 
 
-def test_case_7_each_level_at_its_time_and_a_changed_setting_leaves_what_is_pending() -> None:
+def test_case_7_each_level_at_its_time_and_a_changed_setting_leaves_pending_timers_alone() -> None:
     rules = RULES.model_copy(update={"levels_ms": parse_levels("1s 2s 3s"), "roll_window_ms": 5000})
     world = World(TurnOptions(rules=rules, store=StoreOptions(tick_ms=10, slots=4096)))
     for level in (1, 2, 3, 4):
@@ -329,7 +344,7 @@ def test_case_14_forty_days_with_windows_of_two() -> None:
     assert [headers["timer-rolls"] for headers in world.deliveries()] == ["19"]
 
 
-def test_case_15_random_excess_does_not_pile_up_behind_a_roll() -> None:
+def test_case_15_timers_just_beyond_a_window_leave_on_time_after_their_roll() -> None:
     world = World()
     delays = [1000 + 5 * n for n in range(1, 200)]
     for delay_ms in delays:
@@ -360,9 +375,9 @@ def test_case_15_a_crash_in_the_middle_of_a_roll_neither_loses_nor_doubles(
     world.bridge.run(WINDOW_MS - 100)
     assert len(world.kafka.read(TIMERS)) == 5, "no copy yet"
     die(world.bridge, where, nth, within_ms=300)
-    if where != "sink.commit asked":  # there nobody knows
-        stands = where == "sink.commit done" or where.startswith("disk.")
-        assert len(world.kafka.read(TIMERS)) == (10 if stands else 5)
+    if where != "sink.commit asked":  # then the outcome is unknown
+        is_committed = where == "sink.commit done" or where.startswith("disk.")
+        assert len(world.kafka.read(TIMERS)) == (10 if is_committed else 5)
     trouble(world)
     world.bridge.run(2000)
     assert sorted(world.delivered()) == ["0", "1", "2", "3", "4"]
@@ -389,7 +404,7 @@ def test_a_forged_copy_is_refused_and_the_true_one_delivered(seen: str) -> None:
 
 @pytest.mark.parametrize("trouble", [crash, lose_disk])
 def test_a_forged_copy_is_refused_while_the_true_one_is_not_published_yet(trouble: Callable[[World], None]) -> None:
-    """It has the very bytes of the copy that the move before it makes, and is read in the same batch."""
+    """The forgery equals the copy that the move before it makes, byte for byte, and is read in the same batch."""
     world = World()
     world.send("m", 3000, id_="x")
     world.bridge.run(50)
@@ -417,7 +432,7 @@ def test_a_forged_copy_is_refused_while_the_true_one_is_not_published_yet(troubl
 # -- Cancel and replace
 
 
-def test_case_17_exactly_the_cancelled_ones_do_not_leave() -> None:
+def test_case_17_exactly_the_cancelled_timers_do_not_leave() -> None:
     world = World()
     for n in range(100):
         world.send(str(n), 500, id_=f"id-{n}")
@@ -447,7 +462,7 @@ def test_case_18_a_cancel_after_rolls_wins(rolls: int, trouble: Trouble) -> None
 
 
 @TROUBLE
-def test_case_18_a_cancel_while_the_copy_is_on_its_way_wins(trouble: Trouble) -> None:
+def test_case_18_a_cancel_while_the_copy_is_in_flight_wins(trouble: Trouble) -> None:
     world = World()
     world.send("gone", 3 * WINDOW_MS, id_="x")
     world.bridge.run(WINDOW_MS - 1)
@@ -455,7 +470,7 @@ def test_case_18_a_cancel_while_the_copy_is_on_its_way_wins(trouble: Trouble) ->
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
     world.send("other", 3 * WINDOW_MS)
     cancelled = world.cancel("x")
-    world.bridge.run(1)  # the copy is written behind the cancel, and none of them can be read yet
+    world.bridge.run(1)  # the copy is written after the cancel; neither can be read yet
     trouble(world)
     world.bridge.run(50)
     world.kafka.abort(hung)
@@ -481,7 +496,7 @@ def test_case_18_downtime_over_both_roll_and_due_does_not_beat_a_cancel(trouble:
     assert world.delivered() == ["late"]
 
 
-def test_case_19_a_cancel_is_told_what_truly_happened() -> None:
+def test_case_19_the_receipt_of_a_cancel_says_what_happened() -> None:
     world = World()
     unknown = world.cancel("nobody")
     world.send("soon", 100, id_="x")
@@ -520,7 +535,7 @@ STEPS_OF_A_CANCEL = [
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("where", "nth"), STEPS_OF_A_CANCEL)
-def test_case_19_a_store_ahead_of_the_commit_tells_cancelled_once(where: str, nth: int, seed: int) -> None:
+def test_case_19_a_store_ahead_of_the_commit_writes_cancelled_once(where: str, nth: int, seed: int) -> None:
     world = World(rng=Random(seed))
     world.send("gone", 900, id_="x")
     world.bridge.run(150)
@@ -552,7 +567,7 @@ def test_case_20_a_replaced_time_never_fires(delay_ms: int, trouble: Trouble) ->
 
 
 @TROUBLE
-def test_case_21_delete_markers_survive_and_are_given_back(trouble: Trouble) -> None:
+def test_case_21_delete_marks_survive_and_their_space_is_freed(trouble: Trouble) -> None:
     world = World()
     for n in range(200):
         world.send(str(n), 900, id_=f"id-{n}")
@@ -575,7 +590,7 @@ def stored_bytes(world: World) -> int:
     return sum(len(data) for name, data in disk.contents().items() if name != "wheel")
 
 
-def test_case_17_a_cancel_wins_over_a_late_one_also_where_the_batch_goes_in_by_parts() -> None:
+def test_case_17_a_cancel_ends_an_overdue_timer_also_if_the_batch_is_split() -> None:
     world = World(TurnOptions(rules=RULES, store=StoreOptions(tick_ms=10, slots=20), receipts="all"))
     world.bridge.clock.error_ms = 500
     world.send("ahead", 300)
@@ -602,7 +617,7 @@ def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
     hung = world.kafka.begin("somebody")
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
     world.cancel("x")
-    world.bridge.run(20)  # the copy is written behind the cancel
+    world.bridge.run(20)  # the copy is written after the cancel
     world.kafka.abort(hung)
     disks = []
     for _ in range(8):
@@ -618,8 +633,8 @@ def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
     assert world.delivered() == ["other"]
 
 
-def test_case_18_a_checkpoint_of_one_that_slept_does_not_pass_over_what_its_successor_decided() -> None:
-    """The journal ends behind the successor's records by then, of which the sleeper knows nothing."""
+def test_case_18_a_checkpoint_of_a_former_owner_does_not_skip_decisions_of_its_successor() -> None:
+    """By then the journal ends after records of the successor, which the former owner has not read."""
     store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
     world.bridge.run(10)
@@ -638,7 +653,7 @@ def test_case_18_a_checkpoint_of_one_that_slept_does_not_pass_over_what_its_succ
     assert world.delivered() == ["stays"]
 
 
-def test_what_is_given_up_in_order_is_left_as_it_stands_in_kafka() -> None:
+def test_a_partition_that_is_given_up_in_order_has_a_checkpoint_of_its_progress() -> None:
     store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=1, commit_interval_ms=0))
     world.bridge.run(10)
@@ -656,7 +671,7 @@ def test_what_is_given_up_in_order_is_left_as_it_stands_in_kafka() -> None:
 
 
 def changing_wheel(tick_ms: int = 10, slots: int = 1024, *, clean: bool) -> World:
-    """Timers on both sides of K in several files, one of them cancelled; the next start has another wheel."""
+    """Store timers on both sides of K in several files, and cancel one. The next start uses another wheel."""
     store = StoreOptions(tick_ms=10, slots=1024, segment_bytes=200, checkpoint_interval_ms=0)  # 3 units a file
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=10))
     for number in range(20):
@@ -682,7 +697,7 @@ def test_case_12_other_slots_need_nothing_of_kafka(*, clean: bool) -> None:
     world = changing_wheel(slots=16, clean=clean)
     world.bridge.start()
     log = world.kafka.partition(SHARD)
-    log.delete_before(log.end)  # if it had to read again, it could not
+    log.delete_before(log.end)  # a rebuild would fail
     demand_all_leaves_once(world)
 
 
@@ -745,7 +760,7 @@ def test_case_12_a_changed_tick_is_refused_without_what_a_rebuild_needs_and_the_
     demand_all_leaves_once(world)
 
 
-def test_case_36_each_request_keeps_the_meaning_it_was_read_with() -> None:
+def test_case_36_each_request_keeps_the_rules_it_was_read_with() -> None:
     world = World()
     for window_ms in (1000, 300, 5000):
         rules = RULES.model_copy(update={"roll_window_ms": window_ms})
@@ -819,23 +834,23 @@ def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble:
     assert is_told()
 
 
-# -- Two transactions under way
+# -- Two transactions in flight
 
 
 def slow(world: World, faults: int = 0) -> None:
-    """What is begun from now on stays under way until somebody waits for it; so many are aborted then."""
+    """Keep each later transaction in flight until the bridge waits for it. The first `faults` are aborted."""
     assert world.bridge.sink is not None
     world.bridge.sink.is_slow, world.bridge.sink.faults = True, faults
 
 
 def turns(world: World, *values: str) -> None:
-    """Each of `values` is sent, due at once, and read in a turn of its own."""
+    """Send each of `values`, due at once, and run one turn after each."""
     for value in values:
         world.send(value, 0)
         world.bridge.turn()
 
 
-def test_a_second_transaction_is_begun_while_the_first_is_under_way() -> None:
+def test_a_second_transaction_is_begun_while_the_first_is_in_flight() -> None:
     world = World()
     slow(world)
     turns(world, "a", "b")
@@ -847,7 +862,7 @@ def test_a_second_transaction_is_begun_while_the_first_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("faults", [1, 2, 3])
-def test_what_was_aborted_is_repeated_in_order_before_anything_new(faults: int) -> None:
+def test_aborted_transactions_are_retried_in_order_before_new_ones(faults: int) -> None:
     world = World()
     slow(world, faults)
     turns(world, "a", "b", "c", "d")
@@ -856,7 +871,7 @@ def test_what_was_aborted_is_repeated_in_order_before_anything_new(faults: int) 
     assert world.receipts("delivered") == [("accepted", n) for n in range(4)]
 
 
-def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
+def test_a_crash_with_two_transactions_in_flight_delivers_each_once() -> None:
     world = World()
     slow(world)
     turns(world, "a", "b")
@@ -866,7 +881,7 @@ def test_a_crash_with_two_under_way_loses_and_doubles_nothing() -> None:
 
 
 @TROUBLE
-def test_requests_that_wait_are_journalled_once_an_interval_and_not_with_each_delivery(trouble: Trouble) -> None:
+def test_pending_requests_are_journalled_once_an_interval_and_not_with_each_delivery(trouble: Trouble) -> None:
     store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)
     world = World(TurnOptions(rules=RULES, store=store, max_wait_ms=10, commit_interval_ms=200))
     for number in range(100):
@@ -879,9 +894,9 @@ def test_requests_that_wait_are_journalled_once_an_interval_and_not_with_each_de
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one under way"])
-def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_slow: bool) -> None:
-    """Else the next start would read all that has come since the last quiet moment."""
+@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one in flight"])
+def test_checkpoints_are_made_under_a_load_without_a_pause(*, is_slow: bool) -> None:
+    """Otherwise the next start would read everything since the last pause of the load."""
     world = World()
     assert world.bridge.sink is not None
     world.bridge.sink.is_slow = is_slow
@@ -897,10 +912,10 @@ def test_a_load_without_a_pause_does_not_keep_checkpoints_from_being_made(*, is_
     assert world.delivered() == [str(number) for number in range(1500)]
 
 
-def test_a_poll_waits_until_something_is_to_be_done_and_briefly_while_a_start_is_being_read(
+def test_a_poll_waits_until_the_next_work_and_briefly_while_a_start_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The commit marker behind the last request is never read: that nothing comes is all there is to see of it."""
+    """The commit marker after the last request is not returned by a poll. An empty poll shows that it was passed."""
     asked: list[int] = []
     poll = FakeSource.poll
 
@@ -926,8 +941,8 @@ def test_a_poll_waits_until_something_is_to_be_done_and_briefly_while_a_start_is
 
 
 @pytest.mark.parametrize("lose_disk", [False, True])
-def test_what_was_held_behind_a_clock_that_went_back_leaves_once(lose_disk: bool) -> None:  # noqa: FBT001
-    """A rebuild begins before it, as an older timer still lives."""
+def test_a_timer_out_of_order_after_the_clock_went_back_leaves_once(lose_disk: bool) -> None:  # noqa: FBT001
+    """A rebuild begins before it, as an older timer is still pending."""
     world = World()
     world.send("lives", 5000)
     world.bridge.run(50)
@@ -945,7 +960,7 @@ def test_what_was_held_behind_a_clock_that_went_back_leaves_once(lose_disk: bool
     assert sorted(world.delivered()) == ["early", "held"]
 
 
-def test_a_checkpoint_knows_which_copies_on_their_way_were_ended() -> None:
+def test_a_checkpoint_names_the_copies_in_flight_that_were_ended() -> None:
     world = World()
     world.send("m", 3000, id_="a")
     world.bridge.run(100)
@@ -954,7 +969,7 @@ def test_a_checkpoint_knows_which_copies_on_their_way_were_ended() -> None:
     world.cancel("a")
     second = world.kafka.begin("another")
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=second)
-    world.bridge.run(2000)  # the copy is written behind both
+    world.bridge.run(2000)  # the copy is written after both
     world.kafka.abort(first)
     world.bridge.run(50)
     assert ("cancelled", 2) in world.receipts()
@@ -968,7 +983,7 @@ def test_a_checkpoint_knows_which_copies_on_their_way_were_ended() -> None:
     assert world.delivered() == []
 
 
-def test_a_receipt_tells_its_request_its_timer_and_when_that_was_due() -> None:
+def test_a_receipt_names_its_request_its_timer_and_the_due_time() -> None:
     world = World()
     start_ms = world.now_ms
     world.send("plain", 100)
@@ -997,8 +1012,8 @@ def test_a_receipt_tells_its_request_its_timer_and_when_that_was_due() -> None:
     assert [each.get("code") for each in receipts] == [*[None] * 6, "missing-time", None]
 
 
-def test_requests_wait_for_their_commit_as_long_as_they_may() -> None:
-    """By then others share it. Nothing has to leave."""
+def test_requests_wait_for_their_commit_for_commit_interval() -> None:
+    """Later requests share their commit. No timer is due."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
     world.send(delay_ms=5000)
     world.bridge.run(500)
@@ -1022,7 +1037,7 @@ def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("busy", [0, 1])
-def test_a_quiet_partition_does_not_keep_checkpoints_of_a_busy_one_from_being_made(busy: int) -> None:
+def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
     kafka, shards, instance = two_partitions()
     assert instance.sink is not None
     instance.sink.is_slow = True
@@ -1037,7 +1052,7 @@ def test_a_quiet_partition_does_not_keep_checkpoints_of_a_busy_one_from_being_ma
 
 
 @pytest.mark.parametrize("faults", [0, 1])
-def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int) -> None:
+def test_case_19_a_cancel_of_a_timer_in_flight_waits_for_its_outcome(faults: int) -> None:
     world = World()
     world.send("a", 0, id_="one")
     world.bridge.run(1)
@@ -1045,7 +1060,7 @@ def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int
     world.bridge.turn()
     slow(world, faults)
     world.kafka.timeline.advance(5)
-    world.bridge.turn()  # "b" is under way
+    world.bridge.turn()  # "b" is in flight
     assert world.delivered() == ["a"]
     world.cancel("two")
     world.bridge.turn()
@@ -1054,7 +1069,7 @@ def test_case_19_a_cancel_of_what_is_under_way_learns_its_fate_first(faults: int
     assert world.receipts("accepted", "delivered") == [("too-late", 2)]
 
 
-def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is_known() -> None:
+def test_a_cancel_that_waited_for_a_transaction_has_the_receipt_time_of_its_outcome() -> None:
     waits: list[int] = []
 
     def meanwhile(where: str) -> None:
@@ -1066,7 +1081,7 @@ def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is
     world.bridge.turn()
     slow(world)
     world.kafka.timeline.advance(5)
-    world.bridge.turn()  # "a" is under way, and a broker is away
+    world.bridge.turn()  # "a" is in flight, and a broker does not answer
     waits.append(30_000)
     world.cancel("x")
     asked_ms = world.kafka.timeline.now_ms
@@ -1076,8 +1091,8 @@ def test_a_cancel_that_has_waited_for_a_transaction_is_answered_when_its_fate_is
     assert [each["at_ms"] - asked_ms for each in told if each["kind"] == "too-late"] == [30_000]
 
 
-def test_no_checkpoint_is_made_of_what_was_stored_behind_the_last_commit() -> None:
-    """The bridge ends while a request is stored and not committed: its store reads it again."""
+def test_a_checkpoint_does_not_include_requests_stored_after_the_last_commit() -> None:
+    """The bridge stops while a request is stored and not committed. The next start reads it again."""
     world = World(replace(SMALL, receipts="none", commit_interval_ms=10_000))
     world.send("a", 0)
     world.bridge.run(10)
@@ -1086,7 +1101,7 @@ def test_no_checkpoint_is_made_of_what_was_stored_behind_the_last_commit() -> No
     world.bridge.turn()
     world.send("c", 500)
     world.bridge.turn()
-    assert (world.delivered(), world.pending()) == (["a"], 1), "b is under way, c is stored"
+    assert (world.delivered(), world.pending()) == (["a"], 1), "b is in flight, c is stored"
     assert world.bridge.bridge is not None
     world.bridge.bridge.stop()  # without a last turn
     assert world.delivered() == ["a", "b"]
@@ -1095,7 +1110,7 @@ def test_no_checkpoint_is_made_of_what_was_stored_behind_the_last_commit() -> No
     assert world.delivered() == ["a", "b", "c"]
 
 
-def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:
+def test_requests_polled_before_a_partition_was_reopened_are_read_once() -> None:
     def meanwhile(where: str) -> None:
         if where == "sink.abort":
             world.bridge.leave_the_group()
@@ -1106,9 +1121,7 @@ def test_what_was_polled_before_a_shard_was_opened_anew_is_read_once() -> None:
     assert world.bridge.sink is not None
     world.bridge.sink.is_slow = False
     world.send("bad", 0, extra=[("timer-rolls", b"x")])
-    world.bridge.run(
-        100
-    )  # both are aborted behind the poll; the group takes the shard away meanwhile, and gives it back
+    world.bridge.run(100)  # after the poll both are aborted, and the group takes the partition away and gives it back
     world.bridge.stop()
     assert world.delivered() == ["a", "b"]
     assert [value for _, value in world.rejected()] == [b"bad"]

@@ -1,4 +1,4 @@
-"""What a bridge tells of Kafka as it looks at it now and then: retention, open transactions, clocks."""
+"""Monitors of a running bridge: retention, open transactions, clocks of the brokers."""
 
 import logging
 from collections.abc import Callable
@@ -8,18 +8,12 @@ import pytest
 
 from bridge.config.loop_options import TurnOptions
 from bridge.loop.loop import Bridge
-from bridge.loop.tests.test_histories import SMALL, two_partitions
+from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
 from bridge.observe.metrics import Lag
-from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS
 from schemas.origin import Shard
-
-
-def send(kafka: FakeKafka, shard: Shard, delay_ms: int, count: int = 1) -> None:
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-    for _ in range(count):
-        kafka.produce(TIMERS, b"m", headers=headers, partition=shard.partition)
 
 
 def running(instance: FakeInstance) -> Bridge:
@@ -27,23 +21,23 @@ def running(instance: FakeInstance) -> Bridge:
     return instance.bridge
 
 
-def warnings(caplog: pytest.LogCaptureFixture, look: Callable[[], None]) -> list[str]:
-    """In full, of this look."""
+def warnings(caplog: pytest.LogCaptureFixture, check: Callable[[], None]) -> list[str]:
+    """Run `check` and return its warnings."""
     caplog.clear()
-    look()
+    check()
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # -- retention
 
 
-def test_case_28_what_retention_took_is_told_to_the_offset_where_something_is_pending(
+def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
-    send(kafka, one, 50, count=2)
-    send(kafka, other, 50, count=3)
-    send(kafka, one, 900, count=4)
+    for shard, count, delay_ms in ((one, 2, 50), (other, 3, 50), (one, 4, 900)):
+        for _ in range(count):
+            send(kafka, shard, delay_ms=delay_ms)
     instance.run(300)
     look = running(instance).monitors.check_retention
     assert warnings(caplog, look) == []
@@ -57,36 +51,34 @@ def test_case_28_what_retention_took_is_told_to_the_offset_where_something_is_pe
         f"{one}: retention has taken requests that are pending, from offset 2 to 4: they are still delivered, but a"
         f" lost disk would lose them; raise retention.ms to 3 roll windows"
     ]
-    send(kafka, other, 50, count=2)
+    for _ in range(2):
+        send(kafka, other, delay_ms=50)
     kafka.partition(other).delete_before(5)
-    assert len(warnings(caplog, look)) == 1, "where nothing is pending, what was never read is another complaint"
+    assert len(warnings(caplog, look)) == 1, "requests that were never read have a warning of their own"
     assert instance.metrics.lost_to_retention == {one: 3, other: 0}
 
 
 # -- open transactions
 
 
-def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_how_much(
+def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_its_partition_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kafka = FakeKafka(Timeline(), transaction_timeout_ms=600_000)
-    for topic, partitions in ((TIMERS, 2), ("timer.journal", 2), ("timer.rejected", 1), ("orders", 1)):
-        kafka.create(topic, partitions)
-    shards = one, other = [Shard(TIMERS, number) for number in range(2)]
-    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none"))
-    instance.run(0)
+    kafka, (one, other), instance = two_partitions(transaction_timeout_ms=600_000)
     look = running(instance).monitors.check_open_transactions
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     senders = [kafka.begin(f"sender of {shard}") for shard in (one, other)]
     for sender, shard in zip(senders, (one, other), strict=True):
-        send(kafka, shard, 50)
+        send(kafka, shard, f"before {shard}", 50)
         kafka.produce(TIMERS, b"hung", headers=headers, partition=shard.partition, transaction=sender)
-    send(kafka, other, 50, count=2)
+    for _ in range(2):
+        send(kafka, other, "after", 50)
     assert warnings(caplog, look) == []
-    assert instance.metrics.lags == {one: Lag(2, 1), other: Lag(4, 3)}, "nothing is read yet"
+    assert instance.metrics.lags == {one: Lag(2, 1), other: Lag(4, 3)}, "no request is read yet"
     instance.run(10_900)
+    assert [entry.value for entry in kafka.read("orders")] == [f"before {shard}".encode() for shard in (one, other)]
 
     def told(shard: Shard, seconds: int, count: int, *, times: str = "") -> str:
         return (
@@ -101,13 +93,14 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
     kafka.commit(senders[0])
     instance.run(1000)
     assert warnings(caplog, look) == []
+    assert [entry.value for entry in kafka.read("orders")[2:]] == [b"hung"]
     assert instance.metrics.lags == {one: Lag(1, 0), other: Lag(3, 3)}
     assert instance.metrics.hanging_transactions.keys() == {other}
     again = kafka.begin("another sender")
     kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=again)
     assert warnings(caplog, look) == []
     instance.run(5000)
-    assert warnings(caplog, look) == [told(one, 5, 1)], "what was over begins anew"
+    assert warnings(caplog, look) == [told(one, 5, 1)], "a new transaction is logged at once"
     instance.run(60_000)
     assert warnings(caplog, look) == [
         told(one, 65, 1, times=" (2 times so far)"),
@@ -115,7 +108,7 @@ def test_case_38_each_partition_that_a_sender_holds_is_told_with_how_long_and_ho
     ]
 
 
-def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_other_partition(
+def test_case_38_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kafka, (one, other), instance = two_partitions()
@@ -133,7 +126,7 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
         return {shard: told for shard, told in real(history, shards).items() if shard not in silent}
 
     monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
-    send(kafka, other, 10_000)
+    send(kafka, other, delay_ms=10_000)
     look()
     assert (instance.metrics.hanging_transactions[one], instance.metrics.lags[one]) == (hanging, ends)
     assert instance.metrics.lags[other] == Lag(1, 0)
@@ -143,12 +136,12 @@ def test_case_38_a_leader_that_does_not_answer_ends_no_complaint_and_hides_no_ot
     assert instance.metrics.hanging_transactions[one].since_ms == hanging.since_ms
 
 
-def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer(
+def test_clock_skew_keeps_its_last_value_while_the_journal_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
     for shard in (one, other):
-        send(kafka, shard, 50)
+        send(kafka, shard, delay_ms=50)
     instance.run(1000)
     running(instance).monitors.check_clocks()
     known = dict(instance.metrics.clock_skew_ms)
@@ -163,11 +156,8 @@ def test_a_clock_is_told_by_what_was_seen_last_where_its_journal_does_not_answer
     assert instance.metrics.clock_skew_ms == known
 
 
-def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka = FakeKafka(Timeline())
-    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
-        kafka.create(topic, 1)
-    group = FakeGroup("timers", [Shard(TIMERS, 0)])
+def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, group = kafka_with(), FakeGroup("timers", [Shard(TIMERS, 0)])
     owner = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="owner")
     owner.run(100)
     idle = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="idle")
@@ -184,19 +174,19 @@ def test_without_a_partition_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) ->
 # -- clocks
 
 DECIDING_MS = 10
-"""From a transaction's begin to when we know that it stands: its records were written in between."""
+"""Time from the begin of a transaction to its commit; its records are written in between."""
 
 
 def apart(kafka: FakeKafka, instance: FakeInstance, *skews_ms: int) -> None:
-    """Something is decided in each partition, whose brokers' clocks stand so far from ours, as sure as we can be."""
+    """Write a journal record in each partition, so that the bridge computes `skews_ms` for the brokers' clocks."""
     for number, skew_ms in enumerate(skews_ms):
         for topic in ("timer.journal", TIMERS):
             kafka.topics[topic].partitions[number].skew_ms = skew_ms + (DECIDING_MS if skew_ms > 0 else 0)
         journal = kafka.topics["timer.journal"].partitions[number]
-        journal.delete_before(journal.end)  # the claim, which bears another time
-        send(kafka, Shard(TIMERS, number), 500)
+        journal.delete_before(journal.end)  # the claim, which has another timestamp
+        send(kafka, Shard(TIMERS, number))
         instance.run(100)
-    assert {stands - begun for begun, stands in instance.metrics.journal_written_ms.values()} == {DECIDING_MS}
+    assert {committed - begun for begun, committed in instance.metrics.journal_written_ms.values()} == {DECIDING_MS}
 
 
 def with_limit(max_clock_skew_ms: int) -> tuple[FakeKafka, list[Shard], FakeInstance]:
@@ -218,18 +208,18 @@ def told_clock(words: str) -> str:
 @pytest.mark.parametrize(
     ("skews_ms", "words"), [((2000, -5000), "5000 ms behind"), ((3000, -2000), "3000 ms ahead"), ((1, 0), "1 ms ahead")]
 )
-def test_the_clock_that_is_furthest_from_ours_is_told(
+def test_the_clock_with_the_largest_skew_is_logged(
     skews_ms: tuple[int, int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka, shards, instance = with_limit(0)
     look = running(instance).monitors.check_clocks
-    assert warnings(caplog, look) == [], "nothing is decided yet"
+    assert warnings(caplog, look) == [], "the journal has no decisions yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
     assert instance.metrics.clock_skew_ms == dict(zip(shards, skews_ms, strict=True))
 
 
-def test_a_clock_that_is_in_time_again_and_goes_wrong_once_more_is_told_at_once(
+def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, _, instance = with_limit(1000)
@@ -245,14 +235,14 @@ def test_a_clock_that_is_in_time_again_and_goes_wrong_once_more_is_told_at_once(
     assert warnings(caplog, look) == [told_clock("1002 ms ahead")]
 
 
-def test_what_a_transaction_that_is_under_way_has_written_tells_of_no_other_clock(
+def test_a_transaction_in_flight_does_not_count_as_clock_skew(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = with_limit(0)
     apart(kafka, instance, 0, 0)
     assert instance.sink is not None
     instance.sink.is_slow = True
-    send(kafka, one, 50)
+    send(kafka, one, delay_ms=50)
     kafka.timeline.advance(3000)
     running(instance).turn()
     running(instance).turn()

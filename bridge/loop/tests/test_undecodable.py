@@ -1,4 +1,4 @@
-"""A record that no Kafka client can decode, and a read without an answer: only their own partition waits."""
+"""A record that no Kafka client can decode and a read without an answer stop their own partition alone."""
 
 import logging
 from collections import Counter
@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from bridge.loop.tests.test_histories import SHARD, SMALL, TROUBLE, Trouble, World, lose_disk, two_partitions
+from bridge.loop.tests.test_histories import (
+    SHARD,
+    SMALL,
+    TROUBLE,
+    Trouble,
+    World,
+    kafka_with,
+    lose_disk,
+    send,
+    two_partitions,
+)
 from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
-from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, Timeline
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
-from bridge.testing.timer_world import TIMERS
 from schemas.origin import Shard
 
 
@@ -25,25 +34,14 @@ def poison(kafka: FakeKafka, shard: Shard) -> int:
     return entry.offset
 
 
-def send(kafka: FakeKafka, shard: Shard, value: str, delay_ms: int, id_: str | None = None) -> Entry:
-    headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-    if id_ is not None:
-        headers.append(("timer-id", id_.encode()))
-    return kafka.produce(shard.topic, value.encode(), headers=headers, partition=shard.partition)
-
-
 def delivered(kafka: FakeKafka) -> list[str]:
     return [(entry.value or b"").decode() for entry in kafka.read("orders")]
-
-
-def rejected(kafka: FakeKafka) -> list[Entry]:
-    return kafka.read("timer.rejected")
 
 
 def parked_at(kafka: FakeKafka) -> list[str]:
     """Return the positions of the parked undecodable records. Check that each has a reason and no contents."""
     found = []
-    for entry in rejected(kafka):
+    for entry in kafka.read("timer.rejected"):
         assert (entry.key, entry.value) == (None, None)
         headers = dict(entry.headers)
         assert headers.keys() == {"timer-error", "timer-error-detail", "timer-origin"}
@@ -52,7 +50,7 @@ def parked_at(kafka: FakeKafka) -> list[str]:
     return found
 
 
-def test_the_partition_stops_status_and_log_name_it_and_all_others_go_on(
+def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
@@ -99,7 +97,7 @@ def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_lea
     world.bridge.run(1000)
     assert world.delivered() == ["first", "stored"]
     assert world.bridge.metrics.undecodable == {SHARD: offset}
-    trouble(world)  # no timer is live below the record, so a rebuild begins with it
+    trouble(world)  # no timer is pending below the record, so a rebuild begins with it
     world.kafka.skip(SHARD, offset)
     world.bridge.run(1000)
     trouble(world)
@@ -108,7 +106,7 @@ def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_lea
     assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
 
 
-def test_a_rebuild_passes_over_skipped_records() -> None:
+def test_a_rebuild_skips_skipped_records_again() -> None:
     world = World(replace(SMALL, receipts="none"))
     world.send("far", 5000)
     offsets = [poison(world.kafka, SHARD), poison(world.kafka, SHARD)]
@@ -130,7 +128,7 @@ def test_a_rebuild_passes_over_skipped_records() -> None:
     ("part", "crashes"), [("source.", 16), ("sink.", 20), ("history.", 14), ("disk.", 50), ("control.", 7)]
 )
 def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(part: str, crashes: int) -> None:
-    """Each call of `part`, from the opening of the partition on, is the last one of a life: `crashes` at least."""
+    """Each call of `part` since the opening of the partition is once the last of a life: at least `crashes` calls."""
     places: list[str] = []
     for step in count(1):
         world = World()
@@ -160,9 +158,7 @@ def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(par
 
 
 def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
-    kafka = FakeKafka(Timeline())
-    for topic in (TIMERS, "timer.journal", "timer.rejected", "orders"):
-        kafka.create(topic)
+    kafka = kafka_with()
     group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
     first = FakeInstance(kafka, group, options, name="first")
     first.run(10)
@@ -216,8 +212,8 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_
     assert instance.status.ready().reason == ""
 
 
-def test_many_partitions_that_do_not_answer_hold_up_no_turn_for_the_sum_of_their_reads() -> None:
-    """Each read takes 4 s until it gives up; a poll that comes too late would put the instance out of the group."""
+def test_many_partitions_that_do_not_answer_do_not_add_up_in_one_turn() -> None:
+    """Each read gives up after 4 s. A late poll would remove the instance from the group."""
     kafka, shards, instance = two_partitions(count=20)
     instance.run(1000)
     instance.kill()
@@ -274,5 +270,5 @@ def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_min
     assert asked.count(one) > 2
 
 
-def test_a_stand_in_holds_an_offset_and_nothing_else() -> None:
+def test_an_undecodable_record_has_an_offset_and_nothing_else() -> None:
     assert tuple(UndecodableRecord(7, 0, None, None, ())) == (7, 0, None, None, ())
