@@ -1,4 +1,4 @@
-"""What becomes of each request, and what leaves: decided without a broker."""
+"""Decisions on requests, and the records that leave, without a broker."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ def cancel(offset: int, id_: bytes = b"x") -> Record:
 
 @dataclass
 class Stored:
-    """A store in which one timer of each id lives, by origin."""
+    """A store with one pending timer of each id. `origins`: by id."""
 
     settled: Key = NOTHING_SETTLED
     origins: dict[bytes, int] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def take(
 
 
 def bodies(*records: Record) -> list[Body]:
-    """The bodies of requests that are due and late, which is the shortest way to one."""
+    """Return the bodies of the requests: all are read as overdue."""
     return list(take(*records, settled=Key(9999, 9), now_ms=9999).overdue.values())
 
 
@@ -103,36 +103,36 @@ def outcomes(taken: Intake) -> list[tuple[str, int, int]]:
     return [(told.kind, told.request, told.origin) for told in taken.decisions.receipts]
 
 
-# -- places
+# -- keys
 
 
-def test_a_request_takes_its_place_by_due_time_then_offset() -> None:
+def test_the_key_of_a_request_is_due_time_then_offset() -> None:
     assert take(request(0, 1500), request(1, 1400)).batch.places() == [(1500, 0), (1400, 1)]
 
 
-def test_one_that_is_overdue_when_sent_takes_its_place_by_its_timestamp() -> None:
+def test_the_key_of_a_request_overdue_when_sent_has_its_timestamp() -> None:
     assert take(request(0, 3, timestamp_ms=1000), now_ms=2000).batch.places() == [(1000, 0)]
 
 
-def test_one_beyond_the_window_is_visited_before_it_is_due() -> None:
+def test_a_request_beyond_the_roll_window_wakes_before_it_is_due() -> None:
     assert take(request(0, 5000)).batch.places() == [(1600, 0)]
 
 
-def test_one_whose_place_has_passed_leaves_at_once_when_due_and_is_held_until_then() -> None:
+def test_a_request_whose_key_has_passed_is_out_of_order_until_due_and_overdue_after_that() -> None:
     taken = take(request(6), request(4), request(7, 1499), settled=Key(1500, 5), now_ms=1499)
     assert taken.batch.places() == [(1500, 6), (1500, 4)]
     assert taken.decisions.held == [4]
     assert list(taken.overdue) == [7]
 
 
-def test_a_receipt_for_each_timer_is_made_only_where_it_is_wanted() -> None:
+def test_accepted_receipts_are_made_if_the_settings_ask_for_them() -> None:
     asked = [request(0), named(1), Record(2, 1000, None, None, [])]
     for wanted in (True, False):
         taken = take(*asked, options=OPTIONS if wanted else TurnOptions(rules=RULES))
         assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
 
 
-def test_a_bad_one_changes_nothing_for_the_others() -> None:
+def test_a_bad_request_does_not_change_the_others() -> None:
     taken = take(request(0), request(1, extra=[("timer-key", None)]), request(2))
     assert taken.batch.places() == [(1500, 0), (1500, 2)]
     assert [(record.offset, refusal.code) for record, refusal in taken.decisions.refused] == [(1, "bad-header")]
@@ -147,7 +147,7 @@ def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolle
 # -- ids
 
 
-def test_case_17_a_cancel_meets_its_target_in_the_same_batch() -> None:
+def test_case_17_a_cancel_ends_a_timer_of_the_same_batch() -> None:
     taken = take(named(0), request(1), cancel(2))
     assert taken.batch.places() == [(1500, 1)]
     assert taken.decisions.ended == [0]
@@ -155,18 +155,18 @@ def test_case_17_a_cancel_meets_its_target_in_the_same_batch() -> None:
     assert taken.decisions.receipts[-1].due_ms == 1500
 
 
-def test_a_cancel_meets_its_target_in_the_store() -> None:
+def test_a_cancel_ends_a_timer_in_the_store() -> None:
     taken = take(cancel(9), stored={b"x": 4})
     assert taken.batch.ended()["origin"].tolist() == [4]
     assert (taken.decisions.ended, outcomes(taken)) == ([4], [("cancelled", 9, 4)])
 
 
-def test_a_cancel_meets_one_that_is_late_and_wins() -> None:
+def test_a_cancel_ends_an_overdue_timer() -> None:
     taken = take(named(6), cancel(7), settled=Key(1500, 7), now_ms=1500)
     assert (taken.overdue, taken.decisions.ended) == ({}, [6])
 
 
-def test_case_19_twice_cancelled_is_not_found_the_second_time_and_too_late_after_delivery() -> None:
+def test_case_19_a_second_cancel_is_not_found_and_one_after_delivery_too_late() -> None:
     taken = take(cancel(8), cancel(9), cancel(10, b"gone"), stored={b"x": 4}, delivered=[b"gone"])
     assert outcomes(taken) == [("cancelled", 8, 4), ("not-found", 9, -1), ("too-late", 10, -1)]
 
@@ -177,19 +177,19 @@ def test_case_19_a_schedule_sent_twice_with_one_id_is_one_timer() -> None:
     assert outcomes(taken) == [("accepted", 0, 0), ("replaced", 1, 0), ("accepted", 1, 1)]
 
 
-def test_case_20_a_replace_ends_the_old_one_and_stands_also_where_there_was_none() -> None:
+def test_case_20_a_replace_ends_the_old_timer_and_is_accepted_also_without_one() -> None:
     taken = take(named(5, action=b"replace"), named(6, b"new", action=b"replace"), stored={b"x": 4})
     assert taken.batch.places() == [(1500, 5), (1500, 6)]
     assert outcomes(taken) == [("replaced", 5, 4), ("accepted", 5, 5), ("not-found", 6, -1), ("accepted", 6, 6)]
 
 
 @pytest.mark.parametrize("bad", [("timer-key", None), ("timer-partition", b"-1"), ("timer-delay-ms", b"5")])
-def test_a_bad_request_that_names_a_live_id_changes_nothing(bad: tuple[str, bytes | None]) -> None:
+def test_a_bad_request_with_a_pending_id_ends_no_timer(bad: tuple[str, bytes | None]) -> None:
     taken = take(request(5, extra=[("timer-id", b"x"), bad]), stored={b"x": 4})
     assert (taken.decisions.ended, len(taken.batch)) == ([], 0)
 
 
-def test_a_request_too_large_to_roll_that_names_a_live_id_changes_nothing() -> None:
+def test_a_request_too_large_to_roll_with_a_pending_id_ends_no_timer() -> None:
     taken = take(request(5, 5000, value=b"v" * 1800, extra=[("timer-id", b"x")]), stored={b"x": 4})
     assert (taken.decisions.ended, len(taken.batch)) == ([], 0)
 
@@ -198,22 +198,18 @@ def test_a_request_too_large_to_roll_that_names_a_live_id_changes_nothing() -> N
 
 
 def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
-    """A copy as it will be read at offset 20, and its flight."""
-    body = bodies_of_far(named(offset, id_, due_ms))
+    """Return a copy as it is read at offset 20, and its flight."""
+    (body,) = bodies(named(offset, id_, due_ms))
     copy, flight = copy_of(SHARD, body, 1600)
     return Record(20, 1600, copy.key, copy.value, copy.headers), flight
-
-
-def bodies_of_far(record: Record) -> Body:
-    (body,) = take(record, settled=Key(9999, 9), now_ms=9999).overdue.values()
-    return body
 
 
 def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
     record = request(3, extra=[("trace", b"1"), ("timer-id", b"x")])._replace(
         headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"4000"), ("trace", b"1"), ("timer-id", b"x")]
     )
-    copy, flight = copy_of(SHARD, bodies_of_far(record), 1600)
+    (body,) = bodies(record)
+    copy, flight = copy_of(SHARD, body, 1600)
     assert (copy.topic, copy.partition, copy.key, copy.value) == ("timer.requests", 2, b"k", b"v")
     assert copy.headers == [
         ("timer-topic", b"orders"),
@@ -226,7 +222,7 @@ def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
     assert flight[:3] == (3, 1, 5000)
 
 
-def test_a_copy_that_is_awaited_is_a_timer_again_in_its_old_name() -> None:
+def test_a_received_copy_is_a_timer_under_its_old_origin() -> None:
     copy, flight = rolled()
     taken = take(copy, flights=[flight], now_ms=1600)
     assert taken.batch.places() == [(2200, 3)]
@@ -234,7 +230,7 @@ def test_a_copy_that_is_awaited_is_a_timer_again_in_its_old_name() -> None:
 
 
 @pytest.mark.parametrize("change", ["value", "due", "origin", "rolls", "target", "shard", "none"])
-def test_a_forged_copy_is_not_ours(change: str) -> None:
+def test_a_forged_copy_is_refused(change: str) -> None:
     copy, flight = rolled()
     headers = dict(copy.headers)
     match change:
@@ -256,14 +252,14 @@ def test_a_forged_copy_is_not_ours(change: str) -> None:
     assert len(taken.batch) == 0
 
 
-def test_a_copy_lands_once() -> None:
+def test_a_copy_is_received_once() -> None:
     copy, flight = rolled()
     taken = take(copy, copy._replace(offset=21), flights=[flight])
     assert len(taken.batch) == 1
     assert [record.offset for record, _ in taken.decisions.refused] == [21]
 
 
-def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it_lands() -> None:
+def test_case_18_a_cancel_ends_a_copy_in_flight_and_the_copy_is_dropped_when_received() -> None:
     copy, flight = rolled()
     taken = take(cancel(19), copy, flights=[flight], now_ms=1600)
     assert (taken.decisions.ended, taken.decisions.landed, taken.decisions.dropped) == ([3], [(3, 1)], [20])
@@ -272,7 +268,7 @@ def test_case_18_a_cancel_ends_a_copy_on_its_way_and_the_copy_is_dropped_when_it
     assert (later.decisions.dropped, len(later.batch)) == ([20], 0)
 
 
-def test_what_replaces_a_copy_on_its_way_needs_no_room() -> None:
+def test_a_replace_of_a_copy_in_flight_needs_no_quota() -> None:
     _, flight = rolled(3)
     taken = take(named(5), named(6, b"y"), flights=[flight], quota=Quota(timers=0))
     assert taken.decisions.ended == [3]
@@ -280,19 +276,19 @@ def test_what_replaces_a_copy_on_its_way_needs_no_room() -> None:
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_bodies_may_fill_the_room_to_the_byte(beyond: int) -> None:
+def test_bodies_may_fill_the_quota_to_the_byte(beyond: int) -> None:
     (body,) = bodies(request(5))
     taken = take(request(5), quota=Quota(size_bytes=frame_size(body) - beyond))
     assert len(taken.decisions.refused) == beyond
 
 
-def test_a_copy_that_landed_is_ended_as_any_timer() -> None:
+def test_a_received_copy_is_ended_as_any_timer() -> None:
     copy, flight = rolled()
     taken = take(copy, cancel(21), flights=[flight], now_ms=1600)
     assert (taken.decisions.ended, taken.decisions.dropped, len(taken.batch)) == ([3], [], 0)
 
 
-def test_a_copy_that_lands_ends_nothing() -> None:
+def test_a_received_copy_ends_no_timer_with_its_id() -> None:
     copy, flight = rolled()
     taken = take(named(19), copy, flights=[flight], now_ms=1600)
     assert taken.batch.places() == [(1500, 19)]
@@ -302,7 +298,7 @@ def test_a_copy_that_lands_ends_nothing() -> None:
 # -- replay
 
 
-def test_a_replay_keeps_what_lives_by_rule_and_journal() -> None:
+def test_a_replay_keeps_the_pending_requests_of_rule_and_journal() -> None:
     copy, flight = rolled(0)
     told = JournalRecord(
         from_offset=0,
@@ -356,7 +352,7 @@ def test_case_31_an_empty_value_is_not_a_null_one() -> None:
     assert deliveries(SHARD, [body], 1600)[0].value == b""
 
 
-def test_what_is_rejected_is_kept_whole_with_the_reason_behind_it() -> None:
+def test_a_rejected_record_is_kept_whole_and_followed_by_the_reason() -> None:
     record = request(7, extra=[("timer-key", b"other"), ("trace", b"1")])
     refusal = Refusal("unknown-topic", "because")
     (body,) = bodies(record)
@@ -377,7 +373,7 @@ def test_what_is_rejected_is_kept_whole_with_the_reason_behind_it() -> None:
     )
 
 
-def test_a_receipt_stands_under_its_id_or_else_its_origin() -> None:
+def test_the_key_of_a_receipt_is_its_id_or_else_its_origin() -> None:
     said = receipt("timer.receipts", SHARD, ReceiptDraft("cancelled", 9, 4, b"x"), 1600)
     assert (said.key, said.value) == (
         b"x",

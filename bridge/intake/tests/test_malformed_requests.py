@@ -1,8 +1,8 @@
-"""Case 33 at scale: whatever the headers, each record has exactly one fate, and the bridge goes on.
+"""Case 33 at scale: each record has exactly one outcome, whatever its headers are, and the bridge goes on.
 
     refused     on timer.rejected, whole, once
     a timer     delivered once | parked on timer.rejected once | ended by a later one with its id | still pending
-    a cancel    told once or more what it ended, or that there was nothing; neither delivered nor rejected
+    a cancel    answered by one or more receipts; neither delivered nor rejected
 
 `FUZZ=1000000 SEED=7 pytest bridge/intake/tests/test_malformed_requests.py` sends that many records, drawn by that seed.
 The defaults are 20,000 and 33.
@@ -31,9 +31,9 @@ START_MS = 1_700_000_000_000
 REACH_MS = 15_000
 REJECTED_BYTES = 100_000
 LARGE = 150_000
-"""More than the rejected topic takes: a sender that compresses may write what nobody else may."""
+"""More than the rejected topic takes: a compressed record may be larger than any topic takes uncompressed."""
 ADDED = 4
-"""Headers that a delivered record gets."""
+"""Number of headers that a delivery adds."""
 AT_TARGETS = {"unknown-topic", "unknown-partition", "not-authorized", "too-large"}
 AT_INTAKE = {
     *("bad-header", "missing-time", "ambiguous-time", "too-far", "missing-topic", "missing-id", "unknown-action"),
@@ -63,7 +63,7 @@ def world() -> TimerWorld:
 
 
 class Fates:
-    """What a reader of Kafka's topics alone finds out."""
+    """The outcomes of all requests, from Kafka's topics alone."""
 
     def __init__(self, place: TimerWorld) -> None:
         delivered = [entry for topic in ("orders", "bills", "small") for entry in place.read(topic)]
@@ -78,7 +78,7 @@ class Fates:
 
 
 def by_origin(entries: list[Entry]) -> dict[int, Entry]:
-    """By the offset of the request; each once."""
+    """Return the entries by the offset of their request. Fail if one comes twice."""
     origins = [number((dict(entry.headers[-ADDED:])["timer-origin"] or b"").decode()) for entry in entries]
     twice = [at for at, times in Counter(origins).items() if times > 1]
     assert not twice, f"twice: {twice}"
@@ -92,7 +92,7 @@ def number(origin: str) -> int:
 
 
 def check(sent: dict[int, Raw], fates: Fates, pending: int) -> Counter[str]:
-    """How many had which fate."""
+    """Return the number of requests of each outcome. Fail if one has none, two, or a wrong one."""
     found: Counter[str] = Counter()
     ended = set(fates.ended)
     assert len(ended) == len(fates.ended), "ended twice"
@@ -133,7 +133,7 @@ def as_sent(raw: Raw, entry: Entry) -> None:
 
 
 def whole(raw: Raw, entry: Entry) -> None:
-    """But for what is too large for the rejected topic: of that, where it lies. A copy's headers are native."""
+    """Fail unless the record is kept whole, or is too large for the rejected topic. A copy has native headers."""
     reason = [name for name, _ in entry.headers[-3:]]
     assert reason == ["timer-error", "timer-error-detail", "timer-origin"]
     if size_of(raw) < REJECTED_BYTES - 2000:
@@ -150,7 +150,7 @@ def size_of(raw: Raw) -> int:
 
 
 def copies(place: TimerWorld) -> Sequence[Sequence[Header]]:
-    """Of the bridge's own, the last ones."""
+    """Return the headers of the newest copies that the bridge wrote."""
     last = place.kafka.topics[TIMERS].partitions[0].everything()[-500:]
     return [list(entry.headers) for entry in last if entry.transaction is not None and not entry.is_marker]
 

@@ -1,4 +1,4 @@
-"""Histories of requests in other spellings: delivered, cancelled, replaced, rolled, read by the rules of their day."""
+"""Histories of requests in the headers of other schedulers (profiles), under settings that change."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -39,7 +39,7 @@ def options(*profiles: str, window_ms: int = WINDOW_MS) -> TurnOptions:
 
 
 class Spelled(World):
-    """A world in which every profile is on, and whose time begins at a full second."""
+    """A world with all profiles (or `profiles`) that begins at a full second."""
 
     def __init__(self, *profiles: str) -> None:
         super().__init__(options(*profiles))
@@ -47,7 +47,7 @@ class Spelled(World):
         self.kafka.create("payments")
 
     def ask(self, name: str, delay_s: int, id_: bytes = b"x", *, value: bytes | None = b"v") -> Entry:
-        """A schedule; whole seconds, which every profile can say."""
+        """Send a schedule request of the profile. Whole seconds, as some profiles have no smaller unit."""
         at_s = self.now_ms // 1000 + delay_s
         iso = datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z").encode()
         spellings: dict[str, tuple[bytes, Pairs]] = {
@@ -105,7 +105,7 @@ class Spelled(World):
         return sorted((e.value or b"").decode() for topic in ("orders", "payments") for e in self.kafka.read(topic))
 
     def turn_to(self, *profiles: str) -> None:
-        """Another life with another setting."""
+        """Restart the bridge with other profiles."""
         self.bridge.options = options(*profiles)
         self.bridge.start()
 
@@ -125,7 +125,7 @@ def the_delivered(world: World) -> Entry:
 
 @EACH
 @TROUBLE
-def test_each_spelling_is_delivered_on_time_without_its_headers(name: str, trouble: Trouble) -> None:
+def test_each_profile_is_delivered_on_time_without_its_headers(name: str, trouble: Trouble) -> None:
     world = Spelled()
     sent = world.ask(name, 1)
     world.bridge.run(500)
@@ -140,7 +140,7 @@ def test_each_spelling_is_delivered_on_time_without_its_headers(name: str, troub
 
 @EACH
 @TROUBLE
-def test_each_spelling_rolls_and_comes_back_as_the_same_request(name: str, trouble: Trouble) -> None:
+def test_each_profile_rolls_and_is_delivered_as_the_same_request(name: str, trouble: Trouble) -> None:
     world = Spelled()
     world.ask(name, 3)
     for _ in range(5):
@@ -155,7 +155,7 @@ def test_each_spelling_rolls_and_comes_back_as_the_same_request(name: str, troub
 @WITH_IDS
 @TROUBLE
 @pytest.mark.parametrize("delay_s", [1, 4])
-def test_each_spelling_cancels_also_what_has_rolled(name: str, trouble: Trouble, delay_s: int) -> None:
+def test_each_profile_cancels_also_a_rolled_timer(name: str, trouble: Trouble, delay_s: int) -> None:
     world = Spelled()
     world.ask(name, delay_s)
     world.bridge.run(delay_s * 500)
@@ -171,7 +171,7 @@ def test_each_spelling_cancels_also_what_has_rolled(name: str, trouble: Trouble,
 @WITH_IDS
 @TROUBLE
 @pytest.mark.parametrize("delay_s", [1, 4])
-def test_each_spelling_replaces_what_has_its_id(name: str, trouble: Trouble, delay_s: int) -> None:
+def test_each_profile_replaces_the_timer_with_its_id(name: str, trouble: Trouble, delay_s: int) -> None:
     world = Spelled()
     world.ask(name, delay_s, value=b"old")
     world.bridge.run(delay_s * 500)
@@ -184,7 +184,7 @@ def test_each_spelling_replaces_what_has_its_id(name: str, trouble: Trouble, del
     assert world.delivered() == ["new"]
 
 
-def test_one_id_means_the_same_in_every_spelling() -> None:
+def test_an_id_is_the_same_in_all_profiles() -> None:
     world = Spelled()
     for name in PROFILES:
         world.ask(name, 1)
@@ -214,7 +214,7 @@ def test_karafka_and_etf1_without_a_target_key_deliver_a_null_key_also_after_a_r
     assert [entry.key for entry in world.kafka.read("orders")] == [None] * 4
 
 
-def test_what_cannot_be_delivered_is_parked_as_it_was_sent() -> None:
+def test_a_timer_that_cannot_be_delivered_is_parked_as_it_was_sent() -> None:
     world = Spelled()
     headers: Pairs = [("REAL_TOPIC", b"nowhere"), ("trace", b"1"), ("TIMER_DELAY_MS", b"100"), ("UNIQ_KEY", b"7F00")]
     world.kafka.produce(TIMERS, b"v", key=b"k", headers=headers)
@@ -230,7 +230,7 @@ def test_what_cannot_be_delivered_is_parked_as_it_was_sent() -> None:
 
 @TROUBLE
 @pytest.mark.parametrize("delay_ms", [500, 1500])
-def test_case_19_topic_and_id_meet_the_id_on_that_topic_alone(trouble: Trouble, delay_ms: int) -> None:
+def test_case_19_topic_and_id_cancel_on_that_topic_alone(trouble: Trouble, delay_ms: int) -> None:
     world = Spelled()
     world.rocketmq(b"orders", delay_ms)
     world.bridge.run(delay_ms // 2)
@@ -245,7 +245,7 @@ def test_case_19_topic_and_id_meet_the_id_on_that_topic_alone(trouble: Trouble, 
 
 
 def test_case_19_topics_of_one_hash_are_two_topics() -> None:
-    """Java's hash code of their names, by which the store tells topics apart, is one."""
+    """The names have one Java hash code, which the store keeps instead of the name."""
     world = Spelled()
     world.kafka.create("ordersBB")
     headers = [("timer-topic", b"ordersBB"), ("timer-delay-ms", b"500"), ("timer-id", b"7")]
@@ -257,7 +257,7 @@ def test_case_19_topics_of_one_hash_are_two_topics() -> None:
     assert len(world.kafka.read("ordersBB")) == 1
 
 
-def test_case_19_the_same_id_on_another_topic_is_the_same_id_without_the_topic() -> None:
+def test_case_19_a_schedule_replaces_a_timer_with_its_id_on_another_topic() -> None:
     world = Spelled()
     world.rocketmq(b"orders", 500)
     world.rocketmq(b"payments", 500)
@@ -265,7 +265,7 @@ def test_case_19_the_same_id_on_another_topic_is_the_same_id_without_the_topic()
     assert world.arrived() == ["payments"]
 
 
-def test_case_19_topic_and_id_in_the_same_batch_and_while_the_copy_is_on_its_way() -> None:
+def test_case_19_topic_and_id_in_the_same_batch_and_while_the_copy_is_in_flight() -> None:
     world = Spelled()
     world.rocketmq(b"orders", 0, b"a")
     world.rocketmq(b"orders", 0, b"b")
@@ -279,14 +279,14 @@ def test_case_19_topic_and_id_in_the_same_batch_and_while_the_copy_is_on_its_way
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
     met = world.cancel_by("rocketmq", b"orders+c")
     missed = world.cancel_by("rocketmq", b"payments+d")
-    world.bridge.run(50)  # the copies are written behind the cancels, and none of them can be read yet
+    world.bridge.run(50)  # the copies are written after the cancels; none can be read yet
     world.kafka.abort(hung)
     world.bridge.run(4 * WINDOW_MS)
     assert world.arrived() == ["orders", "orders"]
     assert {("cancelled", met.offset), ("not-found", missed.offset)} <= set(world.receipts())
 
 
-def test_an_id_with_a_plus_of_its_own_goes_before_topic_and_id() -> None:
+def test_an_id_that_contains_a_plus_is_tried_before_topic_and_id() -> None:
     world = Spelled()
     world.rocketmq(b"orders", 500, b"x")
     world.rocketmq(b"payments", 500, b"orders+x")
@@ -295,7 +295,7 @@ def test_an_id_with_a_plus_of_its_own_goes_before_topic_and_id() -> None:
     assert world.arrived() == ["orders"]
 
 
-def test_a_cancel_by_topic_and_id_that_comes_too_late_says_so() -> None:
+def test_a_late_cancel_by_topic_and_id_is_too_late() -> None:
     world = Spelled()
     world.rocketmq(b"orders", 100)
     world.bridge.run(200)
@@ -308,7 +308,7 @@ def test_a_cancel_by_topic_and_id_that_comes_too_late_says_so() -> None:
 
 
 @TROUBLE
-def test_case_36_each_is_read_as_it_was_read_first_whatever_the_setting_says_by_then(trouble: Trouble) -> None:
+def test_case_36_a_request_is_always_read_by_the_profiles_of_its_first_reading(trouble: Trouble) -> None:
     world = Spelled("native", "rocketmq")
     both: Pairs = [("X-Timebridge-Where", b"orders"), ("X-Timebridge-When", b"2030-01-01T00:00:00Z")]
     rocketmq: Pairs = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"2900")]
@@ -361,8 +361,8 @@ def test_a_request_whose_copy_names_its_id_twice_has_to_fit(room: int, refused: 
 
 
 @pytest.mark.parametrize(("room", "is_moved"), [(2000, True), (1300, False)])
-def test_a_move_of_what_would_not_fit_as_a_copy_is_refused(room: int, is_moved: bool) -> None:  # noqa: FBT001
-    """Else its transaction could never stand, in this life or the next."""
+def test_a_move_is_refused_if_its_copy_would_not_fit(room: int, is_moved: bool) -> None:  # noqa: FBT001
+    """Otherwise its transaction could never be committed, in this life or the next."""
     world = Spelled()
     world.bridge.options = TurnOptions(rules=world.options.rules, store=world.options.store, max_message_bytes=room)
     world.bridge.start()
@@ -389,7 +389,7 @@ def test_a_partition_is_kept_also_over_a_roll(delay_s: int) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(40))
-def test_any_mix_of_spellings_settings_and_losses_delivers_what_was_understood_and_once(seed: int) -> None:
+def test_any_mix_of_profiles_settings_and_losses_delivers_each_accepted_timer_once(seed: int) -> None:
     rng = Random(seed)
     on: tuple[str, ...] = ALL
     world = Spelled()

@@ -1,4 +1,4 @@
-"""Whose timer was delivered within the last hour."""
+"""Ids whose timer was delivered within the last hour."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from bridge.intake.recently_delivered import RecentlyDelivered
 from timer.index.due_counts import HOUR_MS
 
 
-def test_it_is_known_for_an_hour_from_the_last_delivery_on() -> None:
+def test_an_id_is_known_for_an_hour_after_its_last_delivery() -> None:
     known = RecentlyDelivered()
     known.add([b"a", b"b"], 1000)
     known.add([b"a"], 2000)

@@ -10,11 +10,12 @@ import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.intake.target_policy import Policy
+from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.observe.metric_types import TopicLabels
 from bridge.observe.store_metrics import store_metrics
 from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.recovery.recovery_plan import read_checkpoint
-from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing.fakes import Entry, FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.headers import Rules
 from schemas.origin import Shard
@@ -37,7 +38,7 @@ class World(TimerWorld):
         super().__init__("orders", "bills", options=_both(main, payments))
 
     def set(self, *, main: TurnOptions = SMALL, payments: TurnOptions = SMALL) -> None:
-        """From the next start on."""
+        """Set the options of the next start."""
         self.bridge.options = _both(main, payments)
 
     def send(
@@ -55,15 +56,13 @@ class World(TimerWorld):
         return [(entry.value or b"").decode() for entry in self.kafka.read(topic)]
 
     def rejected(self) -> list[tuple[str, str]]:
-        """(value, code)."""
-        found = [(entry.value or b"", dict(entry.headers)["timer-error"] or b"") for entry in self._on_rejected()]
+        """Return (value, code) of each rejected record."""
+        entries = self.kafka.read("timer.rejected")
+        found = [(entry.value or b"", dict(entry.headers)["timer-error"] or b"") for entry in entries]
         return [(value.decode(), code.decode()) for value, code in found]
 
-    def _on_rejected(self) -> list[Entry]:
-        return self.kafka.read("timer.rejected")
-
     def receipts(self, *kinds: str, on: str = TIMERS) -> list[tuple[str, int]]:
-        """(kind, offset of the request) of one timer topic."""
+        """Return (kind, offset of the request) of each receipt of `kinds` for the timer topic `on`."""
         said = [json.loads(entry.value or b"{}") for entry in self.kafka.read("timer.receipts")]
         places = [(r["kind"], r["request"].split("/")) for r in said]
         return [(kind, int(offset)) for kind, (topic, _, offset) in places if topic == on and kind in kinds]
@@ -136,7 +135,7 @@ def test_each_timer_topic_has_its_own_targets() -> None:
     assert world.refused_by_journal(f"{PAYMENTS}.journal") == [0]
 
 
-def test_what_is_denied_is_kept_whole_with_the_remedy_and_ends_nothing() -> None:
+def test_a_denied_request_is_kept_whole_with_the_remedy_and_ends_no_timer() -> None:
     world = World(main=only("orders"))
     world.send("stands", id_="x")
     denied = world.send("denied", to="bills", id_="x")
@@ -169,7 +168,7 @@ def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_
 )
 @ENDS
 def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple[str, ...], refused: list[str]) -> None:
-    """`other`: a schedule under an id that is pending replaces. What is refused ends and moves nothing, for ever."""
+    """`other`: a schedule with the id of a pending timer is a replace. A refused request has no effect, also later."""
     world = World()
     for id_ in ("cancelled", "moved", "replaced"):
         world.send(f"{id_} stands", 900, id_=id_)
@@ -203,7 +202,7 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
 
 
 @pytest.mark.parametrize("profile", ["rocketmq", "etf1"])
-def test_a_policy_knows_no_spelling(profile: str) -> None:
+def test_a_policy_applies_to_all_profiles(profile: str) -> None:
     options = only("orders")
     options = replace(options, rules=options.rules.model_copy(update={"profiles": ("native", profile)}))
     world = World(main=options)
@@ -218,7 +217,7 @@ def test_a_policy_knows_no_spelling(profile: str) -> None:
     assert world.delivered("bills") == []
 
 
-def test_each_timer_topic_understands_its_own_spellings() -> None:
+def test_each_timer_topic_reads_its_own_profiles() -> None:
     spelled = SMALL.rules.model_copy(update={"profiles": ("native", "rocketmq")})
     world = World(payments=replace(SMALL, rules=spelled))
     for on in (TIMERS, PAYMENTS):
@@ -229,15 +228,15 @@ def test_each_timer_topic_understands_its_own_spellings() -> None:
 
 
 @ENDS
-def test_case_36_what_was_taken_is_delivered_though_the_policy_denies_it_by_now(end: End) -> None:
-    """One waits in the store, one has rolled, the copy of one is on its way: none is judged again."""
+def test_case_36_a_taken_timer_is_delivered_although_a_new_policy_denies_it(end: End) -> None:
+    """One is in the store, one has rolled, the copy of one is in flight: the policy is not asked again."""
     world = World()
     world.send("far", 3 * WINDOW_MS)
     world.pass_time(ms=100)
     world.send("rolled", 2 * WINDOW_MS)
     world.send("pending", WINDOW_MS)
     world.pass_time(ms=880)
-    hung = world.kafka.begin("sender")  # what is behind it cannot be read: the copies are still on their way
+    hung = world.kafka.begin("sender")  # hides all later records: the copies stay in flight
     world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
     world.pass_time(ms=30)
     assert world.pending() == 3
@@ -252,7 +251,7 @@ def test_case_36_what_was_taken_is_delivered_though_the_policy_denies_it_by_now(
 
 
 @ENDS
-def test_what_was_denied_stays_denied_though_the_policy_allows_it_by_now(end: End) -> None:
+def test_a_denied_request_stays_denied_although_a_new_policy_allows_it(end: End) -> None:
     world = World(main=only("bills"))
     world.send("kept", 900, to="bills")
     world.send("denied", 900)
@@ -266,8 +265,8 @@ def test_what_was_denied_stays_denied_though_the_policy_allows_it_by_now(end: En
 
 
 @ENDS
-def test_a_target_that_became_the_bridges_own_topic_meanwhile_is_parked(end: End) -> None:
-    """A delivery to a journal would be read as the bridge's own word."""
+def test_a_timer_is_parked_if_its_target_became_one_of_the_bridges_topics(end: End) -> None:
+    """A delivery to a journal would be read as a decision of the bridge."""
     world = World()
     world.send("early", 900)
     world.send("other", 900, to="bills")
@@ -285,7 +284,7 @@ def test_a_target_that_became_the_bridges_own_topic_meanwhile_is_parked(end: End
 # -- pending timers
 
 
-def test_a_request_beyond_max_pending_is_refused_and_the_other_topic_is_not_asked() -> None:
+def test_max_pending_limits_its_own_topic_alone() -> None:
     world = World(payments=at_most(2))
     for number in range(4):
         world.send(f"{number}", on=PAYMENTS)
@@ -300,8 +299,8 @@ def test_a_request_beyond_max_pending_is_refused_and_the_other_topic_is_not_aske
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_replace_is_not_beyond_it_and_a_cancel_makes_room(apart: bool) -> None:  # noqa: FBT001
-    """Read in one batch or one by one: the same."""
+def test_a_replace_does_not_exceed_max_pending_and_a_cancel_makes_room(apart: bool) -> None:  # noqa: FBT001
+    """The result is the same in one batch or one by one."""
     world = World(main=at_most(2))
     asks: list[Callable[[], Entry]] = [
         lambda: world.send("a", id_="a"),
@@ -329,13 +328,13 @@ def test_a_replace_is_not_beyond_it_and_a_cancel_makes_room(apart: bool) -> None
     assert world.delivered()[-1] == "room"
 
 
-def test_overdue_ones_count_until_they_leave() -> None:
+def test_overdue_timers_count_until_they_leave() -> None:
     world = World(main=at_most(3))
     for number in range(5):
         world.send(f"{number}", 0)
     world.pass_time(ms=20)
     assert world.delivered() == ["0", "1", "2"]
-    for number in range(5, 10):  # they are late: what was due is settled up to now
+    for number in range(5, 10):  # overdue on arrival: K has passed their keys
         due = ("timer-deliver-ms", b"%d" % (world.now_ms - 100))
         world.kafka.produce(TIMERS, b"%d" % number, headers=[("timer-topic", b"orders"), due])
     world.pass_time(ms=20)
@@ -343,8 +342,8 @@ def test_overdue_ones_count_until_they_leave() -> None:
     assert len(world.delivered()) == 6
 
 
-def test_late_ones_count_also_where_the_batch_goes_in_by_parts() -> None:
-    """As a slot of another lap is still occupied when the last but one is read."""
+def test_overdue_timers_count_also_if_the_batch_is_split() -> None:
+    """The batch is split, as a slot still holds a timer of another lap of the wheel."""
     world = World(main=replace(at_most(2), store=StoreOptions(tick_ms=10, slots=20)))
     world.bridge.clock.error_ms = 500
     world.send("ahead", 300)
@@ -362,8 +361,8 @@ def test_late_ones_count_also_where_the_batch_goes_in_by_parts() -> None:
 
 
 @ENDS
-def test_rolled_timers_count_once_and_are_never_refused(end: End) -> None:
-    """Also where the quota is smaller by now than what is pending."""
+def test_rolled_timers_count_once_and_are_not_refused(end: End) -> None:
+    """Also if the new quota is smaller than the number of pending timers."""
     world = World(main=at_most(3))
     for number in range(3):
         world.send(f"{number}", 3 * WINDOW_MS + number)
@@ -387,7 +386,7 @@ def test_rolled_timers_count_once_and_are_never_refused(end: End) -> None:
 
 
 @ENDS
-def test_what_was_beyond_the_quota_stays_refused_and_what_was_not_stays_taken(end: End) -> None:
+def test_decisions_by_a_quota_stay_after_it_changes(end: End) -> None:
     world = World(main=at_most(2))
     for number in range(4):
         world.send(f"{number}", 900)
@@ -413,14 +412,14 @@ def pending_bytes(world: World) -> int:
 
 
 def frame_bytes(value: str) -> int:
-    """Of a timer that `send` sends, without an id."""
+    """Return the pending bytes of one timer that `send` sends without an id."""
     world = World()
     world.send(value)
     world.pass_time(ms=20)
     return pending_bytes(world)
 
 
-def test_bytes_are_told_by_timer_topic() -> None:
+def test_pending_bytes_are_reported_by_timer_topic() -> None:
     world = World()
     for _ in range(3):
         world.send("x" * 100)
@@ -439,7 +438,7 @@ def test_bytes_are_told_by_timer_topic() -> None:
     assert all(each.store_bytes > each.pending_bytes for each in told.values())
 
 
-def test_a_request_beyond_max_request_bytes_is_refused_whole_and_the_other_topic_is_not_asked() -> None:
+def test_max_request_bytes_limits_its_own_topic_alone() -> None:
     world = World(payments=of_bytes(max_request_bytes=100))
     for size in (10, 1000):
         world.send("x" * size, on=PAYMENTS)
@@ -456,8 +455,8 @@ def test_a_request_beyond_max_request_bytes_is_refused_whole_and_the_other_topic
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_request_beyond_max_pending_bytes_is_refused_and_cancels_make_room(apart: bool) -> None:  # noqa: FBT001
-    """Read in one batch or one by one: the same."""
+def test_max_pending_bytes_refuses_requests_and_cancels_make_room(apart: bool) -> None:  # noqa: FBT001
+    """The result is the same in one batch or one by one."""
     room = frame_bytes("x" * 500) + frame_bytes("x" * 100)
     world = World(main=of_bytes(max_pending_bytes=room + 40))  # ids and their headers
     asks: list[Callable[[], Entry]] = [
@@ -482,7 +481,7 @@ def test_a_request_beyond_max_pending_bytes_is_refused_and_cancels_make_room(apa
 
 
 @ENDS
-def test_pending_bytes_are_exact_behind_every_end_and_what_was_refused_stays_refused(end: End) -> None:
+def test_pending_bytes_are_exact_after_a_restart_and_refused_requests_stay_refused(end: End) -> None:
     each = frame_bytes("x" * 200)
     world = World(main=of_bytes(max_pending_bytes=3 * each + 50))
     for number in range(5):
@@ -501,7 +500,7 @@ def test_pending_bytes_are_exact_behind_every_end_and_what_was_refused_stays_ref
 
 
 @ENDS
-def test_copies_are_never_refused_for_their_bytes(end: End) -> None:
+def test_copies_are_not_refused_for_their_bytes(end: End) -> None:
     world = World(main=of_bytes(max_pending_bytes=3 * frame_bytes("x" * 200) + 50, max_request_bytes=1000))
     for number in range(3):
         world.send(f"{number}" * 200, 3 * WINDOW_MS + number)
@@ -520,7 +519,7 @@ def set_free(world: World, free: int) -> None:
         disk.free = free
 
 
-def test_a_topic_that_has_filled_the_disk_pauses_only_its_own_intake_and_its_cancels_are_read() -> None:
+def test_a_topic_that_filled_the_disk_pauses_its_own_intake_alone_and_its_cancels_are_read() -> None:
     world = World()
     for number in range(20):
         world.send(f"{number}" * 100, 5000, on=PAYMENTS, id_=f"{number}")
@@ -535,7 +534,7 @@ def test_a_topic_that_has_filled_the_disk_pauses_only_its_own_intake_and_its_can
     world.send("goes on", 300, to="bills")
     world.pass_time(ms=1000)
     assert world.delivered("bills") == ["goes on"]
-    assert len(world.receipts("cancelled", on=PAYMENTS)) == 10, "the last one is behind one that waits"
+    assert len(world.receipts("cancelled", on=PAYMENTS)) == 10, "the last cancel is after a request that waits"
     assert world.pending(PAYMENTS) == 10
     assert world.bridge.source is not None
     assert world.bridge.source.paused == {Shard(PAYMENTS, 0)}
@@ -553,7 +552,7 @@ def test_a_topic_that_has_filled_the_disk_pauses_only_its_own_intake_and_its_can
 
 
 @ENDS
-def test_cancels_that_were_read_beside_a_full_disk_stand(end: End) -> None:
+def test_cancels_read_with_a_full_disk_hold_after_a_restart(end: End) -> None:
     world = World()
     for number in range(4):
         world.send(f"{number}", 2000, id_=f"{number}")
@@ -565,7 +564,7 @@ def test_cancels_that_were_read_beside_a_full_disk_stand(end: End) -> None:
     world.cancel("1")
     world.pass_time(ms=100)
     assert world.bridge.source is not None
-    assert world.bridge.source.paused == set(), "nothing waits for room"
+    assert world.bridge.source.paused == set(), "no request waits for room"
     end(world)
     set_free(world, 0)
     world.bridge.start()
@@ -595,7 +594,7 @@ def test_a_tenant_at_its_quota_delays_no_other() -> None:
 
 @ENDS
 @pytest.mark.parametrize("prepare_from", [1, 1 << 40], ids=["prepared beside", "opened at once"])
-def test_a_topic_has_the_store_that_it_was_given_behind_every_end(end: End, prepare_from: int) -> None:
+def test_a_topic_keeps_its_store_settings_after_a_restart(end: End, prepare_from: int) -> None:
     own = replace(SMALL, store=replace(SMALL.store, tick_ms=50))
     world = World(main=replace(SMALL, prepare_from=prepare_from), payments=own)
     for on in (TIMERS, PAYMENTS):
@@ -615,7 +614,7 @@ def test_a_topic_has_the_store_that_it_was_given_behind_every_end(end: End, prep
 # -- requests per second
 
 
-def test_a_rate_holds_nothing_is_rejected_and_the_other_topic_goes_on_at_full_speed() -> None:
+def test_a_rate_is_kept_without_rejections_and_does_not_slow_the_other_topic() -> None:
     world = World(payments=at_rate(100))
     for number in range(1000):
         world.send(f"{number}", 0, on=PAYMENTS)
@@ -635,7 +634,7 @@ def test_a_rate_holds_nothing_is_rejected_and_the_other_topic_goes_on_at_full_sp
     assert world.rejected() == []
 
 
-def test_each_topic_that_is_held_to_its_rate_is_named_with_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_throttled_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureFixture) -> None:
     world = World(main=at_rate(1), payments=at_rate(2))
     for on in (TIMERS, PAYMENTS):
         for number in range(5):
@@ -646,7 +645,7 @@ def test_each_topic_that_is_held_to_its_rate_is_named_with_it(caplog: pytest.Log
     assert told == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
 
 
-def test_a_throttled_topic_is_read_at_full_speed_again_when_the_line_is_gone() -> None:
+def test_a_throttled_topic_saves_a_second_of_its_rate_after_its_backlog() -> None:
     world = World(main=at_rate(100))
     for number in range(150):
         world.send(f"{number}", 0)
@@ -657,7 +656,7 @@ def test_a_throttled_topic_is_read_at_full_speed_again_when_the_line_is_gone() -
     assert world.accepted() == 250
 
 
-def test_what_is_due_leaves_in_time_while_requests_wait_in_line() -> None:
+def test_due_timers_leave_on_time_while_requests_wait_for_the_rate() -> None:
     world = World(main=at_rate(10))
     world.send("due", 300)
     for number in range(100):
@@ -668,7 +667,7 @@ def test_what_is_due_leaves_in_time_while_requests_wait_in_line() -> None:
     assert world.delivered() == ["due"]
 
 
-def test_a_cancel_waits_in_line_with_the_rest() -> None:
+def test_a_cancel_waits_for_the_rate_as_other_requests_do() -> None:
     world = World(main=at_rate(10))
     world.send("too late", 500, id_="a")
     world.send("in time", 3000, id_="b")
@@ -682,7 +681,7 @@ def test_a_cancel_waits_in_line_with_the_rest() -> None:
 
 
 @ENDS
-def test_a_line_goes_on_behind_a_restart(end: End) -> None:
+def test_a_rate_holds_after_a_restart(end: End) -> None:
     world = World(main=at_rate(10))
     for number in range(100):
         world.send(f"{number}", 0)
@@ -697,7 +696,7 @@ def test_a_line_goes_on_behind_a_restart(end: End) -> None:
     assert world.rejected() == []
 
 
-def test_a_rate_that_is_lifted_lets_the_line_in_at_once() -> None:
+def test_without_its_rate_a_topic_takes_its_backlog_at_once() -> None:
     world = World(main=at_rate(10))
     for number in range(1000):
         world.send(f"{number}", 0)
@@ -710,7 +709,7 @@ def test_a_rate_that_is_lifted_lets_the_line_in_at_once() -> None:
 
 
 def test_copies_of_rolled_timers_count_against_the_rate() -> None:
-    """A far timer costs the bridge as much with each roll as when it came."""
+    """Each roll of a timer costs the bridge as much as its request."""
     world = World(main=at_rate(10))
     for number in range(10):
         world.send(f"{number}", 5 * WINDOW_MS)
@@ -718,7 +717,7 @@ def test_copies_of_rolled_timers_count_against_the_rate() -> None:
     for number in range(30):
         world.send(f"later {number}", 0)
     world.pass_time(ms=2 * WINDOW_MS)
-    assert world.accepted() - 10 < 30, "without the copies, 20 and a second's worth go in"
+    assert world.accepted() - 10 < 30, "if the copies did not count, 30 would be taken"
     world.pass_time(ms=10 * WINDOW_MS)
     assert len(world.delivered()) == 40
 
@@ -735,7 +734,7 @@ def test_the_copies_of_moves_count_against_the_rate() -> None:
         world.send(f"later {number}", 60_000)
     world.pass_time(ms=1000)
     assert len(world.receipts("moved")) == 9
-    assert world.accepted() - 9 <= 5, "of 30 records 18 were requests, and 9 copies"
+    assert world.accepted() - 9 <= 5, "the rate allowed 30 records: 18 requests, 9 copies, 3 more"
 
 
 def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
@@ -756,18 +755,13 @@ def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
 
 @pytest.mark.parametrize("per_s", [2, 100])
 def test_the_partitions_of_a_throttled_topic_take_turns(per_s: int) -> None:
-    kafka = FakeKafka(Timeline())
-    for topic in (TIMERS, "timer.journal"):
-        kafka.create(topic, 3)
-    for topic in ("timer.rejected", "timer.receipts", "orders"):
-        kafka.create(topic)
+    kafka = kafka_with(3)
     shards = [Shard(TIMERS, number) for number in range(3)]
     bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))
     bridge.run(0)
     for shard in shards:
         for number in range(1000):
-            headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
-            kafka.produce(TIMERS, b"%d/%d" % (shard.partition, number), headers=headers, partition=shard.partition)
+            send(kafka, shard, f"{shard.partition}/{number}", 0)
     bridge.run(9000)
     delivered = [(entry.value or b"").split(b"/") for entry in kafka.read("orders")]
     by_partition = [sum(int(partition) == shard.partition for partition, _ in delivered) for shard in shards]

@@ -1,4 +1,4 @@
-"""Shards of which much is to be read at a start: prepared beside the turns, while the others go on."""
+"""Partitions with much to read at a start are prepared in the background, while the others deliver."""
 
 import errno
 import logging
@@ -19,11 +19,11 @@ from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
 from bridge.config.usable_cores import usable_cores
 from bridge.intake.target_policy import Policy
-from bridge.loop.tests.test_histories import die
+from bridge.loop.tests.test_histories import die, kafka_with, send
 from bridge.observe import logs
 from bridge.recovery import background_recovery as preparing
 from bridge.recovery import recover as recovery
-from bridge.testing.fakes import FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, usual_options
 from schemas.origin import Shard
 
@@ -32,14 +32,10 @@ MINUTE_MS = 60_000
 
 
 class World:
-    """Twenty timers in one shard, which is large by that, and none in the other."""
+    """Two partitions: 20 timers in one, which is enough to prepare it in the background, and none in the other."""
 
     def __init__(self) -> None:
-        self.kafka = FakeKafka(Timeline())
-        for topic in (TIMERS, "timer.journal"):
-            self.kafka.create(topic, 2)
-        for topic in ("timer.rejected", "timer.receipts", "orders"):
-            self.kafka.create(topic)
+        self.kafka = kafka_with(2)
         self.bridge = FakeInstance(
             self.kafka, FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), prepare_from=20)
         )
@@ -64,7 +60,7 @@ class World:
         return self.bridge.bridge.ready
 
 
-def test_the_others_go_on_while_one_is_prepared() -> None:
+def test_others_deliver_while_one_is_prepared() -> None:
     world = World()
     world.bridge.lose_disks()
     world.bridge.holds_preparations = True
@@ -83,13 +79,9 @@ def test_the_others_go_on_while_one_is_prepared() -> None:
 
 
 @pytest.mark.parametrize("dies_at", ["sink.offsets done", "sink.commit", "sink.end"])
-def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither its progress nor its journal can be read before the time-out has ended it."""
-    kafka = FakeKafka(Timeline(), transaction_timeout_ms=10_000)
-    for topic in (TIMERS, "timer.journal"):
-        kafka.create(topic, 2)
-    for topic in ("timer.rejected", "timer.receipts", "orders"):
-        kafka.create(topic)
+def test_others_deliver_while_a_dead_owners_transaction_is_open(dies_at: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither progress nor journal can be read before the transaction times out."""
+    kafka = kafka_with(2)
     group, options = FakeGroup("timers", [LARGE, SMALL]), replace(usual_options(), max_wait_ms=500)
     instances = {name: FakeInstance(kafka, group, options, name=name) for name in ("dead", "other")}
     for _ in range(3):
@@ -99,19 +91,14 @@ def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str, ca
     assert dead.bridge is not None
     assert other.bridge is not None
     (gone,), (kept,) = dead.bridge.pending, other.bridge.pending
-
-    def send(shard: Shard) -> None:
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"100")]
-        kafka.produce(TIMERS, str(shard).encode(), headers=headers, partition=shard.partition)
-
-    send(gone)
+    send(kafka, gone, str(gone), 100)
     die(dead, dies_at, within_ms=1000)
     dead.kill()
     with caplog.at_level(logging.INFO):
-        other.run(1)  # it is given the shard of the dead one
+        other.run(1)  # it is assigned the partition of the dead one
     assert f"{gone}: a former owner's transaction is still open: it is waited for beside the others" in caplog.messages
     for _ in range(5):
-        send(kept)
+        send(kafka, kept, str(kept), 100)
         other.run(500)
     other.run(15_000)
     late_ms: dict[bytes | None, list[int]] = {}
@@ -123,7 +110,7 @@ def test_the_others_go_on_while_a_dead_owners_transaction_hangs(dies_at: str, ca
 
 
 @pytest.mark.parametrize("is_ours_again", [True, False])
-def test_one_that_is_given_up_while_it_is_prepared(is_ours_again: bool) -> None:  # noqa: FBT001
+def test_a_partition_given_up_while_it_is_prepared_delivers_later(is_ours_again: bool) -> None:  # noqa: FBT001
     world = World()
     world.bridge.lose_disks()
     world.bridge.holds_preparations = True
@@ -139,8 +126,8 @@ def test_one_that_is_given_up_while_it_is_prepared(is_ours_again: bool) -> None:
     assert world.delivered() == [f"large {number}" for number in range(20)]
 
 
-def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
-    """A child may have been killed by the very signal that ends us: what it was to do would be done here."""
+def test_a_stop_does_not_wait_for_a_rebuild(caplog: pytest.LogCaptureFixture) -> None:
+    """The signal that ends the bridge may have killed the child. The bridge must not do the child's work."""
     world = World()
     world.bridge.lose_disks()
     world.bridge.holds_preparations = True
@@ -159,14 +146,14 @@ def test_an_end_waits_for_no_rebuild(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(("told", "cores"), [("100000 100000", 1), ("150000 100000", 2), ("max 100000", None)])
-def test_cores_are_those_of_the_container(tmp_path: Path, told: str, cores: int | None) -> None:
+def test_usable_cores_follow_the_containers_limit(tmp_path: Path, told: str, cores: int | None) -> None:
     limit, all_ = tmp_path / "cpu.max", len(os.sched_getaffinity(0))
     limit.write_text(told + "\n")
     assert usable_cores(limit) == (all_ if cores is None else min(cores, all_))
     assert usable_cores(tmp_path / "none") == all_
 
 
-def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
+def test_after_a_clean_stop_no_partition_is_prepared() -> None:
     world = World()
     world.bridge.stop()
     world.bridge.holds_preparations = True
@@ -175,7 +162,7 @@ def test_after_a_clean_end_nothing_is_left_to_prepare() -> None:
     assert world.is_ready()
 
 
-def test_what_a_bridge_has_judged_does_not_keep_its_options_from_a_process_of_their_own() -> None:
+def test_options_of_a_running_bridge_can_be_sent_to_a_process() -> None:
     world = World()
     options = replace(usual_options(), policy=Policy(deny=("secret.*",)), prepare_from=20)
     world.bridge.options = options
@@ -189,6 +176,7 @@ def test_what_a_bridge_has_judged_does_not_keep_its_options_from_a_process_of_th
 
 
 def preparing_process(code: str) -> subprocess.Popen[bytes]:
+    """Start a process that answers as the code says: one byte for each partition, 0 if it is prepared."""
     command = [sys.executable, "-c", f"import os, pickle, sys, time; {code}"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -200,8 +188,10 @@ def assert_soon(is_true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_process_prepares_one_partition_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ended after the last one. One that dies is replaced."""
+def test_a_process_prepares_several_partitions_and_a_dead_one_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends after the last partition."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
@@ -223,7 +213,7 @@ def test_a_process_prepares_one_partition_after_the_other(tmp_path: Path, monkey
     folder.close()
 
 
-def test_what_is_given_up_is_killed_and_the_next_one_gets_a_process_of_its_own(
+def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -248,10 +238,9 @@ def test_what_is_given_up_is_killed_and_the_next_one_gets_a_process_of_its_own(
     folder.close()
 
 
-def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_has_its_turn(
+def test_without_a_process_a_partition_is_recovered_in_the_bridge_and_the_next_one_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second process has prepared its store, as soon as it is asked."""
     tries = iter([OSError(errno.EAGAIN, "Resource temporarily unavailable"), None])
 
     def started() -> subprocess.Popen[bytes]:
@@ -270,10 +259,10 @@ def test_where_no_process_can_be_started_it_is_recovered_here_and_the_next_one_h
     folder.close()
 
 
-def test_a_rebuild_for_which_there_is_no_room_is_tried_beside_the_others_until_there_is(
+def test_a_rebuild_on_a_full_disk_is_retried_in_the_background(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else the others stand still for as long as it takes to find the disk full, again and again."""
+    """Otherwise each attempt would hold up the other partitions."""
     here: list[Shard] = []
 
     def full(*asked: object) -> None:

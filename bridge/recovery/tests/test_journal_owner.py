@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from bridge.errors import ForeignJournalError, ProgressLostError
+from bridge.loop.tests.test_histories import kafka_with
 from bridge.recovery.journal_owner import JournalOwnerCheck, owners
-from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, FakeKafka, Timeline, nothing_happens
+from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
 from bridge.watch_thread import BackgroundChecks
 from schemas.origin import Shard
@@ -20,9 +21,8 @@ class World:
     """A timer topic of one partition and bridges of several groups."""
 
     def __init__(self) -> None:
-        self.kafka = FakeKafka(Timeline())
-        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts", "orders", "other.journal"):
-            self.kafka.create(topic)
+        self.kafka = kafka_with()
+        self.kafka.create("other.journal")
 
     def bridge(
         self,
@@ -123,7 +123,7 @@ def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(slow: 
     assert world.delivered() == ["0", "1", "2"]
 
 
-def test_a_refused_group_leaves_no_trace_that_could_stop_the_owner() -> None:
+def test_the_claim_of_a_refused_group_does_not_stop_the_owner() -> None:
     """Both claims are committed; the owner has decided nothing yet, or retention has deleted its claim."""
     world = World()
     one = world.bridge("one")
@@ -185,7 +185,7 @@ def test_the_first_group_to_claim_an_old_journal_goes_on_if_two_groups_shared_it
     assert world.delivered() == ["m"]
 
 
-def test_a_timer_topic_with_the_journal_of_another_one_is_refused_too() -> None:
+def test_a_timer_topic_with_the_journal_of_another_one_is_refused() -> None:
     world = World()
     world.bridge("one").run(0)
     world.kafka.create("timer.payments")
@@ -213,7 +213,7 @@ def test_a_foreign_decision_in_the_journal_is_found_while_the_bridge_runs() -> N
     assert "belongs to 'two timer.requests'" in str(watch.error)
 
 
-def test_a_foreign_key_that_is_no_text_is_named_too() -> None:
+def test_a_foreign_key_that_is_no_text_is_named() -> None:
     world = World()
     world.bridge("one").run(0)
     world.send("m")
@@ -224,8 +224,8 @@ def test_a_foreign_key_that_is_no_text_is_named_too() -> None:
         world.bridge("one").run(0)
 
 
-def test_what_a_newer_bridge_wrote_is_taken_as_a_decision() -> None:
-    """Else a claim beside it, which was refused, would make its group the owner."""
+def test_a_journal_record_of_a_newer_bridge_counts_as_a_decision() -> None:
+    """Otherwise the refused claim beside it would make its group the owner."""
     world = World()
     world.bridge("one").run(0)
     claim = world.kafka.read("timer.journal")[0].value
