@@ -4,11 +4,11 @@ They import the standard library, pytest, confluent_kafka and the client that us
 `test_imports.py` fails on any other import. So these tests do not change when modules of ours move or are renamed.
 
     processes.py   `timer-bridge` processes, and waits for conditions
-    history.py     one timer topic, the bridges of its group, and what they must have done in the end
+    history.py     one timer topic, the bridges of its group, and the check that each timer came once
     console.py     Kafka's console producer and console consumer
 """
 
 import pytest
 
-# A failed assertion in these shows its values, as one in a test does.
+# Failed assertions in these modules show their values, as in a test.
 pytest.register_assert_rewrite(f"{__name__}.history", f"{__name__}.processes", f"{__name__}.console")

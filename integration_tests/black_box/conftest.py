@@ -22,14 +22,14 @@ def unavailable(what: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def black_box_servers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker that no test of this folder hurts."""
+    """Return the address of a broker that no test of this folder stops."""
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
         yield given
         return
     folder, port = tmp_path_factory.mktemp("black-box"), free_port()
     arguments = ["dev", "--folder", str(folder / "kafka"), "--port", str(port)]
-    # In the project's folder, where it has Kafka's jars.
+    # Runs in the project's folder, which has Kafka's jars.
     broker = Process(arguments, pytestconfig.rootpath, folder / "dev.log")
     try:
         broker.await_line(f"Kafka is ready at 127.0.0.1:{port}")
@@ -41,7 +41,7 @@ def black_box_servers(pytestconfig: pytest.Config, tmp_path_factory: pytest.Temp
 
 @pytest.fixture
 def make_history(black_box_servers: str, tmp_path: Path) -> Iterator[Callable[..., History]]:
-    """Make a history: partitions of its timer topic, and options of its bridges."""
+    """Return a function that makes a history of (partitions of its timer topic, options of its bridges)."""
     made: list[History] = []
 
     def make(partitions: int, *options: str) -> History:
@@ -55,7 +55,7 @@ def make_history(black_box_servers: str, tmp_path: Path) -> Iterator[Callable[..
 
 @pytest.fixture(scope="session")
 def console(black_box_servers: str, pytestconfig: pytest.Config) -> Console:
-    """Kafka's console clients, in Java."""
+    """Return Kafka's console clients, in Java."""
     try:
         jars = fetched(pytestconfig.rootpath / ".run")
     except NoConsoleError as error:

@@ -48,7 +48,7 @@ def fetched(cache: Path) -> list[Path]:
     jars = {folder / "{1}-{2}.jar".format(*jar.split(":")): sha512 for jar, sha512 in pinned.items()}
     for jar, sha512 in jars.items():
         actual = hashlib.sha512(jar.read_bytes()).hexdigest()
-        assert actual == sha512, f"{jar}: not the pinned one; delete its folder, and run the test again"
+        assert actual == sha512, f"{jar}: sha512 {actual}, pinned is {sha512}; delete its folder and run again"
     return list(jars)
 
 
@@ -57,7 +57,7 @@ def _fetch(jars: list[str], folder: Path) -> None:
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     ivy = next((jar for place in places for jar in Path(place, "jars").glob("ivy-*.jar")), None)
     if ivy is None:
-        raise NoConsoleError("PySpark is not installed, and with it Ivy, which fetches the jars")
+        raise NoConsoleError("PySpark is not installed, and its Ivy fetches the jars")
     with tempfile.TemporaryDirectory(dir=folder.parent) as made:
         work = Path(made)
         wanted = (
@@ -79,7 +79,7 @@ class Console:
         self._java = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars))]
 
     def produce(self, topic: str, *records: tuple[str, str, str]) -> None:
-        """Send records of headers (`name:value,name:value`), key and value; NULL is null."""
+        """Send records of headers (`name:value,name:value`), key and value. `NULL` is null."""
         lines = "".join("\t".join(record) + "\n" for record in records)
         properties = [word for each in _READER for word in ("--reader-property", each)]
         self._run("org.apache.kafka.tools.ConsoleProducer", "--topic", topic, *properties, text=lines)

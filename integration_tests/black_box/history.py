@@ -1,4 +1,4 @@
-"""One timer topic, the bridges of its group, and what they must have done in the end.
+"""One timer topic, the bridges of its group, and the check that each timer came once, none early.
 
 history = History(servers, folder, 2, "--roll-window", "2s")
 bridge = history.bridge("a")
@@ -65,7 +65,7 @@ def read_committed(servers: str, topic: str) -> list[Any]:
             error = message.error()
             if error is None:
                 found.append(message)
-            # Under a load, a reader is hardly ever told that it has come to the end.
+            # Under a load, the end-of-partition event hardly ever comes.
             if error is not None or message.offset() >= ends[message.partition()] - 1:
                 assert error is None or error.code() == KafkaError._PARTITION_EOF, error  # noqa: SLF001
                 unread.discard(message.partition())
@@ -79,7 +79,7 @@ def _client(servers: str) -> dict[str, Any]:
 
 
 class History:
-    """A topic of its own for everything. The real topic has one partition, and the broker stamps what arrives there."""
+    """Topics of its own. The target topic has one partition and the broker's timestamps (LogAppendTime)."""
 
     def __init__(self, servers: str, folder: Path, partitions: int, *options: str) -> None:
         mark = uuid4().hex[:8]
@@ -102,10 +102,10 @@ class History:
         self.cancels: dict[str, str] = {}
         """The place of the cancel of each id that was cancelled by `cancel`."""
         self.ended: set[bytes] = set()
-        """Values of timers that were cancelled or replaced in another way, and must not be delivered."""
+        """Values of timers that were ended otherwise, and must not be delivered."""
 
     def _new_producer(self) -> Any:
-        """Return one that places keys by murmur2, because an id is sent as the record's key: docs/headers.md."""
+        """Return a producer that places keys by murmur2: an id is sent as the record's key, docs/headers.md."""
         settings = {"partitioner": "murmur2_random", "enable.idempotence": True, "linger.ms": 5}
         return Producer({**_client(self.servers), **settings})
 
@@ -127,19 +127,19 @@ class History:
         self._producer = self._new_producer()  # the old one knows the old partitions
 
     def bridge(self, name: str, *options: str) -> Bridge:
-        """A further instance of the group. It is not started yet."""
+        """Return a further instance of the group, not started yet."""
         bridge = Bridge(name, self._folder, [*self._arguments, *options])
         self._bridges.append(bridge)
         return bridge
 
     def static_bridge(self, name: str) -> Bridge:
-        """One that gets its partitions again at once after a kill and a lost disk: the group knows it by its name."""
+        """Return a static member: after a kill and a lost disk it gets its partitions again at once."""
         return self.bridge(name, "--kafka", f"group.instance.id={name}")
 
     def send(
         self, value: bytes | None, headers: Headers, *, key: bytes | None = None, partition: int = -1
     ) -> list[str]:
-        """Send a request. The list gets its place when the broker has acknowledged it: `flush`."""
+        """Send a request. Return a list that gets its place when the broker acknowledges it (`flush`)."""
         place: list[str] = []
 
         def told(error: Any, message: Any) -> None:
@@ -182,7 +182,7 @@ class History:
         return list(sent)
 
     def move(self, timers: Sequence[Timer], due_ms: int) -> None:
-        """Give what is pending under these ids another due time. What was cancelled must not come back by that."""
+        """Move the pending timers of these ids to `due_ms`. Cancelled ones must not come back."""
         for timer in timers:
             assert timer.id is not None
             id_ = timer.id.encode()
@@ -206,7 +206,7 @@ class History:
         until(lambda: len(wanted & {each.value() for each in self.delivered()}) >= goal, f"{goal} deliveries")
 
     def pending(self) -> list[Timer]:
-        """Return the timers that nothing has ended so far: no cancel, no delivery."""
+        """Return the timers that are neither cancelled nor delivered so far."""
         there = {each.value() for each in self.delivered()}
         return [timer for timer in self._kept() if timer.value not in there]
 
@@ -262,9 +262,9 @@ class History:
         return Counter(headers_of(each)["timer-error"].decode() for each in self.read(self.rejected))
 
     def demand_each_once(self) -> None:
-        """Demand exactly one delivery of each timer, none early, and for each cancel the outcome that its receipt says.
+        """Fail unless each timer is delivered once, none early, and each cancel had the outcome of its receipt.
 
-        A last timer on each partition is due after all others, so nothing else is pending once it has been delivered.
+        A last timer on each partition is due after all others: once it is delivered, no other is pending.
         """
         self.until_delivered(self._kept())
         self.until_answered(self.cancels)
@@ -304,6 +304,6 @@ class History:
         return last
 
     def close(self) -> None:
-        """Kill the bridges that a failed test has left."""
+        """Kill the bridges that a failed test left running."""
         for bridge in self._bridges:
             bridge.kill_if_up()

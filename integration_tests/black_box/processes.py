@@ -1,4 +1,4 @@
-"""Processes that are ended by their own pid, and waits until a condition holds."""
+"""`timer-bridge` processes, and waits for conditions."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 200.0
-"""For a condition that has to hold. It costs this time only in a test that fails."""
+"""Longest wait for a condition. Only a failing test takes this time."""
 _SHOWN_CHARACTERS = 4000
 _RECOVERED = re.compile(r"(\S+/\d+): recovered to offset")
 
@@ -33,7 +33,7 @@ def until(look: Callable[[], T], what: str) -> T:
 
 
 def free_port() -> int:
-    """Return a port below those that the system gives to outgoing connections, so that no client takes it."""
+    """Return a free port below the range of outgoing connections, so that no client takes it."""
     for port in random.sample(range(20_000, 30_000), 100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

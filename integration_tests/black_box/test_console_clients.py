@@ -33,7 +33,7 @@ def test_a_console_producer_sends_and_a_console_consumer_reads(
         (f"{to},timer-delay-level:1,timer-key:key 2", "NULL", "level 1"),
         (f"{to},{at}", "key 3", "NULL"),
         (f"{to},timer-delay-ms:soon,colour:red", "key 4", "malformed"),
-        # An id that is the record's key too meets its timer in its partition, whichever client has sent it.
+        # With its id as the record's key, a cancel of either client reaches the partition of its timer.
         *((f"{to},{at},timer-id:{id_},timer-key:key of {id_}", id_, f"value of {id_}") for id_ in names),
         *((f"timer-action:cancel,timer-id:{id_}", id_, "NULL") for id_ in names[:4]),
         *((f"timer-action:cancel,timer-id:python-{number}", f"python-{number}", "NULL") for number in range(8)),

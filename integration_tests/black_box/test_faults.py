@@ -1,4 +1,4 @@
-"""Kills, lost disks, cancels in a backlog and copies that are replayed: each timer exactly once, none early."""
+"""Kills, lost disks, cancels in a backlog and replayed copies: each timer exactly once, none early."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -75,14 +75,14 @@ def test_copies_of_rolled_timers_are_replayed(make_history: Callable[..., Histor
     values = {timer.value for timer in far}
 
     def copies() -> dict[bytes, Any]:
-        """The latest copy of each timer on the timer topic, by its value."""
+        """Return the latest copy of each timer on the timer topic, by its value."""
         there = (each for each in history.read(history.requests) if "timer-rolls" in headers_of(each))
         return {each.value(): each for each in there if each.value() in values}
 
     replayed: Counter[bytes] = Counter()
 
     def replay() -> None:
-        """Send each copy again, as it is, to its partition: each is rejected, whole."""
+        """Send each copy again, unchanged, to its partition, and wait until each is rejected whole."""
         found = copies()
         for each in found.values():
             history.send(each.value(), each.headers(), key=each.key(), partition=each.partition())

@@ -66,7 +66,7 @@ def until_more_delivered(history: History, count: int = 50) -> None:
     until(lambda: len(history.delivered()) >= goal, f"{count} more deliveries")
 
 
-def test_instances_are_added_restarted_one_by_one_and_taken_away(make_history: Callable[..., History]) -> None:
+def test_instances_are_added_restarted_one_by_one_and_removed(make_history: Callable[..., History]) -> None:
     history = make_history(4, "--static-membership", "false")  # so that a stop hands over at once
     first, *others = bridges = [history.bridge(name) for name in "abc"]
     first.start()
@@ -100,7 +100,7 @@ def test_a_timer_topic_grows_with_timers_pending(make_history: Callable[..., His
     old = [Timer(b"old-%d" % number, due_ms, f"id-{number}") for number in range(40)]
     new = [Timer(b"new-%d" % number, due_ms, f"id-{number}") for number in range(20, 80)]
     cancelled, replaced = old[:20], old[20:]
-    # Because these stay pending, a rebuild reads the timers that are ended after them, and must know that.
+    # These stay pending, so a rebuild also reads later timers that were ended, and must not restore them.
     kept = [Timer(b"kept-%d" % number, due_ms, f"kept-{number}") for number in range(10)]
     history.timers += [*kept, *old, *new]
     with client(history, 2, 4) as timers:
@@ -118,7 +118,7 @@ def test_a_timer_topic_grows_with_timers_pending(make_history: Callable[..., His
     history.schedule(40, 0, 8000)
     history.until_read()
     kinds = kinds_by_id(history)
-    # The partition of the other count gets a cancel too, and there nothing is pending.
+    # The partition by the other count gets a cancel too, and has no such timer.
     both = ["cancelled", "not-found"]
     assert [kinds[timer.id] for timer in cancelled if kinds[timer.id] not in (["cancelled"], both)] == []
     assert [kinds[timer.id] for timer in replaced if kinds[timer.id] not in (["replaced"], both)] == []

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.broker
 COUNT = 3000
 
 
-def test_killed_under_load_it_loses_nothing_and_what_was_cancelled_stays_so(kafka: Broker, tmp_path: Path) -> None:
+def test_killed_under_load_a_bridge_loses_no_timer_and_cancels_hold(kafka: Broker, tmp_path: Path) -> None:
     names, cluster = Names(), Cluster(kafka.bootstrap_servers)
     cluster.create(names.target)
     to = ("timer-topic", names.target.encode())
@@ -40,7 +40,7 @@ def test_killed_under_load_it_loses_nothing_and_what_was_cancelled_stays_so(kafk
         cancelled: set[str] = set()
         end_s = time.monotonic() + PATIENCE_S
         while len(delivered) < COUNT or len(cancelled) < 100:
-            assert time.monotonic() < end_s, f"{len(delivered)} of {COUNT} have come, {len(cancelled)} of 100 are told"
+            assert time.monotonic() < end_s, f"{len(delivered)} of {COUNT} delivered, {len(cancelled)} of 100 cancelled"
             time.sleep(0.1)
             delivered = set(cluster.values(names.target))
             receipts = [json.loads(value or b"{}") for value in cluster.values(names.receipts)]
@@ -50,7 +50,7 @@ def test_killed_under_load_it_loses_nothing_and_what_was_cancelled_stays_so(kafk
     assert cluster.values(names.rejected) == []
 
 
-def test_what_cannot_be_taken_is_parked_and_the_others_are_sent_once(kafka: Broker, tmp_path: Path) -> None:
+def test_records_that_the_broker_refuses_are_parked_and_the_others_are_sent_once(kafka: Broker, tmp_path: Path) -> None:
     names, cluster = Names(), Cluster(kafka.bootstrap_servers)
     cluster.create(names.target)
     small = cluster.topic("small", max_message_bytes="1000")

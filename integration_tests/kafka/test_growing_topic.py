@@ -19,7 +19,7 @@ LIMITED = ["--max-pending", "16"]
 
 
 @pytest.mark.broker
-def test_a_running_bridge_serves_new_partitions_and_a_cancel_still_meets_what_was_there(
+def test_a_running_bridge_serves_new_partitions_and_a_cancel_still_finds_older_timers(
     kafka: Broker, tmp_path: Path
 ) -> None:
     names, cluster = Names(), Cluster(kafka.bootstrap_servers)

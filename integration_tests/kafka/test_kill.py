@@ -26,11 +26,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 KILLS = int(os.environ.get("KILLS", "3"))
 LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
-ENDED, STANDING = "cancelled", "kept"
+ENDED, KEPT = "cancelled", "kept"
 
 
 class Load:
-    """A sender that goes on whatever befalls the bridge. Every tenth timer is cancelled long before it is due."""
+    """A sender that is independent of the bridge. It cancels every tenth timer long before it is due."""
 
     def __init__(self, bootstrap_servers: str, timer_topic: str, target: str) -> None:
         self._servers = bootstrap_servers
@@ -58,7 +58,7 @@ class Load:
                     self._send_and_cancel(sender, now_ms)
                 else:
                     due_ms = now_ms + rng.choice((-100, 0, 50, 500, 3_000))
-                    sender.send(self._timer_topic, timer(self._target, due_ms, STANDING.encode()))
+                    sender.send(self._timer_topic, timer(self._target, due_ms, KEPT.encode()))
                     self.kept += 1
             sender.serve()
         sender.flush()
@@ -107,7 +107,7 @@ def test_case_22_and_23_killed_under_load_each_timer_comes_once(
             bridge.start()
     await_deliveries(servers, names["target"], load.kept)
     bridge.stop()
-    cluster = Cluster(servers)  # nothing is written any more: what it reads is all there will be
+    cluster = Cluster(servers)  # reads all records, as no process writes any more
     receipts = [json.loads(value or b"") for value in cluster.values(names["receipts"])]
     told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")
     assert (len(told), set(told.values())) == (load.cancelled, {1})

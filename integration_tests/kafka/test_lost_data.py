@@ -1,6 +1,6 @@
-"""Brokers that are gone, topics that lose records, progress that somebody resets: from outside.
+"""Brokers that are down, topics that lose records, progress that is reset: from outside.
 
-Figures (`pytest -s`): how soon behind a broker's return the first timer is delivered.
+Figures (`pytest -s`): the time from a broker's return to the first delivery.
 """
 
 import time
@@ -28,7 +28,7 @@ def field(kafka: Broker, tmp_path: Path) -> Iterator[Field]:
 
 
 def deliver(field: Field, count: int) -> None:
-    """So many timers on each partition, due at once, and all that is committed of them can be read."""
+    """Deliver `count` timers on each partition, and wait until their transactions can be read."""
     for partition in range(field.partitions):
         for _ in range(count):
             field.send(partition, 0)
@@ -39,17 +39,17 @@ def deliver(field: Field, count: int) -> None:
 
 
 def settle(field: Field) -> None:
-    """Nothing is on its way: every request is stored, and its markers stand."""
+    """Wait until every request is stored and the markers of its transaction are written."""
     admin = Admin(field.cluster.bootstrap_servers)
     field.until(lambda: admin.committed(field.group, field.timers) == admin.ends(field.timers), "a quiet moment")
     field.cluster.read(field.target, field.journal)
 
 
 @pytest.mark.parametrize("gone_s", [3, pytest.param(60, marks=pytest.mark.slow)])
-def test_case_26_what_is_due_while_no_broker_is_there_comes_once(
+def test_case_26_timers_due_without_a_broker_are_delivered_once(
     own_kafka: EmbeddedKafka, tmp_path: Path, gone_s: int
 ) -> None:
-    """Nothing is due before its end, as one broker alone may forget markers; ends under load: test_three_brokers.py."""
+    """No timer is due before the broker stops, as a lone broker may forget markers. Under load: test_three_brokers."""
     with closing(Field(own_kafka.bootstrap_servers, tmp_path, 2)) as field:
         (instance,) = field.start("one")
         deliver(field, 50)
@@ -75,11 +75,11 @@ def test_case_26_what_is_due_while_no_broker_is_there_comes_once(
         field.cluster.flush()
         seen = field.demand_each_once()
         again_ms = min(delivery.appended_ms for delivery in seen if delivery.appended_ms > back_ms)
-        print(f"\n{gone_s} s without a broker: the first delivery {again_ms - back_ms} ms behind its return")  # noqa: T201
+        print(f"\n{gone_s} s without a broker: the first delivery {again_ms - back_ms} ms after its return")  # noqa: T201
         assert instance.log.count("trying again") <= 5 * (1 + (back_ms - down_ms) // 60_000)
 
 
-def test_case_28_what_retention_took_is_delivered_from_the_directory_and_said_with_its_count(field: Field) -> None:
+def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store_and_logged(field: Field) -> None:
     for head_start_ms in (8_000, 30_000, 120_000):
         (instance,) = field.start("one")
         deliver(field, 1)
@@ -94,19 +94,19 @@ def test_case_28_what_retention_took_is_delivered_from_the_directory_and_said_wi
         if time.time_ns() // 1_000_000 < due_ms:
             break
     else:
-        raise AssertionError("no quiet moment: they are all delivered")
+        raise AssertionError("no quiet moment: all timers are delivered")
     ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
     place = TopicPartition(field.timers, 0, ends[0])
     field.cluster.admin.delete_records([place])[place].result()
     (instance,) = field.start("one")
     said = f"{field.timers}/0: retention has taken requests that are pending, from offset {first} to {first + 4}"
-    field.until(lambda: said in instance.log, "a complaint")
+    field.until(lambda: said in instance.log, "an error in the log")
     field.send(0, 0)
     field.sent += 1
     field.demand_each_once()
 
 
-def test_case_28_what_is_gone_everywhere_is_said_with_its_count_and_new_timers_flow(field: Field) -> None:
+def test_case_28_lost_requests_are_logged_with_their_count_and_new_timers_are_delivered(field: Field) -> None:
     (instance,) = field.start("one")
     deliver(field, 1)
     for _ in range(5):
@@ -137,7 +137,7 @@ def expired(field: Field) -> None:
 
 
 @pytest.mark.parametrize("reset", [to_earliest, pytest.param(expired, marks=pytest.mark.slow)])
-def test_case_37_progress_that_was_reset_is_refused_until_the_operator_says_how_to_go_on(
+def test_case_37_reset_progress_is_refused_until_adopt_progress_is_given(
     field: Field, reset: Callable[[Field], None]
 ) -> None:
     (instance,) = field.start("one")

@@ -1,4 +1,4 @@
-"""A broker that stands still or dies in the middle: sink and history wait, and no record is doubled."""
+"""A broker that is suspended or killed: sink and history wait, and each record is committed once."""
 
 import os
 import signal
@@ -41,7 +41,7 @@ class TestOutages:
         with closing(World(broker.bootstrap_servers)) as world:
             world.request(b"a", b"b")
             history = world.history()
-            for _ in range(2):  # each time a new leader is elected: its session has expired
+            for _ in range(2):  # each time its session expires, and a new leader is elected
                 with suspended(broker, 4.5):
                     assert history.bounds(world.shard()) == (0, 2)
                     assert history.journal_end(world.shard()) == 0
@@ -50,7 +50,7 @@ class TestOutages:
     def test_a_transaction_that_outlives_its_timeout_is_repeated(
         self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its broker's session outlives it too, as Kafka 4.3 may forget an abort's markers where no broker leads.
+        """The broker's session is longer too, as Kafka 4.3 may forget markers of an abort while no broker leads.
 
         See docs/design/kafka-markers.md.
         """
@@ -67,8 +67,8 @@ class TestOutages:
             retry_until_success(world, sink, member, transaction)
             assert world.cluster.values(target) == [b"1", b"2"]
 
-    def test_a_producer_that_its_own_late_start_has_fenced_is_replaced(self, broker: EmbeddedKafka) -> None:
-        """The second one stands for the first request, which a broker that stood still carries out behind the next."""
+    def test_a_producer_fenced_by_its_own_late_request_is_replaced(self, broker: EmbeddedKafka) -> None:
+        """A suspended broker may execute a request after its repetition. Here a second producer does the same."""
         with closing(World(broker.bootstrap_servers)) as world:
             target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
             settings = clients.producer(world.connection(), 0)
@@ -85,7 +85,7 @@ class TestOutages:
                 assert late.fill(batch) or late.commit(batch)
 
     def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
-        """The markers of the first stand before the kill, as Kafka 4.3 may forget them where no other broker leads.
+        """The first transaction's markers are written before the kill, as Kafka 4.3 may forget them without a leader.
 
         See docs/design/kafka-markers.md; kills without that wait: test_three_brokers.py.
         """
@@ -144,7 +144,7 @@ def retry_until_success(world: World, sink: ConfluentSink, member: Member, trans
 
 
 class suspended:  # noqa: N801  (reads as a statement)
-    """Suspends the broker's process for some seconds."""
+    """Suspend the broker's process for `seconds`."""
 
     def __init__(self, broker: EmbeddedKafka, seconds: float) -> None:
         assert broker.pid is not None

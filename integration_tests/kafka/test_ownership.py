@@ -1,4 +1,4 @@
-"""Several instances on one timer topic: whatever happens to them, each timer comes once.
+"""Several instances on one timer topic start, stop, sleep and die: each timer is delivered once.
 
 Figures (`pytest -s`): the longest time without a delivery of a partition that moved, and of one that did not.
 """
@@ -58,12 +58,12 @@ def make_field(impatient_kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[MakeF
 
 
 def longest_pause(deliveries: list[Delivery], partition: int) -> tuple[Delivery, Delivery]:
-    """The neighbours that lie furthest apart, by the broker's clock."""
+    """Return the two successive deliveries that are furthest apart by the broker's clock."""
     own = [delivery for delivery in deliveries if partition_of(delivery) == partition]
     return max(pairwise(own), key=lambda pair: pair[1].appended_ms - pair[0].appended_ms)
 
 
-def tell_pauses(what: str, deliveries: list[Delivery], partitions: set[int]) -> None:
+def print_pauses(what: str, deliveries: list[Delivery], partitions: set[int]) -> None:
     pauses = (longest_pause(deliveries, partition) for partition in partitions)
     print(f"\n{what}:", sorted(after.appended_ms - before.appended_ms for before, after in pauses), "ms")  # noqa: T201
 
@@ -91,18 +91,18 @@ def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeFie
         before, after = longest_pause(seen[:grown], partition)
         meanwhile = {partition_of(delivery) for delivery in seen[seen.index(before) : seen.index(after)]}
         pause_ms = after.appended_ms - before.appended_ms
-        assert meanwhile & kept, f"all stood still for {pause_ms} ms while {partition} moved"
+        assert meanwhile & kept, f"no partition delivered for {pause_ms} ms while {partition} moved"
     back = [each for each in first.recovered()[6:] if each.partition in moved]
     assert {each.partition for each in back} == moved
     assert {each.how for each in back} == {"from its directory"}
     assert all(each.offset > 0 for each in back)
-    tell_pauses("1 -> 3 instances, partitions that moved", seen[:grown], moved)
-    tell_pauses("1 -> 3 instances, partitions that stayed", seen[:grown], kept)
-    tell_pauses("3 -> 1 instances, partitions that moved", seen[grown:], moved)
-    tell_pauses("3 -> 1 instances, partitions that stayed", seen[grown:], kept)
+    print_pauses("1 -> 3 instances, partitions that moved", seen[:grown], moved)
+    print_pauses("1 -> 3 instances, partitions that stayed", seen[:grown], kept)
+    print_pauses("3 -> 1 instances, partitions that moved", seen[grown:], moved)
+    print_pauses("3 -> 1 instances, partitions that stayed", seen[grown:], kept)
 
 
-def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_field: MakeField) -> None:
+def test_case_29_an_instance_suspended_past_its_session_publishes_nothing(make_field: MakeField) -> None:
     field = make_field(4, *SESSION)
     sleeper, other = field.start("sleeper", "other")
     with field.load():
@@ -113,7 +113,7 @@ def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_
             field.until_delivered(300)
         finally:
             os.kill(sleeper.pid, signal.SIGCONT)
-        # Where it fell asleep in the middle of a commit, whose fate it cannot know, it begins anew.
+        # If it was suspended during a commit, it does not know the outcome and starts a new life.
         field.until(lambda: "has put us out" in sleeper.log or BEGUN_ANEW in sleeper.log, "its waking")
         field.until(lambda: bool(sleeper.owned()), "its coming back into the group")
         field.until_owned(sleeper, other)
@@ -125,7 +125,7 @@ def test_case_29_an_instance_that_slept_past_its_session_publishes_nothing(make_
 def test_a_dead_instance_is_replaced_when_its_session_has_expired(
     make_field: MakeField, protocol: tuple[str, ...]
 ) -> None:
-    """What it left open holds readers for no longer than the transaction time-out, though it never comes back."""
+    """Its open transaction holds up readers for at most the transaction timeout, although it does not come back."""
     field = make_field(4, *protocol)
     dead, other = field.start("dead", "other")
     with field.load():
@@ -135,12 +135,12 @@ def test_a_dead_instance_is_replaced_when_its_session_has_expired(
         field.until_owned(other)
         field.until_delivered(300)
     seen = field.demand_each_once()
-    tell_pauses("an instance killed, partitions that moved", seen[before:], set(range(4)) - kept)
-    tell_pauses("an instance killed, partitions that stayed", seen[before:], kept)
+    print_pauses("an instance killed, partitions that moved", seen[before:], set(range(4)) - kept)
+    print_pauses("an instance killed, partitions that stayed", seen[before:], kept)
 
 
 @pytest.mark.slow
-def test_a_group_changes_its_protocol_behind_a_stop_of_all(make_field: MakeField) -> None:
+def test_a_group_changes_its_protocol_after_a_stop_of_all(make_field: MakeField) -> None:
     field = make_field(2)
     for arguments in ((), CONSUMER, ()):
         (instance,) = field.start("only", arguments=arguments)
@@ -152,8 +152,8 @@ def test_a_group_changes_its_protocol_behind_a_stop_of_all(make_field: MakeField
     field.demand_each_once()
 
 
-def test_a_name_that_is_still_taken_is_waited_for(make_field: MakeField) -> None:
-    """As by a static member that was killed, under the consumer protocol; a classic group lets it in at once."""
+def test_an_instance_waits_for_a_name_that_is_still_in_use(make_field: MakeField) -> None:
+    """Under the consumer protocol a killed static member keeps its name. A classic group replaces it at once."""
     name = {"group.protocol": "consumer", "group.instance.id": "pod-1"}
     field = make_field(2, *(word for pair in name.items() for word in ("--kafka", "=".join(pair))))
     former: Any = Consumer({"bootstrap.servers": field.cluster.bootstrap_servers, "group.id": field.group, **name})
@@ -169,14 +169,14 @@ def test_a_name_that_is_still_taken_is_waited_for(make_field: MakeField) -> None
     field.demand_each_once()
 
 
-def test_a_member_that_is_fenced_joins_again_and_ends_if_that_goes_on(make_field: MakeField) -> None:
-    """A request of its own to join fences a member too, if it arrives late. A rival fences it again."""
+def test_a_fenced_member_joins_again_and_ends_if_it_is_fenced_repeatedly(make_field: MakeField) -> None:
+    """A late join request of the member itself fences it once. A rival fences it again and again."""
     field = make_field(2, "--kafka", "group.instance.id=pod-1", *SESSION)
     (only,) = field.start("only")
     ended = "another process runs with this instance's id"
 
     def fence() -> None:
-        """Join under its name until it notices."""
+        """Join under its name until the log shows that it was fenced."""
         told = only.log.count("joining again")
         rival: Any = Consumer(
             {
@@ -208,8 +208,8 @@ def test_a_member_that_is_fenced_joins_again_and_ends_if_that_goes_on(make_field
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_a_restart_moves_nothing(kafka: Broker, tmp_path: Path, protocol: str) -> None:
-    """By static membership, after a kill too. With the consumer protocol a killed member's name stays taken."""
+def test_a_restart_moves_no_partition(kafka: Broker, tmp_path: Path, protocol: str) -> None:
+    """Static membership, in a classic group after a kill too. In the consumer protocol that member keeps its name."""
     arguments = ["--group-protocol", protocol]
     if protocol == "classic":
         arguments += ["--kafka", "session.timeout.ms=45000"]

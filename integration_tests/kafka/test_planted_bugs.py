@@ -1,6 +1,6 @@
 """Twins of the planted bugs that change the fake (planted_bugs.py): the same mistake in bridge.kafka.
 
-The contract of the ports must find each, with a broker. That it passes without them, test_ports_contract.py shows.
+The contract of the ports must find each, with a broker. Without them it passes: test_ports_contract.py.
 """
 
 import struct
@@ -26,7 +26,7 @@ from integration_tests.support.patience import PATIENCE_S
 from schemas.origin import Shard
 
 _begin, _wait, _commit = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.commit
-_TOLD = len(b"CGMDv2:")
+_PREFIX_BYTES = len(b"CGMDv2:")
 
 
 def write_journal(sink: ConfluentSink, transaction: Transaction) -> None:
@@ -42,23 +42,23 @@ def journal_before(sink: ConfluentSink, transaction: Transaction) -> InFlightTra
 
 
 def journal_behind(sink: ConfluentSink, transaction: Transaction) -> InFlightTransaction:
-    way = _begin(sink, replace(transaction, journal={}))
+    submitted = _begin(sink, replace(transaction, journal={}))
 
     def wait() -> Committed | Aborted:
-        fate = _wait(way)
+        fate = _wait(submitted)
         if isinstance(fate, Committed):
             write_journal(sink, transaction)
         return fate
 
-    way.wait = wait  # type: ignore[method-assign]
-    return way
+    submitted.wait = wait  # type: ignore[method-assign]
+    return submitted
 
 
 def without_member(producer: TransactionalProducer, batch: TransactionContents) -> SendFailure | None:
-    """Generation -1 and no member id, of which the coordinator checks nothing."""
+    """Commit with generation -1 and no member id, which the coordinator does not check."""
     assert isinstance(batch.group_metadata, bytes)
-    group, _, rest = batch.group_metadata[_TOLD + 4 :].split(b"\0", 2)
-    group_metadata = b"".join([batch.group_metadata[:_TOLD], struct.pack("=i", -1), group, b"\0\0", rest])
+    group, _, rest = batch.group_metadata[_PREFIX_BYTES + 4 :].split(b"\0", 2)
+    group_metadata = b"".join([batch.group_metadata[:_PREFIX_BYTES], struct.pack("=i", -1), group, b"\0\0", rest])
     return _commit(producer, replace(batch, group_metadata=group_metadata))
 
 

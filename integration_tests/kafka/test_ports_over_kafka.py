@@ -74,17 +74,17 @@ class TestSource:
     def test_group_metadata_of_no_member_publishes_nothing(self, world: World) -> None:
         """The coordinator would accept it."""
         target, member = world.cluster.topic("target"), world.member()
-        of_none = member.poll(0).group_metadata
-        assert not is_member(of_none)
+        not_joined = member.poll(0).group_metadata
+        assert not is_member(not_joined)
         member.own(1)
         assert is_member(member.group_metadata)
         sink = world.sink()
         for _ in range(2):
-            carried = Transaction([out(target)], {}, {world.shard(): progress(1)}, of_none)
+            carried = Transaction([out(target)], {}, {world.shard(): progress(1)}, not_joined)
             assert sink.submit(carried).wait() == Aborted({})
         assert world.cluster.values(target) == []
 
-    def test_a_second_member_of_one_instance_id_puts_the_first_out(self, world: World) -> None:
+    def test_a_second_member_of_one_instance_id_fences_the_first(self, world: World) -> None:
         first = Member(world.source(group_instance_id="pod-1"))
         first.own(1)
         second = Member(world.source(group_instance_id="pod-1"))
@@ -106,8 +106,8 @@ class TestHistory:
 
 
 class TestSink:
-    def test_what_a_former_life_left_open_is_ended_at_the_start(self, world: World) -> None:
-        """By both producers: else progress and readers would wait for the time-out."""
+    def test_a_start_ends_open_transactions_of_the_former_life(self, world: World) -> None:
+        """Otherwise progress and readers would wait for the transaction timeout. Both producers do it."""
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         long = {"transaction.timeout.ms": 60_000}
         settings = [clients.producer(world.connection(), number) | long for number in range(2)]
@@ -123,9 +123,7 @@ class TestSink:
         assert world.cluster.values(target) == [b"v"]
         assert world.history().progress(world.shard()) == progress(7)
 
-    def test_what_a_dead_instance_left_open_holds_readers_for_the_transaction_timeout_and_no_longer(
-        self, world: World
-    ) -> None:
+    def test_the_open_transaction_of_a_dead_instance_holds_readers_for_at_most_its_timeout(self, world: World) -> None:
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         settings = clients.producer(world.connection("dead"), 0) | {"transaction.timeout.ms": DEAD_TIMEOUT_MS}
         dead = TransactionalProducer(settings, world.retrier)
@@ -137,39 +135,39 @@ class TestSink:
         assert time.monotonic() - began_s < 4 * DEAD_TIMEOUT_MS / 1000
         assert world.history().progress(world.shard()) == progress(2)
 
-    def test_a_successor_is_forgiven_some_fences_but_none_behind_a_commit(self, world: World) -> None:
-        """As another process would, others of its id put it out; nobody could tell them from its own late start."""
+    def test_a_new_producer_survives_some_fences_but_none_after_a_commit(self, world: World) -> None:
+        """Producers of the same transactional id fence it, as another process or its own late request would."""
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         settings = clients.producer(world.connection(), 0)
         batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
 
-        def fenced(lane: ProducerSlot) -> bool:
+        def fenced(slot: ProducerSlot) -> bool:
             TransactionalProducer(settings, world.retrier)
             try:
-                assert lane.producer.fill(batch) or lane.producer.commit(batch)
+                assert slot.producer.fill(batch) or slot.producer.commit(batch)
             except FencedError:
                 return True
-            lane.replace_if_broken()
+            slot.replace_if_broken()
             return False
 
         def healed() -> ProducerSlot:
-            lane = ProducerSlot(world.connection(), 0, world.retrier)
-            lane.producer.is_broken = True
-            lane.replace_if_broken()
-            return lane
+            slot = ProducerSlot(world.connection(), 0, world.retrier)
+            slot.producer.is_broken = True
+            slot.replace_if_broken()
+            return slot
 
-        lane = healed()
-        assert [fenced(lane) for _ in range(4)] == [False, False, False, True]
-        lane = healed()
-        assert not fenced(lane)
-        assert lane.producer.fill(batch) is None
-        assert lane.producer.commit(batch) is None
-        assert fenced(lane)
+        slot = healed()
+        assert [fenced(slot) for _ in range(4)] == [False, False, False, True]
+        slot = healed()
+        assert not fenced(slot)
+        assert slot.producer.fill(batch) is None
+        assert slot.producer.commit(batch) is None
+        assert fenced(slot)
         assert world.cluster.values(target) == [b"v"]
 
 
-def test_the_control_topic_is_read_to_its_end_once_then_what_comes(world: World) -> None:
-    """Also beyond markers, and beyond a transaction that is open."""
+def test_the_control_topic_is_read_to_its_end_once_and_then_polled(world: World) -> None:
+    """Also after markers, and past an open transaction."""
     topic = f"control-{uuid4().hex[:8]}"
     world.cluster.create(topic, 1)
 

@@ -1,4 +1,4 @@
-"""A store that is made ready by a process of its own, and what becomes of it when one of the two is killed."""
+"""A process prepares a store in the background, and the process or the bridge is killed."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ FAR_MS = 10_000
 
 
 class Lost:
-    """A bridge that has taken requests in, was killed, and has lost its directory."""
+    """A bridge that has stored requests, was killed, and has lost its data directory."""
 
     def __init__(self, servers: str, folder: Path) -> None:
         mark = uuid4().hex[:8]
@@ -69,7 +69,7 @@ def deliveries(receiver: Receiver) -> Iterator[Delivery]:
 
 
 def child_of(bridge: BridgeProcess) -> int:
-    """The first child that it has, waited for."""
+    """Wait for the first child process of the bridge, and return its pid."""
     path = Path(f"/proc/{bridge.pid}/task/{bridge.pid}/children")
     until_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < until_s:
@@ -85,7 +85,7 @@ def lost(kafka: Broker, tmp_path: Path) -> Lost:
     return Lost(kafka.bootstrap_servers, tmp_path)
 
 
-def test_one_shard_is_prepared_beside_and_the_other_whose_process_is_killed_by_the_bridge_itself(lost: Lost) -> None:
+def test_the_bridge_recovers_a_partition_whose_preparing_process_is_killed(lost: Lost) -> None:
     bridge = lost.bridge()
     bridge.launch()
     os.kill(child_of(bridge), signal.SIGKILL)

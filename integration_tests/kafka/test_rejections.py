@@ -73,7 +73,7 @@ class TestRejections:
     def test_no_producer_is_asked_about_a_topic_that_is_not_there(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It would keep the name for ever and ask for it each second, and senders choose names."""
+        """A producer keeps each name for ever and asks for it each second, and senders choose the names."""
         asked: list[str] = []
         real = RecordSender.partitions_of
 
@@ -82,7 +82,7 @@ class TestRejections:
             return real(sending, topic)
 
         monkeypatch.setattr(RecordSender, "partitions_of", partitions_of)
-        there, names = world.cluster.topic(), [f"nobody-made-{uuid4().hex}" for _ in range(5)]
+        there, names = world.cluster.topic(), [f"missing-{uuid4().hex}" for _ in range(5)]
         refused, _ = self.run(world, world.sink(), [out(topic) for topic in (there, *names)])
         assert refused == dict.fromkeys(range(1, 6), "unknown-topic")
         assert {*asked} <= {there}
@@ -128,7 +128,7 @@ class TestRejections:
         assert aborted <= 4
         assert world.cluster.values(good) == [b"y" * 5000]
         assert world.cluster.values(small) == [b"x" * 10, b"x" * 20, b"x" * 30]
-        # It is remembered, so a stream of them costs no more aborts.
+        # The limit is remembered, so further large records cost one abort.
         assert self.run(world, sink, outgoing) == (codes, 1)
 
     def test_the_largest_that_fits_is_found_among_thousands(self, world: World) -> None:

@@ -7,8 +7,8 @@ A target topic that loses its in-sync replicas or its leader waits alone, under 
     3 alone                   no leader                    the same
 
 Figures (`pytest -s`): the longest time without a delivery around the kill of a leader; lateness of the other target.
-`OUTAGE_S=600` takes the broker away for 600 s more. Lateness is then compared, as no other test runs beside this one,
-and Spark's audit judges what became of each request.
+`OUTAGE_S=600` keeps the broker down for 600 s more. The test then compares lateness, as no other test runs beside it,
+and Spark's audit judges each request.
 """
 
 import os
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
 OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))
 ON_TIME_AFTER_S = 30 if OUTAGE_S else 12
-"""Seconds. An operator is promised 30; the short form asks only that nothing waits until the broker is back."""
+"""Seconds. The docs promise 30; the short form asks only that no other target waits for the broker."""
 ON_TIME_MARGIN_MS = 3_000
 """Below the 10 s for which an unavailable target may hold up a transaction."""
 
@@ -48,7 +48,7 @@ def brokers() -> Iterator[ThreeBrokers]:
 
 
 def led_elsewhere(brokers: ThreeBrokers, make: Callable[[], str]) -> tuple[str, int]:
-    """A topic whose leader may be killed, and that leader."""
+    """Return a topic whose leader is not broker 1, and that leader."""
     while True:
         topic = make()
         leader = brokers.leader(topic)
@@ -56,8 +56,8 @@ def led_elsewhere(brokers: ThreeBrokers, make: Callable[[], str]) -> tuple[str, 
             return topic, leader
 
 
-def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None:
-    """Whatever becomes of each, none is skipped, doubled or out of order, also without waiting for markers."""
+def test_two_transactions_in_flight_when_a_leader_is_killed(brokers: ThreeBrokers) -> None:
+    """Records are committed once and in order, whatever the outcomes are, also without a wait for markers."""
     with closing(World(brokers.bootstrap_servers)) as world:
         target, leader = led_elsewhere(brokers, lambda: world.cluster.topic("target"))
         sink, member = world.sink(), world.member()
@@ -71,11 +71,11 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
         starter = threading.Timer(5.0, brokers.node(leader).start)
         while next_ <= last:
             numbers = range(next_, min(next_ + 2, last + 1))
-            on_their_way = [sink.submit(carry(number)) for number in numbers]
+            in_flight = [sink.submit(carry(number)) for number in numbers]
             if starter.ident is None and next_ >= killed_at:
                 brokers.node(leader).kill()
                 starter.start()
-            outcomes = [each.wait() for each in on_their_way]
+            outcomes = [each.wait() for each in in_flight]
             assert outcomes in ([Committed()] * 2, [Committed(), Aborted({})], [Aborted({})] * 2, [Committed()])
             next_ += outcomes.count(Committed())
             member.poll()
@@ -86,7 +86,7 @@ def test_two_on_their_way_when_a_leader_is_killed(brokers: ThreeBrokers) -> None
 
 @pytest.mark.slow
 def test_case_26_brokers_are_killed_and_come_back_under_load(brokers: ThreeBrokers, tmp_path: Path) -> None:
-    """First the leader of the real topic, then the other one that may be killed: coordinators and journals move too."""
+    """First the leader of the target topic, then the other of brokers 2 and 3. Coordinators and journals move too."""
     with closing(Field(brokers.bootstrap_servers, tmp_path, 2)) as field:
         field.start("one")
         leader = brokers.leader(field.target)
@@ -103,7 +103,7 @@ def test_case_26_brokers_are_killed_and_come_back_under_load(brokers: ThreeBroke
 
 
 class Load:
-    """A timer for each of the targets every 50 ms, due in 1 s."""
+    """Sends a timer to each target every 50 ms, due in 1 s."""
 
     def __init__(self, field: Field, targets: list[str]) -> None:
         self.sent: Counter[str] = Counter()
@@ -122,9 +122,9 @@ class Load:
 
 
 def p99_ms(seen: list[Delivery], from_ms: float, to_ms: float) -> int:
-    """Of the deliveries that were due between."""
+    """Return the p99 lateness of the deliveries due from `from_ms` to `to_ms`."""
     late = sorted(each.appended_ms - each.due_ms for each in seen if from_ms <= each.due_ms < to_ms)
-    assert late, "nothing was due"
+    assert late, "no timer was due"
     return late[len(late) * 99 // 100]
 
 
@@ -134,7 +134,7 @@ def watch(field: Field, seconds: float) -> None:
         field.receive()
 
 
-# Each waits for a minute and a half. Kafka forgets markers of a transaction for a topic without a leader
+# Each takes a minute and a half. Kafka forgets markers of a transaction for a topic without a leader
 # (docs/design/kafka-markers.md), so that case goes without them.
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
             watch(field, 3)
         others = Receiver(brokers.bootstrap_servers, [bills])
         waited: list[Delivery] = []
-        field.until(lambda: len(field.seen) >= load.sent[field.target], "all of the healthy target")
+        field.until(lambda: len(field.seen) >= load.sent[field.target], "all deliveries of the healthy target")
         end_s = time.monotonic() + 120
         while len(waited) < load.sent[bills] and time.monotonic() < end_s:
             waited += others.poll(0.2)
@@ -194,7 +194,7 @@ def test_a_target_without_in_sync_replicas_or_leader_waits_alone(
         assert all(each.appended_ms >= each.due_ms for each in [*field.seen, *waited])
         healthy = [each for each in field.seen if died_ms + ON_TIME_AFTER_S * 1000 <= each.due_ms < restarted_ms]
         assert healthy
-        assert max(each.appended_ms for each in healthy) < back_ms, "they waited for the other target"
+        assert max(each.appended_ms for each in healthy) < back_ms, "the healthy target waited for the other one"
         assert "takes no records" in field.instances[0].log
         assert "takes records again" in field.instances[0].log
         if OUTAGE_S:

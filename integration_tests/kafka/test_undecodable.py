@@ -196,18 +196,20 @@ def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_on
             bridge.start()
             bridges[port] = bridge
         if instances == 2:
-            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "two that are ready")
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "two ready instances")
         with place.load():
             place.watch(2)
             before_ms, rss_mb = place.watch(PHASE_S), max(each.usage().rss_mb for each in bridges.values())
             assert place.bomb(90_000_000) == []
-            owner = until(lambda: next((port for port in bridges if undecodable_at(port) is not None), 0), "the word")
+            owner = until(lambda: next((port for port in bridges if undecodable_at(port) is not None), 0), "an offset")
             offset = undecodable_at(owner)
             assert offset is not None
             during_ms, grown_mb = place.watch(PHASE_S), bridges[owner].usage().peak_rss_mb - rss_mb
             bridges[owner].kill()
             bridges[owner].launch()
-            owner = until(lambda: next((port for port in bridges if undecodable_at(port) == offset), 0), "the word")
+            owner = until(
+                lambda: next((port for port in bridges if undecodable_at(port) == offset), 0), "the offset again"
+            )
             place.watch(2)
             restarted_ms = place.watch(PHASE_S)
             hidden = len([each for each in place.seen if each.topic == place.targets[place.poisoned]])
@@ -220,7 +222,7 @@ def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_on
                 place.seen += place.receiver.poll(0.1)
                 assert time.monotonic() - skipped_s < PATIENCE_S
             recovered_s = time.monotonic() - skipped_s
-            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "all that are ready")
+            until(lambda: all(get(port, "/health/ready")[0] == 200 for port in bridges), "all instances ready")
             place.watch(2)
             after_ms = place.watch(PHASE_S)
         place.until_all()
@@ -251,7 +253,7 @@ def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Plac
     with ExitStack() as ends:
         ends.callback(bridge.kill)
         bridge.launch()
-        offset = until(lambda: undecodable_at(port), "the word")
+        offset = until(lambda: undecodable_at(port), "an offset")
         assert offset == 2
         place.skip(offset)
         place.send(place.poisoned, 0)
@@ -342,14 +344,14 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
             calls = [partial(read, history) for read, history in zip(reads, histories, strict=True)]
             took_s = list(threads.map(seconds_of, [*calls, lambda: list(control.catch_up())]))
         assert max(took_s) < 5.5
-        for glance in (
+        for check in (
             histories[0].with_open_transactions,
             histories[0].stable_and_end_offsets,
             histories[0].first_offsets,
             histories[0].newest_journal_times,
         ):
             begun_s = time.monotonic()
-            glance([shard])
+            check([shard])
             assert time.monotonic() - begun_s < 2
     finally:
         os.kill(pid, signal.SIGCONT)
