@@ -1,4 +1,4 @@
-"""What may keep a timer from leaving when it is due, and what becomes of it: seen from outside."""
+"""Histories of timers that do not leave at their due time: expired, limited, paused, moved, rolled."""
 
 import json
 from bisect import bisect_left
@@ -39,13 +39,13 @@ from timer.store import Store
 
 
 def until(world: World, ms: int) -> Headers:
-    """An expiry so far ahead."""
+    """Return the header of an expiry in `ms`."""
     return [("timer-expire-ms", b"%d" % (world.now_ms + ms))]
 
 
 @pytest.mark.parametrize("delay_ms", [500, 2500], ids=["due within the window", "rolled twice"])
 @TROUBLE
-def test_what_was_not_released_before_its_expiry_is_rejected_once(trouble: Trouble, delay_ms: int) -> None:
+def test_a_timer_that_expires_before_its_release_is_rejected_once(trouble: Trouble, delay_ms: int) -> None:
     world = World()
     world.send("too late", delay_ms, id_="a", extra=until(world, delay_ms + 1))
     world.send("in time", delay_ms, id_="b", extra=[*until(world, delay_ms + 400), ("trace", b"1")])
@@ -63,15 +63,15 @@ def test_what_was_not_released_before_its_expiry_is_rejected_once(trouble: Troub
     assert [(each["id"], each["code"]) for each in receipts if each["kind"] == "rejected"] == [("a", "expired")]
 
 
-def test_an_expiry_says_nothing_of_what_leaves_in_time() -> None:
+def test_an_expiry_has_no_effect_on_a_timer_that_leaves_before_it() -> None:
     world = World()
     world.send("m", 500, extra=until(world, 501))
     world.bridge.run(600)
     assert (world.delivered(), world.rejected()) == (["m"], [])
 
 
-def test_what_is_published_again_after_its_expiry_is_rejected() -> None:
-    """Kafka was away in between: the first transaction never stood."""
+def test_a_timer_that_expires_before_its_retry_is_rejected() -> None:
+    """Its first transaction was aborted, and 400 ms passed before the retry."""
     passed: list[int] = []
 
     def meanwhile(where: str) -> None:
@@ -91,7 +91,7 @@ def test_what_is_published_again_after_its_expiry_is_rejected() -> None:
     assert int(world.deliveries()[0]["timer-released-ms"]) >= passed[0] + 400
 
 
-def test_what_expires_while_transactions_before_it_are_waited_for_is_rejected() -> None:
+def test_a_timer_that_expires_while_earlier_transactions_commit_is_rejected() -> None:
     waits: list[int] = []
 
     def meanwhile(where: str) -> None:
@@ -132,7 +132,7 @@ def test_the_bridge_starts_after_a_delivery_that_left_requests_to_a_later_commit
 
 
 def limited(limit: TargetLimit, window_ms: int = 20_000, **changes: Any) -> TimerWorld:
-    """A world in which `limited` has a limit and `other` has none."""
+    """Return a world in which the target `limited` has the limit, and `other` has none."""
     own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
     rules = Rules(max_delay_ms=10**9, roll_window_ms=window_ms, own_topics=own)
     store = StoreOptions(tick_ms=10, slots=window_ms // 4, segment_bytes=100_000, checkpoint_interval_ms=500)
@@ -158,7 +158,7 @@ def most_in_a_second(released_ms: list[int]) -> int:
 
 
 def go_on_there(world: TimerWorld) -> None:
-    """Nothing happens."""
+    """Do nothing."""
 
 
 def restart(world: TimerWorld) -> None:
@@ -179,10 +179,10 @@ THERE = pytest.mark.parametrize("trouble", [go_on_there, restart, lose_power_the
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [restart, lose_disk_there])
-def test_case_35_a_limited_target_keeps_to_its_rate_and_delays_no_other(
+def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:
-    """10,000 overdue at 100/s take 100 s: most of a window of 20 s is over for most of them, so they are rolled."""
+    """10,000 overdue timers at 100/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
     world = limited(TargetLimit(100))
     for number in range(10_000):
         send(world, "limited", str(number), number % 1000)
@@ -208,7 +208,7 @@ def test_case_35_a_limited_target_keeps_to_its_rate_and_delays_no_other(
 
 
 @THERE
-def test_what_waits_can_be_cancelled_and_replaced_and_expires(trouble: Callable[[TimerWorld], None]) -> None:
+def test_timers_of_a_backlog_can_be_cancelled_and_replaced_and_expire(trouble: Callable[[TimerWorld], None]) -> None:
     world = limited(TargetLimit(1))
     start_ms = world.now_ms
     for number in range(10):
@@ -227,8 +227,8 @@ def test_what_waits_can_be_cancelled_and_replaced_and_expires(trouble: Callable[
 
 
 @THERE
-def test_late_requests_wait_for_their_target_too(trouble: Callable[[TimerWorld], None]) -> None:
-    """The other target has moved K beyond their time when they are read."""
+def test_overdue_requests_wait_for_the_rate_of_their_target(trouble: Callable[[TimerWorld], None]) -> None:
+    """When they are read, the other target has moved K beyond their keys."""
     world = limited(TargetLimit(2))
     for number in range(20):
         send(world, "other", str(number), 0)
@@ -244,7 +244,7 @@ def test_late_requests_wait_for_their_target_too(trouble: Callable[[TimerWorld],
 
 
 def have_an_outage(world: TimerWorld, *, old: int, new: int) -> None:
-    """Of 10 s, in which `old` messages fall due; behind it one more each 200 ms."""
+    """Stop the bridge for 10 s, in which `old` timers fall due. After that one of `new` is due each 200 ms."""
     for number in range(old):
         send(world, "limited", f"old {number}", number)
     world.pass_time(ms=10)
@@ -257,7 +257,7 @@ def have_an_outage(world: TimerWorld, *, old: int, new: int) -> None:
 
 @pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.thorough), 0.5])
 @THERE
-def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
+def test_recent_timers_get_their_share_of_the_rate_after_an_outage(
     trouble: Callable[[TimerWorld], None], share: float
 ) -> None:
     world = limited(TargetLimit(20, share, 2_000), window_ms=100_000)
@@ -277,8 +277,8 @@ def test_what_falls_due_after_an_outage_has_its_share_of_the_rate(
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [restart, lose_disk_there])
-def test_a_backlog_that_grows_for_long_leaves_once(trouble: Callable[[TimerWorld], None]) -> None:
-    """Stretches between which timers have left are not joined: what has left would live again."""
+def test_the_timers_of_a_backlog_that_grows_for_long_leave_once(trouble: Callable[[TimerWorld], None]) -> None:
+    """Key ranges between which timers have left are not joined: those timers would be pending again."""
     world = limited(TargetLimit(10, 0.5, 1_000), window_ms=600_000, max_wait_ms=1000)
     for second in range(30):
         for number in range(20):
@@ -291,8 +291,8 @@ def test_a_backlog_that_grows_for_long_leaves_once(trouble: Callable[[TimerWorld
 
 
 @pytest.mark.parametrize("trouble", [go_on_there, restart, lose_disk_there])
-def test_a_backlog_of_which_no_fresh_ones_left_is_one_stretch(trouble: Callable[[TimerWorld], None]) -> None:
-    """The share is small: most fresh ones wait until they are old, and then with those before them."""
+def test_key_ranges_between_which_no_timer_left_are_joined(trouble: Callable[[TimerWorld], None]) -> None:
+    """The share of recent timers is small: most of them wait until they are old."""
     world = limited(TargetLimit(4, 0.02, 500), window_ms=600_000)
     for second in range(20):
         for number in range(8):
@@ -306,8 +306,8 @@ def test_a_backlog_of_which_no_fresh_ones_left_is_one_stretch(trouble: Callable[
     assert sorted(map(int, values(world, "limited"))) == list(range(160))
 
 
-def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal tells all of them in each record, and a record has an end."""
+def test_without_a_free_key_range_recent_timers_leave_after_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each journal record names all key ranges, and its size is limited."""
     monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 0)
     world = limited(TargetLimit(20, 0.5, 2_000), window_ms=100_000)
     have_an_outage(world, old=200, new=20)
@@ -316,7 +316,7 @@ def test_where_no_more_stretches_can_be_told_the_fresh_ones_wait_their_turn(monk
 
 
 @pytest.mark.thorough
-def test_the_stretches_of_all_targets_together_are_bounded_and_one_that_ends_makes_room(
+def test_the_key_ranges_of_all_targets_are_bounded_together_and_a_target_that_ends_frees_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 2)
@@ -327,10 +327,10 @@ def test_the_stretches_of_all_targets_together_are_bounded_and_one_that_ends_mak
         world.kafka.create(topic)
     for round_ in range(3):
         for topic in topics:
-            for number in range(60 if topic == "t0" else 200):  # that of t0 ends while others wait
+            for number in range(60 if topic == "t0" else 200):  # the backlog of t0 ends first
                 send(world, topic, f"old {round_}", number)
         world.pass_time(ms=10)
-        world.kafka.timeline.advance(10_000)  # without a start, which would count anew
+        world.kafka.timeline.advance(10_000)  # a restart would reset the ranges
         for number in range(10):
             for topic in topics:
                 send(world, topic, f"new {round_}", 1000 + 200 * number)
@@ -340,11 +340,11 @@ def test_the_stretches_of_all_targets_together_are_bounded_and_one_that_ends_mak
     assert max(parted) == 2
     assert [len(values(world, topic)) for topic in topics] == [210, 630, 630, 630]
     last = [[value for value in values(world, topic) if value.endswith("2")] for topic in topics[1:]]
-    assert sum(order.index("new 2") < 200 for order in last) > 1, "fresh ones have their share in the last round"
+    assert sum(order.index("new 2") < 200 for order in last) > 1, "recent timers have their share in the last round"
 
 
 @pytest.mark.timeout(60)
-def test_what_waits_is_read_on_though_a_tick_that_was_read_still_holds_timers_of_another() -> None:
+def test_a_backlog_is_read_on_although_a_loaded_tick_holds_timers_of_a_paused_target() -> None:
     world = limited(TargetLimit(2))
     ask(world, b"pause", b"other")
     for number in range(6):
@@ -356,7 +356,7 @@ def test_what_waits_is_read_on_though_a_tick_that_was_read_still_holds_timers_of
     assert values(world, "other") == []
 
 
-def test_what_comes_into_the_last_millisecond_of_a_tick_that_was_read_ahead_leaves_too() -> None:
+def test_a_timer_added_to_the_last_millisecond_of_a_loaded_tick_leaves() -> None:
     world = limited(TargetLimit(1))
     for number in range(3):
         send(world, "limited", str(number), 0)
@@ -368,8 +368,8 @@ def test_what_comes_into_the_last_millisecond_of_a_tick_that_was_read_ahead_leav
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_what_has_expired_uses_nothing_of_the_rate_up(is_late: bool) -> None:  # noqa: FBT001
-    """Else valid timers expire one after the other behind dead ones, though their target has room."""
+def test_expired_timers_use_none_of_the_rate(is_late: bool) -> None:  # noqa: FBT001
+    """Otherwise valid timers would expire while expired ones use the rate."""
     world = limited(TargetLimit(10))
     start_ms = world.now_ms
     expire = ("timer-expire-ms", b"%d" % (start_ms + 1_100))
@@ -392,7 +392,7 @@ def test_what_has_expired_uses_nothing_of_the_rate_up(is_late: bool) -> None:  #
     assert len(world.kafka.read("timer.rejected")) == 1_000
 
 
-def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> None:
+def test_overdue_requests_that_a_full_disk_refuses_use_none_of_the_rate() -> None:
     world = limited(TargetLimit(5))
     (disk,) = world.bridge.disks.values()
     for number in range(20):
@@ -409,8 +409,8 @@ def test_late_requests_that_a_full_disk_refuses_use_nothing_of_the_rate_up() -> 
     assert values(world, "limited") == [str(number) for number in range(5)]
 
 
-def test_a_rate_holds_for_more_targets_than_are_kept_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rate that is forgotten in use would begin with a full second's worth."""
+def test_a_rate_holds_for_more_targets_than_the_limit_of_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket dropped while in use would start again with a full second of the rate."""
     monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
     world = limited(TargetLimit(1), targets={"*": TargetLimit(1)})
     for number in range(10):
@@ -429,7 +429,7 @@ def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     assert list(kept._buckets) == ["7", "8", "9"]
 
 
-def test_a_target_that_is_limited_no_longer_gets_at_once_what_waits() -> None:
+def test_without_its_limit_a_target_gets_its_backlog_at_once() -> None:
     world = limited(TargetLimit(1))
     for number in range(100):
         send(world, "limited", str(number), number)
@@ -441,8 +441,8 @@ def test_a_target_that_is_limited_no_longer_gets_at_once_what_waits() -> None:
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
-def test_memory_and_journal_are_bounded_however_many_wait() -> None:
-    """In one tick, too: it is read by parts."""
+def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
+    """All timers are in one tick, which is read in parts."""
     world = limited(TargetLimit(1000), window_ms=200_000)
     at_ms = b"%d" % (world.now_ms + 500)
     for number in range(20_000):
@@ -461,10 +461,10 @@ def test_memory_and_journal_are_bounded_however_many_wait() -> None:
     assert values(world, "limited") == [str(number) for number in range(20_000)]
 
 
-def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile(
+def test_an_old_directory_does_not_restore_backlog_timers_that_left(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """C, K and L stand still while a backlog leaves that others stand around."""
+    """C, K and L do not change while the backlog leaves, as an older timer is still pending."""
     world = limited(TargetLimit(10))
     send(world, "other", "last", 10_000)
     for number in range(100):
@@ -487,10 +487,10 @@ def test_a_directory_that_comes_back_knows_whether_what_waits_has_left_meanwhile
 
 @THERE
 @pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "limited"])
-def test_however_many_are_held_intake_goes_on(
+def test_intake_goes_on_with_any_number_of_timers_out_of_order(
     monkeypatch: pytest.MonkeyPatch, trouble: Callable[[TimerWorld], None], *, is_paused: bool
 ) -> None:
-    """Intake lags, so K has passed the place of what it reads; a cancel, and others' timers, stand behind that."""
+    """Intake lags, so K has passed the keys of what it reads. A cancel and a timer of another target come after it."""
     monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
     for number in range(200):
@@ -518,7 +518,7 @@ def test_however_many_are_held_intake_goes_on(
     assert (owned.store.release_queue.held, owned.store.pending) == (0, 0)
 
 
-def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes(
+def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
@@ -543,7 +543,7 @@ def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes
         most = max(most, copies - before)
     assert copies > 40
     assert 2 <= most < 5
-    assert any(since_ms is not None for since_ms in held_ms), "they are told as a backlog"
+    assert any(since_ms is not None for since_ms in held_ms), "they are reported as a backlog"
     ask(world, b"resume", b"limited")
     world.pass_time(ms=40_000)
     assert len(values(world, "limited")) == 60
@@ -552,7 +552,7 @@ def test_those_that_are_held_make_room_by_no_more_bytes_than_a_transaction_takes
 # -- pause
 
 
-def test_what_waited_too_long_and_is_too_large_for_a_copy_is_rejected_and_not_delivered() -> None:
+def test_a_paused_timer_too_large_for_a_copy_is_rejected_after_its_longest_wait() -> None:
     world = limited(TargetLimit(10**6), window_ms=2_000, targets={}, max_message_bytes=2_000)
     ask(world, b"pause", b"limited")
     send(world, "limited", "x" * 1_800, 100)
@@ -573,7 +573,7 @@ def ask(world: TimerWorld, action: bytes, topic: bytes) -> None:
 
 @THERE
 def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[TimerWorld], None]) -> None:
-    """For longer than a window, so that what waits is rolled meanwhile."""
+    """The pause lasts longer than a window, so the waiting timers are rolled."""
     world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
     ask(world, b"pause", b"limited")
     for number in range(100):
@@ -600,7 +600,7 @@ def test_case_35_a_paused_target_waits_and_delays_no_other(trouble: Callable[[Ti
 
 
 @THERE
-def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Callable[[TimerWorld], None]) -> None:
+def test_a_pause_outlasts_an_idle_target_and_old_journal_records(trouble: Callable[[TimerWorld], None]) -> None:
     world = limited(TargetLimit(10**6), window_ms=2_000, targets={})
     ask(world, b"pause", b"limited")
     for _ in range(20):
@@ -619,8 +619,8 @@ def test_a_pause_lasts_though_nothing_waits_and_the_journal_is_old(trouble: Call
     assert values(world, "limited") == ["m"]
 
 
-def test_the_journal_tells_a_pause_in_each_half_window_though_nothing_else_happens() -> None:
-    """Kafka forgets old records of the journal, and a rebuild reads the last one."""
+def test_the_journal_repeats_a_pause_in_each_half_window_without_other_changes() -> None:
+    """Retention deletes old journal records, and a rebuild reads the last one."""
     world = limited(TargetLimit(1), window_ms=20_000)
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100_000)
@@ -630,7 +630,7 @@ def test_the_journal_tells_a_pause_in_each_half_window_though_nothing_else_happe
 
 
 @pytest.mark.parametrize("delay_ms", [100, 30_000], ids=["something waits", "nothing is due yet"])
-def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     world, names = limited(TargetLimit(10**6), window_ms=200_000, targets={}), [f"t{number}" for number in range(130)]
     for name in names:
         world.kafka.create(name)
@@ -662,8 +662,8 @@ def test_a_turn_looks_at_few_of_those_that_are_paused(delay_ms: int, monkeypatch
 
 
 @pytest.mark.parametrize("action", [b"pause", b"resume"])
-def test_a_sender_pauses_and_resumes_nothing(action: bytes) -> None:
-    """Whatever its policy allows: it is an operator's to say, on the control topic."""
+def test_a_sender_cannot_pause_or_resume(action: bytes) -> None:
+    """No policy allows it: only operators pause targets, on the control topic."""
     world = limited(TargetLimit(10**6), targets={})
     if action == b"resume":
         ask(world, b"pause", b"limited")
@@ -677,10 +677,10 @@ def test_a_sender_pauses_and_resumes_nothing(action: bytes) -> None:
 
 
 @THERE
-def test_a_pause_that_a_sender_asked_for_before_the_upgrade_lasts_until_an_operator_ends_it(
+def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes(
     trouble: Callable[[TimerWorld], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal and the timer topic of an older version: its request is below C, and no timer."""
+    """In an older version the pause was a request below C, without a timer, and a journal entry."""
 
     def decide_as_before(self: Any, record: Any, ask: Any) -> None:
         if isinstance(ask, Pause):
@@ -707,7 +707,7 @@ def test_a_pause_that_a_sender_asked_for_before_the_upgrade_lasts_until_an_opera
     assert values(world, "limited") == ["m"]
 
 
-def test_the_newest_word_of_an_operator_holds_for_its_timer_topic_alone_whatever_else_stands_there(
+def test_the_newest_control_record_applies_to_its_timer_topic_and_malformed_ones_are_ignored(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "MOST_KEYS", 2)
@@ -737,14 +737,14 @@ def test_the_newest_word_of_an_operator_holds_for_its_timer_topic_alone_whatever
     world.pass_time(ms=100)
     world.restart(lose_disk=True)
     world.pass_time(ms=100)
-    assert values(world, "limited") == [], "what is not named any more stays as it is"
+    assert values(world, "limited") == [], "a deleted key changes nothing"
     ask(world, b"resume", b"limited")
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]
 
 
-def test_an_instance_that_gets_a_partition_first_reads_what_operators_asked_for() -> None:
-    """It may be behind on the control topic: the owner before it had paused what it holds for running."""
+def test_an_instance_reads_the_control_topic_before_it_opens_a_partition() -> None:
+    """The new owner has not read the newest control record, by which the former owner paused a target."""
     world = limited(TargetLimit(10**6), targets={})
     send(world, "limited", "m", 1000)
     ask(world, b"pause", b"limited")
@@ -763,7 +763,7 @@ def test_an_instance_that_gets_a_partition_first_reads_what_operators_asked_for(
     assert values(world, "limited") == []
 
 
-def test_which_records_are_skipped_is_known_by_their_place() -> None:
+def test_a_skip_applies_to_its_partition_and_offset_alone() -> None:
     kafka = FakeKafka(Timeline())
     desired = ControlState(FakeControl(kafka), {TIMERS})
     place = Shard(TIMERS, 3)
@@ -818,10 +818,10 @@ def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: 
     assert values(world, "limited") == []
 
 
-def test_so_many_targets_are_paused_and_no_more(
+def test_the_number_of_paused_targets_is_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each record of the journal tells them all, so that it has to have a bound."""
+    """Each journal record names all paused targets, and its size is limited."""
     monkeypatch.setattr(shard, "MOST_PAUSED", 3)
     world = limited(TargetLimit(10**6), targets={})
     for name in (b"a", b"b"):
@@ -839,8 +839,8 @@ def test_so_many_targets_are_paused_and_no_more(
     assert values(world, "limited") == ["m"]
 
 
-def test_no_more_targets_have_a_rate_than_a_journal_can_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders choose the names of real topics, and each may have to wait."""
+def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders choose target names, and the journal must have room for the backlog of each."""
     monkeypatch.setattr(quota, "MOST_LIMITED", 3)
     world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
     for name in ("t1", "t2", "t3", "t4"):
@@ -864,8 +864,8 @@ def test_no_more_targets_have_a_rate_than_a_journal_can_tell_of(monkeypatch: pyt
     assert values(world, "t4") == ["t4"]
 
 
-def test_a_journal_tells_of_waits_only_where_there_are_any() -> None:
-    """So that instances that are not upgraded yet can read it, as long as nothing is paused or limited."""
+def test_the_journal_has_waits_only_if_a_target_waits() -> None:
+    """Instances of an older version can read it as long as no target is paused or limited."""
     world = limited(TargetLimit(10**6), targets={})
     send(world, "other", "m", 10)
     world.pass_time(ms=100)
@@ -875,7 +875,7 @@ def test_a_journal_tells_of_waits_only_where_there_are_any() -> None:
     assert b"waits" in (world.read("timer.journal")[-1].value or b"")
 
 
-def test_a_journal_of_a_newer_bridge_ends_this_one_with_the_remedy() -> None:
+def test_a_journal_record_of_a_newer_bridge_ends_the_bridge_with_the_remedy() -> None:
     world = limited(TargetLimit(10**6), targets={})
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100)
@@ -893,7 +893,7 @@ def test_a_journal_of_a_newer_bridge_ends_this_one_with_the_remedy() -> None:
 @pytest.mark.parametrize("late_ms", [-1000, 0, 50, 250, 400, 2500])
 @TROUBLE
 def test_a_moved_timer_leaves_once_at_its_new_time(trouble: Trouble, late_ms: int) -> None:
-    """Earlier, later, past; also where the old time was still to come behind it."""
+    """The new time is earlier, later or past, also before the old time."""
     world = World()
     world.send("m", 300, id_="a", extra=[("trace", b"1")])
     world.send("stays", 300)
@@ -915,8 +915,8 @@ MOVE_A: Headers = [("timer-action", b"move"), ("timer-id", b"a")]
 
 
 @TROUBLE
-def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> None:
-    """In one batch: the second and third move find a copy on its way."""
+def test_a_timer_moved_several_times_can_still_be_cancelled(trouble: Trouble) -> None:
+    """All moves are in one batch: the second and the third find a copy in flight."""
     world = World()
     world.send("m", 300, id_="a")
     world.send("n", 300, id_="b")
@@ -947,7 +947,7 @@ def test_what_is_moved_again_and_again_can_still_be_ended(trouble: Trouble) -> N
 
 @pytest.mark.parametrize("then", ["", "moved", "cancelled"])
 @TROUBLE
-def test_a_move_that_is_read_with_the_copy_of_its_timer_holds(trouble: Trouble, then: str) -> None:
+def test_a_move_read_with_a_copy_of_its_timer_takes_effect(trouble: Trouble, then: str) -> None:
     """The copy comes between the move and `then` in one poll, and rolls once more."""
     world = World()
     world.send("m", 3000, id_="a")
@@ -974,12 +974,12 @@ def test_a_move_that_is_read_with_the_copy_of_its_timer_holds(trouble: Trouble, 
     assert due_ms == [("moved", dues_ms[0]), *told]
 
 
-# -- how much at once
+# -- size of a transaction
 
 
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[str]]]:
-    """Of each transaction: how many timers leave or go round, how many bytes their values have, and who gets any."""
+    """Return, for each transaction, the number of deliveries and copies, the bytes of their values, and its targets."""
     found: list[tuple[int, int, set[str]]] = []
     freeze = OwnedPartition.freeze
 
@@ -996,10 +996,10 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(4, 4000), (1, 4000), (100, 4000)])
 @pytest.mark.parametrize("kind", ["resumed", "rolled", "held", "held and rolled"])
-def test_a_transaction_is_bounded_however_many_targets_have_waited(
+def test_a_transaction_is_bounded_with_any_number_of_waiting_targets(
     transactions: list[tuple[int, int, set[str]]], kind: str, most: int, most_bytes: int
 ) -> None:
-    """The last one may go beyond the bytes."""
+    """The last record may exceed the bytes."""
     world = limited(TargetLimit(10**6), max_due_records=most, max_due_bytes=most_bytes)
     topics = [f"t{number}" for number in range(20)]
     for topic in topics:
@@ -1025,8 +1025,8 @@ def test_a_transaction_is_bounded_however_many_targets_have_waited(
 
 
 @pytest.mark.parametrize("most", [4, 1])
-def test_targets_take_turns_where_not_all_have_room(transactions: list[tuple[int, int, set[str]]], most: int) -> None:
-    """What is in its place in the order is one of them."""
+def test_targets_take_turns_in_small_transactions(transactions: list[tuple[int, int, set[str]]], most: int) -> None:
+    """The timers that leave in order count as one target."""
     world = limited(TargetLimit(10**6), max_due_records=most)
     world.kafka.create("third")
     for topic in (b"limited", b"other"):
@@ -1051,10 +1051,10 @@ def test_targets_take_turns_where_not_all_have_room(transactions: list[tuple[int
 
 @pytest.mark.parametrize("options", [{}, {"max_requests_per_s": 2000}, {"max_pending": 1000}], ids=str)
 @THERE
-def test_moves_are_bounded_in_a_transaction_and_keep_nothing_from_leaving(
+def test_moves_are_bounded_in_a_transaction_and_hold_up_no_due_timer(
     transactions: list[tuple[int, int, set[str]]], trouble: Callable[[TimerWorld], None], options: dict[str, Any]
 ) -> None:
-    """And a cancel behind them, sent while nobody looked, still comes before what is due."""
+    """A cancel after them, sent during downtime, still takes effect before its timer leaves."""
     world = limited(TargetLimit(10**6), window_ms=200_000, max_due_bytes=20_000, **options)
     for number in range(200):
         send(world, "limited", "x" * 1000, 100_000, ("timer-id", b"%d" % number))
@@ -1078,8 +1078,8 @@ def test_moves_are_bounded_in_a_transaction_and_keep_nothing_from_leaving(
     assert max(size_bytes for _, size_bytes, _ in transactions) <= 20_000
 
 
-def test_no_more_is_read_than_one_poll_while_moves_fill_one_transaction_behind_the_other() -> None:
-    """What waits for room waits in Kafka, not in memory."""
+def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
+    """The other requests wait in Kafka, not in memory."""
     world = limited(TargetLimit(10**6), window_ms=200_000, max_due_records=4, max_poll_records=10)
     for number in range(200):
         send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
@@ -1098,7 +1098,7 @@ def test_no_more_is_read_than_one_poll_while_moves_fill_one_transaction_behind_t
     assert len(values(world, "other")) == 200
 
 
-def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
     for number in range(200):
         send(world, "limited", "m", 100_000, ("timer-id", b"%d" % number))
@@ -1122,7 +1122,7 @@ def test_a_move_does_not_look_at_all_that_are_on_their_way(monkeypatch: pytest.M
 # -- many targets
 
 
-def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     world = limited(TargetLimit(1), window_ms=100_000, targets={"t*": TargetLimit(0.5)})
     topics = [f"t{number}" for number in range(30)]
     for number, topic in enumerate(topics):
@@ -1161,7 +1161,7 @@ def test_a_turn_loads_each_tick_once_for_all_that_wait_and_not_too_many(monkeypa
 
 @pytest.mark.parametrize("paused", [False, True], ids=["limited", "paused"])
 @THERE
-def test_rolls_are_not_charged_to_the_rate_and_nothing_that_is_due_waits_for_them(
+def test_rolls_use_none_of_the_rate_and_hold_up_no_due_timer(
     trouble: Callable[[TimerWorld], None], *, paused: bool
 ) -> None:
     world = limited(TargetLimit(2))
