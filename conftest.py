@@ -45,7 +45,7 @@ class ByModule(LoadScopeScheduling):  # type: ignore[misc]
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | None:
-    """Used with `--dist loadscope`."""
+    """Return the scheduler of `--dist loadscope`, else None."""
     return ByModule(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
@@ -62,14 +62,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def plan_for_small_data(spark: "SparkSession") -> None:
-    """For a few rows, planning and compiling take longer than the work."""
+    """Set options for few rows, for which planning and compiling take longer than the work."""
     for name, value in SMALL_DATA.items():
         spark.conf.set(name, value)
 
 
 @contextmanager
 def small_session() -> "Iterator[SparkSession]":
-    """Start a session that plans for small data; an audit that runs meanwhile uses it too."""
+    """Start a session that plans for small data. An audit that runs meanwhile uses it too."""
     from spark_jobs.platform.session import session  # most runs do without
 
     with session("tests", master="local[2]") as started:
@@ -79,6 +79,6 @@ def small_session() -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """One session for all unit tests of the jobs."""
+    """Return one session for all unit tests of the jobs."""
     with small_session() as started:
         yield started

@@ -1,10 +1,10 @@
-"""Where the broker comes from, hidden behind one fixture; tests see `kafka.bootstrap_servers` and nothing else.
+"""The broker of the tests, which use only `kafka.bootstrap_servers`.
 
     KAFKA_BOOTSTRAP given     -> that broker, as it is
     a Docker engine answers   -> testcontainers with the official image (or its stand-in, see compose/kafka)
     neither                   -> an embedded broker; not in CI, which has to test against the image
 
-What is missing (Java, the jars, Docker in CI) skips the test on a desk and fails it in CI.
+If Java, the jars or, in CI, Docker are missing, the test is skipped; in CI it fails.
 """
 
 import gc
@@ -28,7 +28,7 @@ from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = ROOT / ".run" / "integration" / os.environ.get("PYTEST_XDIST_WORKER", "")
-"""Of this process: several may share the tests out."""
+"""Folder of this process of pytest-xdist."""
 JARS_CACHE = ROOT / ".run" / "kafka-jars"
 IMAGE = f"apache/kafka:{KAFKA_VERSION}"
 
@@ -38,14 +38,14 @@ FAST_RESTART = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.
 
 @dataclass(frozen=True)
 class Broker:
-    """A running broker that belongs to the whole session: tests use topics and groups of their own on it."""
+    """A running broker of the whole session. Each test uses its own topics and groups."""
 
     bootstrap_servers: str
     kind: Literal["given", "container", "embedded"]
 
 
 def missing(what: str) -> NoReturn:
-    """A test that cannot run is no failure on a desk, but CI must not go green without it."""
+    """Skip the test; in CI, fail."""
     if os.environ.get("CI") == "true":
         pytest.fail(what, pytrace=False)
     pytest.skip(what)
@@ -53,7 +53,7 @@ def missing(what: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Broker]:
-    """The broker for every test that does not hurt it."""
+    """Return the broker for tests that do not stop it."""
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
         yield Broker(given, "given")
@@ -67,7 +67,7 @@ def kafka() -> Iterator[Broker]:
 
 @pytest.fixture
 def own_kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
-    """A fresh broker of the test's own, to be stopped, killed and started again; it is running when handed over."""
+    """Return a running broker that the test alone uses, and may stop, kill and start again."""
     name = re.sub(r"\W+", "-", request.node.name)
     with started(name, FAST_RESTART) as broker:
         yield broker
@@ -75,7 +75,7 @@ def own_kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
 
 @pytest.fixture
 def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, str]], EmbeddedKafka]]:
-    """Like `own_kafka`, with broker properties of the test's choice."""
+    """Return a function that makes brokers as `own_kafka`, with more broker properties."""
     brokers: list[EmbeddedKafka] = []
 
     def make(properties: dict[str, str]) -> EmbeddedKafka:
@@ -90,14 +90,14 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
 
 @pytest.fixture(scope="module")
 def spark_session() -> Iterator[None]:
-    """One for all jobs of a module."""
+    """Run one Spark session for all jobs of a module."""
     with small_session():
         yield
     gc.collect()
 
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:
-    """A running broker on an empty folder, which is left behind for a look after the test."""
+    """Start a broker on an empty folder, which is kept after the test."""
     broker = to_be_started(name, properties)
     start(broker)
     return broker
@@ -126,7 +126,7 @@ def docker_answers() -> bool:
     from docker.errors import DockerException
 
     try:
-        client = docker.from_env(timeout=PATIENCE_S)  # where no engine is, it is refused at once
+        client = docker.from_env(timeout=PATIENCE_S)  # fails at once without an engine
     except DockerException:
         return False
     client.close()
@@ -134,9 +134,9 @@ def docker_answers() -> bool:
 
 
 def containered() -> Iterator[Broker]:
-    """The official image by testcontainers, its port bound to loopback alone.
+    """Start the official image by testcontainers, its port bound to loopback alone.
 
-    Clients outside and the broker itself reach it under different addresses, hence two listeners.
+    Clients and the broker itself reach it under different addresses, hence two listeners.
     """
     ensure_image()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the container is taken down before we end

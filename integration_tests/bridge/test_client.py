@@ -27,7 +27,7 @@ PARTITIONS = 4
 
 
 class Served:
-    """A bridge that runs, and what to talk to it by."""
+    """A running bridge, and clients of it."""
 
     def __init__(self, broker: Broker, names: Names) -> None:
         self.broker, self.names = broker, names
@@ -44,7 +44,7 @@ class Served:
         )
 
     def send(self, headers: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None) -> None:
-        """By librdkafka's own choice of a partition, as Java's is."""
+        """Send a request; librdkafka chooses the partition by the key, as Java clients do."""
         self._sender.produce(self.names.timers, value, key, headers=list(headers))
         assert self._sender.flush(PATIENCE_S) == 0
 
@@ -90,8 +90,8 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
 
 
 @pytest.mark.broker
-def test_an_id_meets_what_another_client_placed_by_it_as_a_key(served: Served) -> None:
-    """Kafka's default for keys is the contract for ids: any language that has it needs no code of ours."""
+def test_a_cancel_finds_a_timer_that_another_client_placed_by_its_key(served: Served) -> None:
+    """Ids are placed by Kafka's default for keys, so clients in other languages need no code of the bridge."""
     ids = [f"id-{number}" for number in range(8)]
     for id_ in ids:
         served.send(headers_for(served.names.target, delay="1h", id=id_), id_.encode(), b"gone")

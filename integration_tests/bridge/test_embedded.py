@@ -1,4 +1,4 @@
-"""The embedded broker's life: what a restart keeps, and that it ends with us, however we end."""
+"""The embedded broker keeps its data over a restart, and ends with its process however that ends."""
 
 import os
 import select
@@ -22,7 +22,7 @@ from integration_tests.support.patience import PATIENCE_S
 pytestmark = pytest.mark.broker
 
 
-# As a terminal starts it: what a shell runs in the background inherits that Ctrl-C is ignored.
+# As from a terminal: a shell's background processes would ignore Ctrl-C.
 HOLDER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""`timer-bridge run --http-port`: what probes and operators are told, from before there is a broker."""
+"""`timer-bridge run --http-port`: answers to probes and operators, also before a broker runs."""
 
 import json
 import time
@@ -23,14 +23,14 @@ SECRET = "s3cr3t-principal"
 
 @pytest.fixture
 def later_kafka() -> Iterator[EmbeddedKafka]:
-    """A broker whose address is known, and which does not run yet."""
+    """Return a broker that has an address and does not run yet."""
     broker = to_be_started("health", FAST_RESTART)
     yield broker
     broker.stop()
 
 
 def get(port: int, path: str) -> tuple[int, Any]:
-    """Status 0: nobody listens yet."""
+    """Return status and body; status 0 if the port does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
             return answer.status, json.load(answer)
@@ -41,7 +41,7 @@ def get(port: int, path: str) -> tuple[int, Any]:
 
 
 def until(look: Callable[[], tuple[int, Any]], is_so: Callable[[int, Any], bool]) -> Any:
-    """The first answer that is so."""
+    """Return the first body for which `is_so` is true."""
     end_s = time.monotonic() + PATIENCE_S
     while not is_so(*(answer := look())):
         assert time.monotonic() < end_s, answer

@@ -114,7 +114,7 @@ def fill(group: Group) -> None:
 
 @pytest.fixture
 def visitor(browser: Browser, group: Group) -> Iterator[Callable[..., Visitor]]:
-    """Makes one; what went wrong in any window is told at the end."""
+    """Return a function that makes visitors. At the end, fail on errors of their windows."""
     made: list[Visitor] = []
 
     def make(secret: str | None = OPERATOR, **how: Any) -> Visitor:
@@ -130,7 +130,7 @@ def visitor(browser: Browser, group: Group) -> Iterator[Callable[..., Visitor]]:
     assert wrongs == []
 
 
-def test_either_bridge_tells_of_both_and_moves_what_is_the_others(group: Group) -> None:
+def test_each_bridge_shows_both_and_moves_timers_of_the_other(group: Group) -> None:
     addresses = {f"127.0.0.1:{port}" for port in group.ports}
     for number in range(2):
         overview = group.ask(number, "overview")

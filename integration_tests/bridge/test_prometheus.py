@@ -1,4 +1,4 @@
-"""Prometheus's own tools on what the bridge tells: its linter, the rules, and a server that asks two bridges."""
+"""The bridge's metrics in Prometheus: its linter, the rules, and a server that scrapes two bridges."""
 
 import json
 import re
@@ -31,7 +31,7 @@ from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
 TIMERS = 20
 LATE_HERE = {"TimerBridgeSomeLate", "TimerBridgeLate"}
-"""Which machine this is, and what else it does, is not the bridge's."""
+"""Alerts that a busy machine may raise here."""
 
 
 class Seen(NamedTuple):
@@ -40,7 +40,7 @@ class Seen(NamedTuple):
     prometheus: Prometheus
     names: Names
     texts: dict[str, str]
-    """What each told last, by its address."""
+    """Last metrics of each bridge, by its address."""
     spare: str
 
     @property

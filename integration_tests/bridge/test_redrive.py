@@ -1,4 +1,4 @@
-"""`timer-bridge redrive` against a real broker: what was parked is sent again, each record once, whatever happens."""
+"""`timer-bridge redrive` against a real broker: parked records are sent again, each once, also after a crash."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000)
 
 
 class Place:
-    """A timer topic, a rejected topic with records on it, and who redrives them."""
+    """A timer topic, a rejected topic with records, and redrives of them."""
 
     def __init__(self, broker: Broker) -> None:
         self.cluster = Cluster(broker.bootstrap_servers)
@@ -48,7 +48,7 @@ class Place:
         return made
 
     def all_of_it(self) -> int:
-        """One `redrive --apply`; how many it sent."""
+        """Run one `redrive --apply`; return the number of sent records."""
         redrive = self.redrive()
         found = redrive.look(self.everything)
         found.limit_to(None)
@@ -130,7 +130,7 @@ def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -
     assert sorted(int(record.value()) for record in place.sent()) == list(range(600))
 
 
-def test_what_a_dead_one_left_in_the_middle_is_sent_by_the_next(place: Place) -> None:
+def test_a_redrive_sends_the_records_that_a_dead_one_left_uncommitted(place: Place) -> None:
     for number in range(5):
         place.park(b"%d" % number, number)
     dead = place.redrive()
@@ -143,7 +143,7 @@ def test_what_a_dead_one_left_in_the_middle_is_sent_by_the_next(place: Place) ->
     dead.close()
 
 
-def test_one_that_the_timer_topic_does_not_take_keeps_nobody_back(place: Place) -> None:
+def test_a_record_that_the_timer_topic_refuses_delays_no_other(place: Place) -> None:
     place.park(b"x" * 6000, 0)
     for number in range(1, 4):
         place.park(b"%d" % number, number)

@@ -1,4 +1,4 @@
-"""`timer-bridge run` as people run it: a process, its words, its exit codes, and what it does to records."""
+"""`timer-bridge run` as a process: its output, its exit codes, and the records that it writes."""
 
 import os
 import re
@@ -80,12 +80,12 @@ Asked = tuple[bytes | None, bytes | None, Pairs]
 
 
 def framed(payload: bytes, schema: int) -> bytes:
-    """As a schema registry's serializers write: magic 0, the schema's id, the payload."""
+    """Return the payload as a schema registry's serializers write it: magic 0, the schema's id, the payload."""
     return b"\0" + schema.to_bytes(4, "big") + payload
 
 
 def largest(takes: Callable[[int], bool], below: int) -> int:
-    """The largest size that is taken, at most 1000 below."""
+    """Return the largest size that `takes` accepts, at most 1000 below `below`."""
     taken = below - 1000
     while taken + 1 < below:
         size = (taken + below) // 2
@@ -198,10 +198,10 @@ def test_case_25_and_32_what_cannot_be_taken_is_rejected_and_delays_nobody(
 
 
 @pytest.mark.broker
-def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_once(
+def test_case_25_a_burst_with_bad_requests_is_delivered_once_without_them(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
-    """Each abort repeats exactly the rest: counted as a read_committed reader sees it."""
+    """A retry sends exactly the other records, as a read_committed reader sees."""
     admin, small = Admin(kafka.bootstrap_servers), f"{names.target}-small"
     admin.create_topics([names.target], partitions=3, settings=BROKER_CLOCK)
     admin.create_topics([small], partitions=1, settings={"max.message.bytes": "1000"})
@@ -231,7 +231,7 @@ def test_case_25_a_burst_with_bad_ones_in_it_is_delivered_but_for_these_each_onc
             bad[value] = code
         else:
             good.add(value)
-    # It shrinks to a part, so the timer topic takes it; nobody else takes it whole.
+    # Compressed, the timer topic takes it; no topic takes it uncompressed.
     large = [[due, to], [to]]
     for headers in large:
         producer_of_large.produce(names.timers, bytes(3_000_000), headers=list(headers))
@@ -279,7 +279,7 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
         pytest.param(200_000, marks=pytest.mark.slow),  # a transaction takes longer than its usual time-out
     ],
 )
-def test_a_quota_of_the_broker_delays_and_loses_or_doubles_nothing(
+def test_a_quota_of_the_broker_delays_records_and_each_comes_once(
     kafka: Broker, names: Names, tmp_path: Path, bytes_per_s: float
 ) -> None:
     count, client = 400, f"client-{uuid4().hex[:8]}"

@@ -1,4 +1,4 @@
-"""A broker with TLS, SCRAM and ACLs, where nobody may do what was not granted; a bridge with the documented rights."""
+"""A broker with TLS, SCRAM and ACLs that deny by default, and a bridge with the documented rights."""
 
 import json
 import re
@@ -39,7 +39,7 @@ ADMIN = "admin"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
-"""Its default login takes a token that nobody signed."""
+"""Its default login accepts unsigned tokens."""
 
 
 class Certificates(NamedTuple):
@@ -70,7 +70,7 @@ Single = tuple[str, str, str]
 
 
 class Right(NamedTuple):
-    """A row of the table in docs/security.md: operations on one resource, whose name is that of a setting."""
+    """A row of the table in docs/security.md: operations on the resource that a setting names."""
 
     kind: str
     name: str
@@ -96,7 +96,7 @@ class Secured:
         self._tls = tls
 
     def user(self) -> "User":
-        """A new one, who may do nothing."""
+        """Create a user without rights."""
         user = User(f"user-{uuid4().hex[:8]}", uuid4().hex, self._tls)
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         asked = UserScramCredentialUpsertion(user.name, info, user.password.encode())
@@ -104,7 +104,7 @@ class Secured:
         return user
 
     def grant(self, user: "User", kind: str, name: str, *operations: str) -> None:
-        """A name that ends with * is a prefix."""
+        """Grant operations on a resource. A name that ends with * is a prefix."""
         literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
         pattern = prefixed if name.endswith("*") else literal
         where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
@@ -119,7 +119,7 @@ class Secured:
         assert taken.result()
 
     def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
-        """What docs/security.md lists, for a bridge with these names."""
+        """Grant the rights that docs/security.md lists for a bridge with these names."""
         given = dict(zip(names.arguments[::2], names.arguments[1::2], strict=True))
         for kind, name, setting, operations in documented():
             own = given.get(f"--{setting.replace('_', '-')}")
@@ -128,7 +128,7 @@ class Secured:
                 self.grant(user, kind, f"{each}-*" if name.endswith("-*") else each, *left)
 
     def read(self, topic: str, count: int) -> list[Any]:
-        """All committed records, at least so many."""
+        """Return all committed records, at least `count`."""
         until(lambda: len(self.cluster.values(topic)) >= count)
         return self.cluster.read(topic)
 
@@ -198,7 +198,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "listener.name.plaintext.scram-sha-512.sasl.jaas.config": _SCRAM,
             "listener.name.plaintext.oauthbearer.sasl.jaas.config": f"{_OAUTH};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener knows nobody by name
+            "super.users": f"User:{ADMIN};User:ANONYMOUS",  # the controller's listener has no users
         },
     )
     yield Secured(broker, trusted, password)
@@ -249,7 +249,7 @@ def test_a_bridge_with_the_documented_rights(secured: Secured, names: Names, tmp
 
 
 @pytest.mark.broker
-@pytest.mark.slow  # each starts a bridge; none of the table's rights is one too many, and each that is missing is told
+@pytest.mark.slow  # each starts a bridge: without any one right it names the missing one
 @pytest.mark.parametrize(
     "single", [(right.kind, right.setting, each) for right in documented() for each in right.operations]
 )
@@ -314,7 +314,7 @@ def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, n
             secured.cluster.send(names.timers, b"%d" % number, headers=soon(target), partition=number % 2)
         secured.cluster.flush()
 
-    ask(1)  # it waits for the bridge, whose producers have sent nothing yet
+    ask(1)  # waits for the bridge, whose producers have sent no record yet
     with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]):
         assert secured.codes(names.rejected, 1) == {b"1": "not-authorized"}
         ask(2)

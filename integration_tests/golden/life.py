@@ -43,7 +43,7 @@ OPTIONS = TurnOptions(
 
 
 class Life:
-    """One bridge with both partitions, and its senders."""
+    """A bridge with both partitions, and its senders."""
 
     def __init__(self) -> None:
         self.kafka = FakeKafka(Timeline(START_MS))
@@ -156,7 +156,7 @@ def _change(life: Life) -> None:
     life.cancel("never seen")
     life.send("replacement", 42_000, id_="replaced")
     life.move("moved", 45_000)
-    life.run_until(5_500)  # what is far has been rolled
+    life.run_until(5_500)  # far timers have been rolled
     life.cancel("cancelled copy")
     life.send("ahead", 10_400)
     for name in ("flying", "flying cancelled", "flying moved"):
@@ -165,8 +165,8 @@ def _change(life: Life) -> None:
 
 
 def _set_the_clock_back(life: Life) -> None:
-    """Deliver `ahead` by a clock that is 2.6 s ahead, so that K is above all that is sent for the next 2 s."""
-    life.hide_the_rest(OTHER)  # what rolls there now stays in flight
+    """Deliver `ahead` by a clock that is 2.6 s ahead, so that K is above all requests of the next 2 s."""
+    life.hide_the_rest(OTHER)  # copies stay in flight there
     life.before_the_next_record(lambda: life.cancel("dropped copy"))
     life.bridge.clock.error_ms = 2_600
     life.run_until(7_950)
@@ -184,7 +184,7 @@ def _set_the_clock_back(life: Life) -> None:
 
 
 def _copies_in_flight(life: Life) -> None:
-    """Move three timers. Their copies lie after what hides the rest, a cancel and another move before."""
+    """Move three timers. Their copies come after a cancel, another move and a transaction that hides later records."""
     life.before_the_next_record(
         lambda: life.cancel("flying cancelled"),
         lambda: life.move("flying moved", 54_000),

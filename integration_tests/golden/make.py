@@ -14,7 +14,7 @@ from integration_tests.golden import FOLDER, life, samples
 
 
 def main(folder: Path = FOLDER) -> int:
-    """Return the exit code. `folder`: where the golden files are."""
+    """Write missing golden files to `folder`. Return the exit code."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     left = folder / "upgrade" / version
     if not left.exists():

@@ -19,12 +19,12 @@ def raw(text: str | None) -> bytes | None:
 
 
 def lines(objects: Iterable[object]) -> bytes:
-    """One line of JSON for each of `objects`."""
+    """Return one line of JSON for each of `objects`."""
     return b"".join(json.dumps(each).encode() + b"\n" for each in objects)
 
 
 def objects(data: bytes) -> list[Any]:
-    """The reverse of `lines`."""
+    """Return the objects of `lines`."""
     return [json.loads(line) for line in data.splitlines()]
 
 

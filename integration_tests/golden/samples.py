@@ -157,7 +157,7 @@ def copies() -> bytes:
 
 
 def flights() -> bytes:
-    """What the journal says of these copies: hash of the id and digest."""
+    """Return the journal's entries of these copies, with hash of the id and digest."""
     return lines(copy_of(SHARD, each, NOW_MS)[1] for each in BODIES)
 
 
@@ -200,7 +200,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "redriven.v1.jsonl": redriven,
     "export.v1.parquet": export,
 }
-"""File of `formats/` by what writes it. The newest version of each format."""
+"""Function that writes each file of `formats/`, in the newest version of its format."""
 STORE = "store.v3"
 """Folder of `formats/` with the files of the golden store: `timer.format.checkpoint.FORMAT` is its version."""
 

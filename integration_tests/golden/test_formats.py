@@ -41,12 +41,12 @@ def test_each_golden_file_is_read_and_the_newest_is_written() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in samples.WRITTEN if not name.endswith(".parquet")])
-def test_what_is_written_now_is_the_golden_file(name: str) -> None:
+def test_this_version_writes_the_golden_file(name: str) -> None:
     """If this fails, a format has changed: docs/formats.md, "Golden files"."""
     assert samples.WRITTEN[name]() == (FILES / name).read_bytes()
 
 
-def test_an_export_written_now_holds_what_the_golden_one_holds() -> None:
+def test_an_export_of_this_version_has_the_rows_of_the_golden_one() -> None:
     """The rest of a Parquet file depends on pyarrow's version."""
     assert read_export(samples.export()) == read_export((FILES / "export.v1.parquet").read_bytes())
 
@@ -84,7 +84,7 @@ def read_receipts(data: bytes) -> list[tuple[object, ...]]:
 
 
 def read_deliveries(data: bytes) -> list[object]:
-    """Return key, value, the sender's headers, and what the audit reads of each."""
+    """Return key, value, the sender's headers, and the headers that the audit reads."""
     found: list[object] = []
     for record in records_in(data):
         told = dict(record.headers)
@@ -96,7 +96,7 @@ def read_deliveries(data: bytes) -> list[object]:
 
 
 def read_copies(data: bytes) -> list[object]:
-    """Return what each copy says, and the flight in FLIGHTS that it belongs to, by its digest."""
+    """Return the claim of each copy, and its flight in FLIGHTS, found by the digest."""
     flights = CopiesInFlight(SHARD, FLIGHTS, ())
     found: list[object] = []
     for offset, sent in enumerate(records_in(data), 100):
@@ -134,7 +134,7 @@ def read_export(data: bytes) -> tuple[object, object, object]:
     return columns, stores, [(*row[2:-1], [tuple(header.values()) for header in row[-1]]) for row in rows]
 
 
-# -- what is in the files
+# -- contents of the files
 
 PLACE = "timer.requests/3"
 ORIGIN_10, ORIGIN_11, ORIGIN_12 = (f"{PLACE}/{offset}".encode() for offset in (10, 11, 12))
@@ -220,10 +220,10 @@ SEEN: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "redriven.v1.jsonl": (read_redriven, MARKS),
     "export.v1.parquet": (read_export, (COLUMNS, STORES, PENDING)),
 }
-"""By file: how this version reads it, and what it must find there."""
+"""Reader and expected contents of each file."""
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_golden_file_is_read_as_it_was_meant(name: str) -> None:
+def test_a_golden_file_has_the_expected_contents(name: str) -> None:
     read, expected = SEEN[name]
     assert read((FILES / name).read_bytes()) == expected

@@ -92,7 +92,7 @@ def test_version_3_checkpoint() -> None:
 
 
 VISITS = {4: 2100, 5: 2500, 6: 2900, 7: 3300, 8: 3700, 9: 8000, 1: 3000, 15: 2000, 11: 1000}
-"""Live timers in the order of the log: origin, visit."""
+"""Wake-up time of each pending timer by origin, in the order of the log."""
 LIVE = [
     *(timer(offset, 500 + 400 * offset) for offset in range(4, 9)),
     timer(9, 90_000, key=None, id=None),
@@ -201,7 +201,7 @@ def test_version_3_ids() -> None:
 
 
 def test_version_3_body_log() -> None:
-    """Of the timer at offset 5, with all headers, and of the one at offset 11, without key and value."""
+    """The frames of the timer at offset 5, with all headers, and of that at offset 11, without key and value."""
     for position, expected in ((637, LIVE[1]), (1418, LIVE[-1])):
         base = max(int(name.removeprefix("body/")) for name in BODIES if int(name.removeprefix("body/")) <= position)
         data = BODIES[f"body/{base:020d}"][position - base :]

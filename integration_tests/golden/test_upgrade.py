@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(60)  # a bridge that takes its store for damage
 VERSIONS = sorted(path.name for path in (FOLDER / "upgrade").iterdir())
 NOW = "played now"
 RULES_OF_NOW = Rules(max_delay_ms=9_000, roll_window_ms=4_000, own_topics=OPTIONS.rules.own_topics)
-"""Other rules than the bridge before had: what that one has read keeps its meaning."""
+"""Rules that differ from those of the earlier bridge, under which it read its requests."""
 
 DELIVERED_BEFORE = {"delivered", "delivered with id", "ahead", "held and delivered"}
 PENDING = {
@@ -61,9 +61,9 @@ PENDING = {
     "far": 60_000,
     "far with id": 61_000,
 }
-"""For `orders`: name and due time, which counts from START_MS."""
+"""Timers for `orders`: due time after START_MS by name."""
 PAUSED = {"bill": 1_000, "bill with id": 2_500, "far bill": 70_000}
-"""For `bills`, which is paused until RESUMED_MS."""
+"""Timers for `bills`, which is paused until RESUMED_MS."""
 RESUMED_MS = 20_000
 LAST_MS = 80_000
 UNDECODABLE, EXPIRED = ("undecodable", None), ("expired", "expired bill")
@@ -88,7 +88,7 @@ class OnDisk(FakeInstance):
 
 
 class World:
-    """What a version left in `fixture`, in `place`; `end`: which data directory, None for none."""
+    """Kafka of an earlier version (`fixture`), and its data directory `end` (None: no directory), copied to `place`."""
 
     def __init__(self, fixture: Path, place: Path, end: str | None) -> None:
         self.kafka = life.load((fixture / "kafka.jsonl").read_bytes())
@@ -99,7 +99,7 @@ class World:
 
     @contextmanager
     def started(self) -> Iterator[OnDisk]:
-        """A bridge of this version, 100 ms after the one before ended."""
+        """Run a bridge of this version, 100 ms after the earlier one ended."""
         self.kafka.timeline.advance(100)
         options = replace(OPTIONS, rules=RULES_OF_NOW, era_ms=self.kafka.timeline.now_ms)
         with closing(DataDir(self.folder)) as data:
@@ -111,19 +111,19 @@ class World:
         instance.run(START_MS + at_ms - self.kafka.timeline.now_ms)
 
     def resume(self, target: str) -> None:
-        """As an operator of any version writes it, for other languages too: docs/formats.md."""
+        """Resume a target by the record that docs/formats.md describes, in any version."""
         key = f"pause/timer.requests/{target}".encode()
         self.kafka.produce(CONTROL_TOPIC, b'{"v":1,"on":false}', key=key)
 
     def delivered(self, topic: str) -> dict[str, list[Entry]]:
-        """All records of `topic` by name: their value, or their key where that is null."""
+        """Return the records of `topic` by value, or by key if the value is null."""
         found: dict[str, list[Entry]] = {}
         for entry in self.kafka.read(topic):
             found.setdefault((entry.value or entry.key or b"").decode(), []).append(entry)
         return found
 
     def rejected(self) -> list[tuple[str, str | None]]:
-        """Code and value of each rejected record."""
+        """Return code and value of each rejected record."""
         found: list[tuple[str, str | None]] = []
         for entry in self.kafka.read("timer.rejected"):
             code = dict(entry.headers)["timer-error"] or b""
@@ -140,7 +140,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=[*VERSIONS, NOW])
 def left(request: pytest.FixtureRequest) -> Path:
-    """The folder with what a bridge left. Not to be changed."""
+    """Return the folder of an earlier bridge. Tests must not change it."""
     if request.param != NOW:
         return FOLDER / "upgrade" / str(request.param)
     folder = request.getfixturevalue("played")
@@ -149,7 +149,7 @@ def left(request: pytest.FixtureRequest) -> Path:
 
 
 def demand_once_and_in_time(found: dict[str, list[Entry]], dues: dict[str, int], from_ms: int) -> None:
-    """Each is delivered once, not before its due time, and within a second of that or of `from_ms`."""
+    """Fail unless each is delivered once, not before its due time, within 1 s of that or of `from_ms`."""
     assert {name: len(entries) for name, entries in found.items() if name in dues} == dict.fromkeys(dues, 1)
     for name, due_ms in dues.items():
         (entry,) = found[name]
@@ -205,7 +205,7 @@ def test_the_delivered_record_is_the_one_that_was_asked_for(left: Path, tmp_path
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_path: Path) -> None:
-    """In the store, held, on its way, paused, and moved."""
+    """The timer is in the store, out of order, in flight, paused, or moved."""
     ids = ["near", "held", "flying", "far", "bill", "moved", "other far"]
     world = World(left, tmp_path, end)
     with world.started() as instance:
@@ -221,7 +221,7 @@ def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_pa
     assert world.delivered("bills").keys() == PAUSED.keys() - {"bill with id"}
 
 
-# -- what the fixtures are
+# -- the fixtures
 
 
 @pytest.mark.parametrize("shard", [SHARD, OTHER])
@@ -237,7 +237,7 @@ def checkpoint_of(folder: Path) -> Checkpoint:
     return found
 
 
-def test_the_directories_hold_what_they_are_there_for(left: Path) -> None:
+def test_the_fixtures_have_timers_in_all_states(left: Path) -> None:
     kafka = life.load((left / "kafka.jsonl").read_bytes())
     closed, killed, other = (
         checkpoint_of(left / path) for path in (f"closed/{SHARD}", f"killed/{SHARD}", f"closed/{OTHER}")

@@ -32,7 +32,7 @@ BRIDGES = ("bridge-1", "bridge-2")
 
 
 def run(*command: str, environment: dict[str, str] | None = None) -> str:
-    """Its standard output. It ends with 0."""
+    """Run the command and return its standard output. Fail unless it ends with 0."""
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=280
     )
@@ -57,8 +57,8 @@ def images() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
 
-def test_every_image_stands_in_one_place() -> None:
-    """Tagged, and with its digest once `make images` has run where a registry can be reached."""
+def test_every_image_is_named_in_one_place() -> None:
+    """With a tag, and with a digest after `make images` has reached a registry."""
     assert images()["KAFKA_IMAGE"].partition("@")[0] == f"apache/kafka:{KAFKA_VERSION}"
     for image in images().values():
         assert re.fullmatch(r"[a-z./-]+:[\w.-]+(@sha256:[0-9a-f]{64})?", image), image
@@ -100,8 +100,8 @@ def test_make_images_writes_the_digest_of_each_tag_or_nothing(tmp_path: Path) ->
         assert lines == [line if line.startswith("#") else line + digest for line in tags]
 
 
-def test_the_image_s_user_is_told_by_number() -> None:
-    """Of a name Kubernetes cannot tell whether it is root, so with `runAsNonRoot` it would start nothing."""
+def test_the_user_of_the_image_is_a_number() -> None:
+    """With `runAsNonRoot`, Kubernetes does not start an image whose user is a name."""
     users = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
     assert users == ["10001:10001", "root", "10001:10001"]
 
@@ -157,7 +157,7 @@ class Stack:
                 wheel.unlink()
 
     def _make_wheels(self) -> None:
-        """All that the image needs, by this machine's package index. They fit a base with this Python."""
+        """Download all wheels of the image from this machine's package index, for this Python."""
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
         for name in ("build", "run"):
             command += ["--requirement", str(ROOT / "requirements" / f"{name}.lock")]

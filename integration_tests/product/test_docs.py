@@ -1,7 +1,7 @@
-"""What the docs name is there, and commands are executed: lines `$ ...` of a file, in order, in one shell.
+"""Names in the docs exist, and commands work: lines `$ ...` of a file are executed in order, in one shell.
 
     $ timer-bridge run &              in the background; the next line waits until it says that it is ready
-    timer-bridge is ready: ...        what a line has to say; `...` is anything
+    timer-bridge is ready: ...        the expected output; `...` is anything
 
 Ports are replaced, so that several run at a time.
 """
@@ -57,7 +57,7 @@ def steps(text: str) -> list[Step]:
 
 
 def script(asked: list[Step]) -> str:
-    """Each step's words go to a file of its own: 0, 1, ..."""
+    """Return a script that writes the output of each step to a file of its own: 0, 1, ..."""
     lines = ["set -eu", IN_THE_BACKGROUND]
     for number, (command, _) in enumerate(asked):
         if command.endswith("&"):

@@ -52,11 +52,11 @@ OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions"
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add", "--quick", "--disk"}
 OF_OTHERS |= {"--release", "--conf", "--deploy-mode"}
-"""Of spark-submit, and of scripts that measure."""
+"""Options of spark-submit and of the benchmark scripts."""
 OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-iteration", "--files"}
-"""Of Kafka's own tools, and of docker."""
+"""Options of Kafka's own tools and of docker."""
 OF_OTHERS |= {"--sign", "--no-deps", "--require-hashes", "--upgrade", "--build-arg", "--packages"}
-"""Of git, pip, uv, docker and spark-submit."""
+"""Options of git, pip, uv, docker and spark-submit."""
 
 
 class Shown(NamedTuple):
@@ -99,7 +99,7 @@ def all_options() -> set[str]:
 
 
 @EACH_PAGE
-def test_what_is_shown_is_a_command_as_it_reads_its_options(page: Path, tmp_path: Path) -> None:
+def test_a_command_of_the_docs_parses_with_its_options(page: Path, tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "nowhere:1"')
     (tmp_path / "audits" / "orders" / REQUESTS.name).mkdir(parents=True)
     (tmp_path / "audits" / "waivers.csv").write_text("origin,reason,until\n")
@@ -173,7 +173,7 @@ NOT_HERE = {
     **{f"timer-bridge {name} ": "Spark, with tests of its own" for name in OF_SPARK},
 }
 RUNNING = ("page.md", "release.md", "faq.md", "headers.md")
-"""Pages whose commands are for a bridge that runs, as the first of them starts it."""
+"""Pages whose commands need a running bridge, which the first command starts."""
 STOPPED = re.compile(r"verify|export|run --adopt|.*--data-dir")
 
 
@@ -197,13 +197,13 @@ class Here(NamedTuple):
         assert ended.exit_code == 0, f"{' '.join(given)}: {ended.output}{ended.exception}"
 
     def until(self, *given: str) -> None:
-        """What has been sent is read a moment later."""
+        """Repeat until it succeeds, as the bridge reads requests a moment later."""
         until(lambda: self.ended(*given).exit_code == 0, " ".join(given))
 
 
 @pytest.mark.broker
-def test_they_do_what_they_are_for(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bridge, running first and stopped then, and the commands in this process."""
+def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands run in this process, first with a running bridge, then with a stopped one."""
     names, port = Names(), str(free_port())
     told = dict(pairwise(names.arguments))
     for option in (

@@ -44,7 +44,7 @@ def here(word: str, servers: str, folder: Path) -> str:
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_each_ends_well(own_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_commands_succeed(own_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers, cluster = own_kafka.bootstrap_servers, Cluster(own_kafka.bootstrap_servers)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TIMER_BRIDGE_BOOTSTRAP_SERVERS", servers)

@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that without the extra `spark` nothing asks for PySpark or Java."""
+"""The wheel: its files, and no need of PySpark or Java without the extra `spark`."""
 
 import os
 import shutil
@@ -79,7 +79,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def call(site: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """As someone without Java."""
+    """An environment without Java."""
     environment = {**os.environ, "PYTHONPATH": str(site), "PATH": str(site), "JAVA_HOME": "", "COLUMNS": "120"}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
@@ -96,7 +96,7 @@ def is_for_proof(name: str) -> bool:
     return "tests" in Path(name).parts
 
 
-def test_it_holds_what_runs_and_nothing_else(unpacked: Path) -> None:
+def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
     shipped = files_in(unpacked, *PACKAGES)
     assert shipped == {name for name in files_in(ROOT, *PACKAGES) if not is_for_proof(name)}
     assert {

@@ -1,1 +1,1 @@
-"""What several integration tests share."""
+"""Helpers of several integration tests."""

@@ -1,4 +1,4 @@
-"""What tests do to a broker by themselves, beside the code under test: topics, requests, and what readers see."""
+"""A test's own access to a broker: topics, requests, and read_committed readers."""
 
 import time
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ from schemas.headers import Headers
 
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _UNDECIDED_S = PATIENCE_S
-"""A broker that was killed writes the markers of what it had committed some time after it has started again."""
+"""After a kill, a broker writes the markers of committed transactions some time after its restart."""
 
 
 class Cluster:
-    """Topics get names of their own, so that tests share a broker. `security`: who asks, in librdkafka's settings."""
+    """A broker that tests share: topics get unique names. `security`: the user, in librdkafka's settings."""
 
     def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -38,13 +38,13 @@ class Cluster:
         self._producer: Any = Producer({**self._address, "linger.ms": 1, "enable.idempotence": True})
 
     def topic(self, prefix: str = "t", partitions: int = 1, **config: str) -> str:
-        """A new one; `max_message_bytes="1000"` is max.message.bytes=1000."""
+        """Create a topic and return its name. `max_message_bytes="1000"` is max.message.bytes=1000."""
         name = f"{prefix}-{uuid4().hex[:8]}"
         self.create(name, partitions, **config)
         return name
 
     def create(self, name: str, partitions: int = 1, **config: str) -> None:
-        # Tests write records with timestamps of long ago, and half a minute after its start a broker looks for these.
+        # Tests write old timestamps, which retention would delete half a minute after the broker's start.
         settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, partitions, config=settings)
         try:
@@ -66,7 +66,7 @@ class Cluster:
         self.admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result()
 
     def deny(self, topic: str, *, may_describe: bool) -> None:
-        """Nobody may write to it; whoever may read it can see that it is there."""
+        """Deny all writes. may_describe: the test's user may read it, and so see that it exists."""
         user = "User:ANONYMOUS" if may_describe else "User:somebody-else"
         literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
         acl = AclBinding(ResourceType.TOPIC, topic, literal, user, "*", AclOperation.READ, allow)
@@ -75,7 +75,7 @@ class Cluster:
     def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0
     ) -> None:
-        """On its way; `flush` makes sure of it."""
+        """Send a record; `flush` waits for its acknowledgement."""
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=list(headers))
@@ -93,7 +93,7 @@ class Cluster:
         return producer
 
     def read(self, *topics: str) -> list[Any]:
-        """All that stands now, as a read_committed reader sees it; what is undecided now is waited for."""
+        """Return the committed records up to the present end, after open transactions before it have ended."""
         ends = {place: end for topic in topics for place, end in self._ends(topic).items() if end > 0}
         consumer: Any = Consumer(
             {
@@ -126,7 +126,7 @@ class Cluster:
         return [message.value() for message in self.read(*topics)]
 
     def _ends(self, topic: str) -> dict[tuple[str, int], int]:
-        """A new topic's partitions have no leader yet."""
+        """Return the end of each partition. Waits for leaders, which a new topic does not have yet."""
         end_s = time.monotonic() + PATIENCE_S
         while True:
             try:

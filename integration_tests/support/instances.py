@@ -1,8 +1,8 @@
-"""Real `timer-bridge run` processes beside each other, a load on each partition, and what readers have seen in the end.
+"""Several `timer-bridge run` processes, a load on each partition, and the check of all deliveries.
 
 field = Field(bootstrap_servers, tmp_path, 4)
 first, second = field.start("first", "second")
-with field.load(): ...                   timers on every partition, whatever befalls the bridges
+with field.load(): ...                   timers on every partition, independent of the bridges
 field.demand_each_once()                 all bridges stopped, each timer of the load delivered once
 """
 
@@ -26,7 +26,7 @@ from timer.format.checkpoint import Checkpoint
 _HOUR_MS = 3_600_000
 BEGUN_ANEW = "a commit broke off"
 _SHOWN = 3_000
-"""Characters of a log."""
+"""Characters of a log that a failure shows."""
 _CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
 
 
@@ -52,7 +52,7 @@ def sending(cluster: Cluster, send: Callable[[int], None], every_s: float = 0.02
 
 
 class RecoveryTimes(NamedTuple):
-    """A line of the log."""
+    """A line of the log about a recovery."""
 
     partition: int
     how: str
@@ -60,7 +60,7 @@ class RecoveryTimes(NamedTuple):
 
 
 class BridgeInstance:
-    """One data directory, life after life. Its log is that of the present life."""
+    """One data directory and its successive processes. `log`: of the present process."""
 
     def __init__(self, folder: Path, servers: str, arguments: list[str]) -> None:
         self._made = (folder, servers, arguments)
@@ -96,7 +96,7 @@ class BridgeInstance:
         self._process.kill()
 
     def owned(self) -> set[int]:
-        """Partitions, by the log."""
+        """Return the owned partitions, by the log."""
         found: set[int] = set()
         for change in _CHANGE.finditer(self._lately) if self.is_up else ():
             (found.add if change[3] == "recovered" else found.discard)(int(change[2]))
@@ -104,7 +104,7 @@ class BridgeInstance:
 
     @property
     def _lately(self) -> str:
-        """Of the log what follows the last time that it began anew, as it could not know a commit's fate."""
+        """The log since the last new life after a commit of unknown outcome."""
         return self.log.rpartition(BEGUN_ANEW)[2]
 
     def checkpoints(self) -> list[Checkpoint]:
@@ -114,13 +114,13 @@ class BridgeInstance:
         return [each for each in found if each is not None and each.progress.next_offset > 0]
 
     def recovered(self) -> list[RecoveryTimes]:
-        """In the order of the log."""
+        """Return the recoveries in the order of the log."""
         found = (change for change in _CHANGE.finditer(self.log) if change[3] == "recovered")
         return [RecoveryTimes(int(change[2]), change[4], int(change[5])) for change in found]
 
 
 class Field:
-    """A timer topic, a target with one partition, so that its offsets tell an order, and the bridges between them."""
+    """A timer topic, a target with one partition, so that its offsets are an order, and the bridges between them."""
 
     def __init__(self, servers: str, folder: Path, partitions: int, *arguments: str) -> None:
         self.mark = mark = uuid4().hex[:8]
@@ -146,7 +146,7 @@ class Field:
         return instance
 
     def start(self, *names: str, arguments: Sequence[str] = ()) -> list[BridgeInstance]:
-        """Together; returns when all are ready and every partition is somebody's."""
+        """Start instances together. Return when all are ready and own every partition."""
         new = [self.launch(name, arguments) for name in names]
         for instance in new:
             instance.await_ready()
@@ -158,7 +158,7 @@ class Field:
         self.cluster.send(self.timers, b"v", headers=headers, partition=partition)
 
     def send_far(self) -> None:
-        """One timer on each partition that lives longer than the test."""
+        """Send one timer to each partition that outlasts the test."""
         for partition in range(self.partitions):
             self.send(partition, _HOUR_MS)
         self.cluster.flush()
@@ -181,7 +181,7 @@ class Field:
             self.receive()
 
     def receive(self) -> None:
-        """What the target has got since, for 0.1 s."""
+        """Read new deliveries for 0.1 s."""
         self.seen += self._receiver.poll(0.1)
 
     def _told(self) -> str:
@@ -192,12 +192,12 @@ class Field:
         self.until(lambda: len(self.seen) >= goal, f"{more} more deliveries")
 
     def until_owned(self, *instances: BridgeInstance) -> None:
-        """Every partition by one of these."""
+        """Wait until these instances own every partition, each once."""
         everything = list(range(self.partitions))
         self.until(lambda: sorted(p for i in instances for p in i.owned()) == everything, "ownership of all")
 
     def demand_each_once(self) -> list[Delivery]:
-        """What was sent has come; then all are stopped, and nothing came twice. In the order of the target."""
+        """Wait for all deliveries, stop all instances, fail on duplicates. Return them in the order of the target."""
         self.until(lambda: len({delivery.origin for delivery in self.seen}) >= self.sent, f"{self.sent} deliveries")
         self.stop()
         last = self.cluster.read(self.target)
@@ -212,7 +212,7 @@ class Field:
             instance.stop()
 
     def close(self) -> None:
-        """Whatever the test has left."""
+        """Kill the instances that the test left running."""
         for instance in self.instances:
             instance.kill()
 

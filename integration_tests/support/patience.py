@@ -1,7 +1,4 @@
-"""How long tests wait for what has to come: for ever, almost, as the machine may be busy with more than us.
-
-It costs time only where something does not come.
-"""
+"""Waits for conditions. The limit is long, as the machine may be busy; only a failing test reaches it."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +10,7 @@ PATIENCE_S = 200.0
 
 
 def until(look: Callable[[], T], what: str = "it") -> T:
-    """The first answer that is something."""
+    """Return the first answer that is true. Fail after PATIENCE_S."""
     end_s = time.monotonic() + PATIENCE_S
     while not (answer := look()):
         assert time.monotonic() < end_s, f"{what} did not come to be"
@@ -22,7 +19,7 @@ def until(look: Callable[[], T], what: str = "it") -> T:
 
 
 def becomes(look: Callable[[], object], wanted: object) -> None:
-    """For what takes a glance alone, and does without an answer that comes later."""
+    """Wait until `look` returns `wanted`. For checks that do not wait for a late answer themselves."""
     end_s = time.monotonic() + PATIENCE_S
     while (told := look()) != wanted:
         assert time.monotonic() < end_s, told

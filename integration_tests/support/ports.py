@@ -1,4 +1,4 @@
-"""The ports over a real broker, with a timer topic of their own, and what tests do with them."""
+"""The ports over a real broker, with a timer topic of their own, and helpers that use them."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class World:
         return Connection(self.cluster.bootstrap_servers, self.group, instance)
 
     def source(self, **kafka: str) -> ConfluentSource:
-        """`group_protocol="consumer"` is group.protocol=consumer."""
+        """Return a new source. `group_protocol="consumer"` is group.protocol=consumer."""
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
         connection = replace(self.connection(), kafka=settings)
         self._open.append(source := ConfluentSource(connection, [self.requests], self.retrier))
@@ -67,7 +67,7 @@ class World:
 
 
 class Member:
-    """A source whose shards are tracked, as the turn tracks them."""
+    """A source whose partitions are tracked, as the turn tracks them."""
 
     def __init__(self, source: ConfluentSource) -> None:
         self.source = source
@@ -113,25 +113,25 @@ def out(
 
 
 def group_metadata_of(world: World) -> object:
-    """Of a member that stays in the group as long as the world does."""
+    """Return the group metadata of a member that stays in the group as long as the world."""
     member = world.member()
     member.own(1)
     return member.group_metadata
 
 
 def publish(sink: ConfluentSink, transaction: Transaction) -> None:
-    """What a turn does: again, until it stands."""
+    """Submit until it is committed, as a turn does."""
     for _ in range(20):
         match sink.submit(transaction).wait():
             case Committed():
                 return
             case Aborted(refused):
                 assert refused == {}
-    raise AssertionError("it never stood")
+    raise AssertionError("never committed")
 
 
 def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tuple[dict[int, str], int]:
-    """Until it stands, without what is refused. The codes by first index, and how many times it was aborted."""
+    """Submit without refused records until it is committed. Return codes by first index, and the number of aborts."""
     codes: dict[int, str] = {}
     left = list(enumerate(transaction.outgoing))
     stands: set[int] = set()
@@ -146,4 +146,4 @@ def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tu
                 stands |= {left[index][0] for index in fate.acknowledged}
                 codes |= {left[index][0]: code for index, code in refused.items()}
                 left = [pair for index, pair in enumerate(left) if index not in refused]
-    raise AssertionError("it never stood")
+    raise AssertionError("never committed")

@@ -1,4 +1,4 @@
-"""A Prometheus of a test's own, on loopback, with the rules of compose/.
+"""A Prometheus of its own for a test, on loopback, with the rules of compose/.
 
 with Prometheus(folder, {"127.0.0.1:8321"}) as prometheus:
     prometheus.query("sum(up)")                       [({}, 1.0)]
@@ -28,7 +28,7 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str, told: str = "") -> str:
-    """What it says. It ends with 0."""
+    """Run promtool and return its output. Fail unless it ends with 0."""
     command = [tool("promtool"), *arguments]
     done = subprocess.run(command, input=told, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -50,15 +50,15 @@ class Prometheus:
         self._moment: dict[str, str] = {}
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each sample, as of now or of the `hold`. The expression is one that Prometheus takes."""
+        """Return labels and value of each sample, as of now or of the time of `hold`."""
         told = self.ask("query", query=expression, **self._moment)["result"]
         return [(sample["metric"], float(sample["value"][1])) for sample in told]
 
     def hold(self, targets: int) -> None:
-        """From here on `query` answers as of a moment at which all targets had answered.
+        """Let `query` answer as of a moment at which all targets had answered.
 
-        A target that takes longer than the second between two scrapes, as on a busy machine, is not there meanwhile;
-        what a scrape that is under way will say counts from its beginning.
+        A target that takes longer than the second between two scrapes, as on a busy machine, is missing meanwhile.
+        The samples of a scrape have the time of its beginning.
         """
 
         def look() -> bool:

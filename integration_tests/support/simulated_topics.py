@@ -1,9 +1,9 @@
-"""Histories of the simulation as the audit's records: what a reader of Kafka's topics has seen by the end.
+"""Histories of the simulation as the audit's records.
 
     played(17, "K left out")  ->  requests, deliveries, rejected records and receipts of seed 17 with that bug
 
-The oracle stops at the first violation. Here the history goes on without it, as a bridge would, until nothing moves: an
-audit judges whole histories. Retention takes nothing away from it. The delay levels never change, as an audit knows one
+The oracle stops at the first violation. Here the history goes on until no record is written, as an audit
+judges whole histories. It includes records that retention deletes. The delay levels never change, as an audit knows one
 setting of them.
 """
 
@@ -43,12 +43,12 @@ _QUIET_TURNS, _MOST_TURNS = 60, 1_500
 
 @dataclass(frozen=True)
 class Simulated:
-    """A history. `fault`: what the oracle said; empty if nothing."""
+    """A history. `fault`: the violation that the oracle found, or empty."""
 
     fault: str
     history: History
     is_doubled: bool
-    """Some lives delivered at least once."""
+    """True if some lives delivered at least once."""
 
 
 def played(seed: int, mutation: str = "") -> Simulated:
@@ -62,13 +62,13 @@ def played(seed: int, mutation: str = "") -> Simulated:
         except Violation as wrong:
             fault = str(wrong)
             _go_on(world)
-        except Exception as wrong:  # noqa: BLE001  (of the bug: what was written by then stands)
+        except Exception as wrong:  # noqa: BLE001  (of the bug: the records so far count)
             fault = f"{type(wrong).__name__}: {wrong}" if not mutation else ""
     return Simulated(fault, _exported(world, gone), world.is_doubled)
 
 
 def _go_on(world: World) -> None:
-    """Mend the world and run it until nothing is written for a while. The oracle's books are wrong by now: ask none."""
+    """End all faults and run until no record is written for a while. The oracle is off: its state is wrong by now."""
     world.oracle.only_outputs = True
     with mock.patch.object(world.oracle, "observe", return_value=0):
         try:
@@ -92,7 +92,7 @@ def _go_on(world: World) -> None:
 
 @contextmanager
 def _nothing_lost(gone: dict[Partition, list[Entry]]) -> Iterator[None]:
-    """Keep in `gone` what retention deletes: a daily audit would have read it in time."""
+    """Keep in `gone` the records that retention deletes: a daily audit would have read them in time."""
     delete_before = Partition.delete_before
 
     def delete(self: Partition, offset: int) -> None:
@@ -127,7 +127,7 @@ def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:
 
 
 def _record(topic: str, partition: int, entry: Entry) -> Record:
-    """Return the record. On target topics its time is the bridge's, when it released it."""
+    """Return the record. On target topics its time is that of the release, by the bridge's clock."""
     at_ms = entry.timestamp_ms if topic in TARGETS else entry.append_ms
     key, value, headers = (None, None, ()) if entry.is_undecodable else (entry.key, entry.value, tuple(entry.headers))
     return Record(topic, partition, entry.offset, at_ms, "LogAppendTime", key, value, headers)

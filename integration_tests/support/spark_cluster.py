@@ -34,7 +34,7 @@ SETTINGS = (
 
 
 class SparkCluster:
-    """What its processes say lies in `folder`."""
+    """The logs of its processes are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -69,7 +69,7 @@ class SparkCluster:
                 process.wait()
 
     def submit(self, *words: str, settings: Sequence[str] = ()) -> "subprocess.CompletedProcess[str]":
-        """spark-submit with our jobs as `spark_jobs.package` writes them, and nothing else of ours."""
+        """Run spark-submit with the jobs as `spark_jobs.package` writes them, without our other packages."""
         jobs = self._folder / "jobs"
         assert package.main([str(jobs)]) == 0
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.master, "--packages", KAFKA_PACKAGE]
@@ -80,18 +80,18 @@ class SparkCluster:
         return subprocess.run(command, cwd=self._folder, env=given, capture_output=True, text=True, check=False)
 
     def executors(self) -> int:
-        """On how many workers the last application has run."""
+        """Return the number of workers on which the last application ran."""
         return sum(any(self._folder.glob(f"work-{number}/*/*")) for number in range(WORKERS))
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of spark-submit, and of the workers."""
+        """The environment of spark-submit and of the workers."""
         ours = {"SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": HOST, "PYSPARK_PYTHON": str(self._folder / "python")}
         ours["SPARK_PRINT_LAUNCH_COMMAND"] = "1"
         return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | ours
 
     def _write_python(self) -> None:
-        """A Python that has all but our packages: -S leaves out what an editable install adds."""
+        """Write a Python with all but our packages: -S leaves out those of an editable install."""
         wrapper = self._folder / "python"
         packages = sysconfig.get_path("purelib")
         wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')

@@ -1,4 +1,4 @@
-"""Kafka's own bytes, for what no client library sends: a record whose header's name is no UTF-8, a quota.
+"""Requests of Kafka's protocol that no client library sends: a header name that is not UTF-8, a quota.
 
 size int32 | api int16, version int16, correlation int32, client | body        (protocol guide, Produce v3)
 batch: base offset int64, size int32, epoch int32, magic 2, CRC-32C, attributes int16, ... | records of varints
@@ -17,7 +17,7 @@ _CASTAGNOLI = 0x82F63B78
 
 
 def produce_raw(bootstrap_servers: str, topic: str, partition: int, value: bytes, headers: RawHeaders) -> None:
-    """One record to the only broker. Raises AssertionError where it is not taken."""
+    """Send one record to the only broker. Fail if it is refused."""
     records = _batch(_record(value, headers))
     in_partition = struct.pack(">iii", 1, partition, len(records)) + records
     body = struct.pack(">hhi", -1, -1, 10_000) + struct.pack(">i", 1) + _string(topic) + in_partition
@@ -26,7 +26,7 @@ def produce_raw(bootstrap_servers: str, topic: str, partition: int, value: bytes
 
 
 def _ask(bootstrap_servers: str, api: int, version: int, body: bytes) -> bytes:
-    """What the only broker answers, behind its header."""
+    """Send a request to the only broker; return the answer without its header."""
     host, _, port = bootstrap_servers.partition(":")
     request = struct.pack(">hhi", api, version, 1) + _string("raw") + body
     connection = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
@@ -62,7 +62,7 @@ def _bytes(content: bytes | None) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Zigzag, 7 bits a byte, the lowest first."""
+    """Return the number as zigzag, 7 bits a byte, the lowest first."""
     left = number << 1 if number >= 0 else (-number << 1) - 1
     found = bytearray()
     while left > 0x7F:
@@ -82,7 +82,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def limit_producer(bootstrap_servers: str, client_id: str, bytes_per_s: float) -> None:
-    """A quota for all producers that call themselves so (AlterClientQuotas v0)."""
+    """Set a quota for all producers with this client id (AlterClientQuotas v0)."""
     entity = struct.pack(">i", 1) + _string("client-id") + _string(client_id)
     limit = struct.pack(">i", 1) + _string("producer_byte_rate") + struct.pack(">d?", bytes_per_s, False)
     told = _ask(bootstrap_servers, 49, 0, struct.pack(">i", 1) + entity + limit + struct.pack(">?", False))
