@@ -1,4 +1,4 @@
-"""What librdkafka says in the place of a record, by a consumer that says what a test gives it."""
+"""Errors that librdkafka returns instead of a record, by a fake consumer."""
 
 import logging
 import struct
@@ -24,7 +24,7 @@ GONE, FATAL, TOO_LONG, PASSING = (
 
 
 class Said:
-    """An error in the place of a record."""
+    """An error instead of a record."""
 
     def __init__(self, error: KafkaError) -> None:
         self._error = error
@@ -43,7 +43,7 @@ class Said:
 
 
 class Saying:
-    """A consumer; `first` comes by poll, the rest together."""
+    """A fake consumer that returns the errors `said`."""
 
     def __init__(self, group_metadata: object, said: tuple[KafkaError, ...]) -> None:
         self._fence = group_metadata
@@ -63,7 +63,7 @@ class Saying:
         return self._fence
 
     def be(self, generation: int, member: bytes) -> None:
-        """To the group."""
+        """Set generation and member id in the group metadata."""
         self._fence = b"CGMDv2:" + struct.pack("=i", generation) + b"group\0" + member + b"\0\1"
 
     def incremental_assign(self, places: list[TopicPartition]) -> None: ...
@@ -99,7 +99,7 @@ def source(*said: KafkaError) -> Any:
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
     ],
 )
-def test_what_is_said_in_the_place_of_a_record_ends_a_poll_and_a_check(
+def test_an_error_instead_of_a_record_ends_a_poll_and_a_check(
     error: KafkaError, kind: type[Exception], told: str
 ) -> None:
     with pytest.raises(kind, match=told):
@@ -110,15 +110,15 @@ def test_what_is_said_in_the_place_of_a_record_ends_a_poll_and_a_check(
 
 @pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.serve_rebalance()])
 def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(look: Callable[[Any], Polled]) -> None:
-    """As a static member that slept past its session may be, by librdkafka 2.16, without a callback."""
+    """librdkafka 2.16 may do this without a callback to a static member that was suspended past its session."""
     member = source()
     group, mine = member._consumer, [TopicPartition("timer.requests", number) for number in range(2)]
     group.be(4, b"old")
     member._assigned(group, mine)
     assert [shard.partition for shard in look(member).ownership.assigned] == [0, 1]
-    group.be(5, b"old")  # others came and went
+    group.be(5, b"old")  # a rebalance
     assert look(member).is_member
-    group.be(5, b"")  # unknown to the group, and about to join
+    group.be(5, b"")  # before it joins again
     look(member)
     group.be(-1, b"new")
     assert not look(member).is_member
@@ -156,16 +156,14 @@ CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--
         (GONE, None, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
     ],
 )
-def test_requests_that_are_gone_are_told_with_the_way_to_go_on(
-    error: KafkaError, bounds: tuple[int, int] | None, told: str
-) -> None:
+def test_deleted_requests_raise_with_the_remedy(error: KafkaError, bounds: tuple[int, int] | None, told: str) -> None:
     member = source(error)
     member._consumer.bounds = bounds
     with pytest.raises(BridgeError, match=told):
         member.poll(0, 10)
 
 
-def test_what_passes_is_heard_and_no_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_passing_error_is_logged_and_is_no_record(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         polled = source(PASSING, TOO_LONG, PASSING).poll(0, 10)
     assert (polled.records, bool(polled.ownership)) == ({}, False)
@@ -174,7 +172,7 @@ def test_what_passes_is_heard_and_no_record(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("wrong", [SystemError("utf-8"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
-def test_headers_whose_names_nobody_can_read_are_bad_ones(wrong: Exception) -> None:
+def test_headers_with_unreadable_names_are_malformed(wrong: Exception) -> None:
     class Record:
         def headers(self) -> None:
             raise wrong
@@ -185,7 +183,7 @@ def test_headers_whose_names_nobody_can_read_are_bad_ones(wrong: Exception) -> N
 UNREADABLE_RECORD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x4) of message at 7 failed")
 
 
-def test_a_record_that_cannot_be_decoded_is_told_until_the_partition_moves_on() -> None:
+def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_on() -> None:
     member = source(UNREADABLE_RECORD, UNREADABLE_RECORD, UNREADABLE_RECORD)
     shard = Shard("timer.requests", 0)
     assert member.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"

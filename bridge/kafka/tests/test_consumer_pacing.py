@@ -1,4 +1,4 @@
-"""The pace of turns and of reads: none waits behind a pause, none comes too soon behind another."""
+"""The pace of turns and of reads: a minimum interval, and no wait after a pause."""
 
 import time
 from typing import Any
@@ -13,7 +13,7 @@ from schemas.origin import Shard
 
 
 class Timekeeper:
-    """Time passes when somebody sleeps or the test says so; eighths of a second, so that sums are exact."""
+    """A clock that a sleep or the test moves. Eighths of a second, so that sums are exact."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
@@ -25,7 +25,7 @@ class Timekeeper:
         self.now_s += seconds
 
 
-def test_the_first_and_who_comes_after_a_pause_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_turn_and_one_after_a_pause_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, pace = Timekeeper(monkeypatch), PollPacer(0.25)
     pace.wait()
     assert keeper.now_s == 1000.0
@@ -34,7 +34,7 @@ def test_the_first_and_who_comes_after_a_pause_do_not_wait(monkeypatch: pytest.M
     assert keeper.now_s == 1000.25
 
 
-def test_who_comes_too_soon_waits_for_the_rest_of_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_comes_too_soon_waits_for_the_rest_of_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper, pace = Timekeeper(monkeypatch), PollPacer(0.25)
     pace.wait()
     keeper.pass_time(0.125)
@@ -108,7 +108,7 @@ class Fetcher:
 
 
 def reading(keeper: Timekeeper, left: int) -> tuple[Any, Fetcher]:
-    """A source whose read interval is a quarter of a second, at offset 0 of its partition."""
+    """Return a source with a read interval of 0.25 s, at offset 0 of its partition."""
     source: Any = ConfluentSource(Connection("127.0.0.1:1"), ["timer.requests"], Retrier(), read_interval_s=0.25)
     real = source._consumer
     source._consumer = fetcher = Fetcher(keeper, left, real.consumer_group_metadata())

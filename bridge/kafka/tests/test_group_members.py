@@ -1,4 +1,4 @@
-"""Who is in the group, by an admin that says what a test gives it."""
+"""Members of the group, by a fake admin client."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from schemas.origin import Shard
 
 
 class Admin:
-    """An event of each answer waits for a poll."""
+    """A fake admin client: the event of each answer waits for a poll."""
 
     def __init__(self) -> None:
         self.events = 0
@@ -42,7 +42,7 @@ class Admin:
         return SimpleNamespace(topics={"timers": SimpleNamespace(partitions={0: None, 1: None})})
 
 
-def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
+def test_events_that_wait_for_a_poll_do_not_accumulate() -> None:
     group: Any = ConfluentGroup(Connection("127.0.0.1:1"), Retrier())
     group._admin = admin = Admin()
     for _ in range(1000):

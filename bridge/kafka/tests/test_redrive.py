@@ -1,4 +1,4 @@
-"""What a redrive sends in one transaction, by a producer that takes no more than so much in its time."""
+"""Transactions of a redrive, by a fake producer that times out on large ones."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ LATE = KafkaError(KafkaError._TIMED_OUT)
 
 
 class Producer:
-    """`most`: requests of one transaction; a mark is with each."""
+    """A fake producer that takes `most` requests in a transaction, each with its marker."""
 
     is_broken = False
 
@@ -41,7 +41,7 @@ class Producer:
     def close(self) -> None: ...
 
 
-def test_what_does_not_fit_into_its_time_goes_by_parts() -> None:
+def test_requests_that_time_out_in_one_transaction_are_sent_in_parts() -> None:
     redrive: Any = ConfluentRedrive(
         Connection("127.0.0.1:1"), "timer.rejected", "timer.redriven", {TIMERS: RULES}, Retrier()
     )

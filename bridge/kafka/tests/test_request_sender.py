@@ -1,4 +1,4 @@
-"""What becomes of requests whose client is of no use any more, by a producer that says what a test gives it."""
+"""Requests after a fatal error of their client, by a fake producer."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ def wrapped() -> SystemError:
 
 
 class Producer:
-    """As librdkafka: a fatal error is raised once, by whoever polls first; what was queued is purged behind it."""
+    """A fake producer. As in librdkafka, the first poll raises a fatal error once, and later ones purge the queue."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         del config
@@ -42,7 +42,7 @@ class Producer:
         self.say(wrong)
 
     def say(self, wrong: Exception) -> None:
-        """The next who polls raises it."""
+        """Let the next poll raise `wrong`."""
         self._wrong = wrong
         self._news.set()
 
@@ -93,7 +93,7 @@ def failure(future: "Future[Sent]") -> str:
 
 
 @pytest.mark.parametrize("raised", [FATAL, wrapped()])
-def test_what_a_fatal_error_cuts_off_is_told_by_its_future_and_by_flush(raised: Exception) -> None:
+def test_after_a_fatal_error_the_future_and_flush_raise(raised: Exception) -> None:
     timers, producer = client()
     waiting = timers.schedule("orders", b"v", delay="1h")
     producer.fail(raised)
@@ -104,7 +104,7 @@ def test_what_a_fatal_error_cuts_off_is_told_by_its_future_and_by_flush(raised: 
     timers.close()
 
 
-def test_behind_a_fatal_error_a_request_fails_at_once() -> None:
+def test_after_a_fatal_error_a_request_fails_at_once() -> None:
     timers, producer = client()
     producer.fail(FATAL)
     failure(timers.schedule("orders", b"v", delay="1h"))
@@ -115,7 +115,7 @@ def test_behind_a_fatal_error_a_request_fails_at_once() -> None:
     timers.close()
 
 
-def test_a_fatal_error_that_comes_to_light_in_a_flush_is_ours() -> None:
+def test_a_fatal_error_during_a_flush_is_a_bridge_error() -> None:
     timers, producer = client()
     polls, producer.poll = producer.poll, lambda _: 0
     waiting = timers.schedule("orders", b"v", delay="1h")
@@ -129,7 +129,7 @@ def test_a_fatal_error_that_comes_to_light_in_a_flush_is_ours() -> None:
     timers.close()
 
 
-def test_a_fatal_error_that_comes_to_light_at_the_end_lets_it_end() -> None:
+def test_close_returns_after_a_fatal_error_during_it() -> None:
     timers, producer = client()
     producer.poll = lambda _: 0
     waiting = timers.schedule("orders", b"v", delay="1h")
@@ -138,7 +138,7 @@ def test_a_fatal_error_that_comes_to_light_at_the_end_lets_it_end() -> None:
     assert WHY in failure(waiting)
 
 
-def test_who_waits_for_room_hears_of_a_fatal_error_too() -> None:
+def test_a_request_that_waits_for_room_fails_on_a_fatal_error() -> None:
     timers, producer = client()
     producer.is_full = True
     producer.fail(FATAL)
@@ -147,7 +147,7 @@ def test_who_waits_for_room_hears_of_a_fatal_error_too() -> None:
 
 
 def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
-    """A pattern of confluent_kafka's own examples."""
+    """confluent_kafka's own examples have such callbacks."""
     timers, producer = client()
     producer.say(KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)))
     timers.schedule("orders", b"v", delay="1h")
@@ -173,7 +173,7 @@ def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: py
     timers.close()
 
 
-def test_the_page_makes_another_client_behind_a_fatal_error() -> None:
+def test_the_page_makes_another_client_after_a_fatal_error() -> None:
     kafka = ConfluentKafkaPort(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
     first = kafka.producer("timer.requests")
     assert kafka.producer("timer.requests") is first

@@ -1,4 +1,4 @@
-"""Waiting for a broker: for as long as it takes, with few words, and no longer than it is allowed to."""
+"""Retries while no broker answers: without end or up to a limit, with few log lines."""
 
 import time
 
@@ -13,7 +13,7 @@ GONE = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are 
 
 
 class Broker:
-    """Gone for so many calls."""
+    """Fails for the first `gone` calls."""
 
     def __init__(self, gone: int) -> None:
         self.calls = 0
@@ -28,7 +28,7 @@ class Broker:
 
 @pytest.fixture
 def no_naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time passes when somebody sleeps; what was slept."""
+    """Replace clock and sleep; return the sleeps in seconds."""
     now_s, naps = [1000.0], []
 
     def sleep(seconds: float) -> None:
@@ -40,7 +40,7 @@ def no_naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return naps
 
 
-def test_it_is_tried_for_ever_and_said_at_the_first_failure_and_each_minute(
+def test_a_call_is_retried_without_end_and_logged_at_the_first_failure_and_each_minute(
     no_naps: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = Broker(gone=150)
@@ -52,14 +52,14 @@ def test_it_is_tried_for_ever_and_said_at_the_first_failure_and_each_minute(
     assert all("times so far" in each for each in said[1:])
 
 
-def test_a_certificate_that_does_not_fit_has_its_remedy_however_it_is_told() -> None:
+def test_a_certificate_error_has_a_remedy_under_each_error_code() -> None:
     told = "ssl/statem/statem_clnt.c:2124: error:0A000086:SSL routines::certificate verify failed"
     for code in (KafkaError._SSL, KafkaError._TRANSPORT):
         assert "look at security.protocol and ssl.ca.location" in reason(KafkaError(code, told))
     assert reason(KafkaError(KafkaError._TRANSPORT, "Connection refused")) == "Connection refused"
 
 
-def test_what_does_not_pass_is_not_tried_again() -> None:
+def test_a_permanent_error_is_not_retried() -> None:
     denied = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 
     def call() -> None:
@@ -69,7 +69,7 @@ def test_what_does_not_pass_is_not_tried_again() -> None:
         Retrier().retry_until_success("committing", call, is_passing)
 
 
-def test_whoever_is_to_end_gives_up_with_the_reason(no_naps: list[float]) -> None:
+def test_after_give_up_in_a_call_raises_with_the_reason(no_naps: list[float]) -> None:
     retrier = Retrier()
     retrier.give_up_in(5)
     with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):

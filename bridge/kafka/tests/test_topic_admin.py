@@ -1,4 +1,4 @@
-"""What is asked of an admin that says what a test gives it."""
+"""Questions about topics, to a fake admin client."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -15,7 +15,7 @@ TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer in time"
 
 
 class Admin:
-    """Answers nothing."""
+    """A fake admin client whose answers time out."""
 
     def __init__(self) -> None:
         self.asked = self.events = 0
@@ -34,7 +34,7 @@ class Admin:
         return dict.fromkeys(resources, answer)
 
 
-def test_what_is_asked_once_is_not_waited_for() -> None:
+def test_a_question_asked_once_is_not_retried() -> None:
     topics: Any = ConfluentTopics(Connection("127.0.0.1:1"), Retrier())
     topics._admin = admin = Admin()
     with pytest.raises(BridgeError, match=r"looking at topic timer\.requests: no answer in time"):

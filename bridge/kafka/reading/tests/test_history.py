@@ -1,4 +1,4 @@
-"""What librdkafka says amid a read of what Kafka holds, by a consumer that says what a test gives it."""
+"""Errors of librdkafka during a read of Kafka's topics, by a fake consumer."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ GONE, DELETED, DENIED, PASSING, AT_THE_END = map(
 )
 
 FATAL = SystemError("returned a result with an exception set")
-"""As an error of a callback leaves a poll."""
+"""An error of a callback as it leaves a poll."""
 FATAL.__cause__ = KafkaException(KafkaError(KafkaError._FATAL, "of no use any more", fatal=True))
 
 
@@ -63,7 +63,7 @@ class Told:
 
 
 class Saying:
-    """Its consumers: what each poll and what follows it says, one list a batch. `begun`: where each began to read."""
+    """A fake consumer that returns `batches`, one for each poll. `begun`: start offsets of the reads."""
 
     def __init__(self, *batches: list[Told]) -> None:
         self._batches = list(batches)
@@ -103,7 +103,7 @@ class Saying:
 
 
 def refused(code: int) -> SimpleNamespace:
-    """An answer that is an error."""
+    """Return an answer with an error."""
     return SimpleNamespace(error=KafkaError(code), topic=PLACE.topic, partition=PLACE.partition)
 
 
@@ -120,7 +120,7 @@ def offsets(read: Any) -> list[int]:
     return [record.offset for records in read for record in records]
 
 
-def test_retention_that_goes_on_while_it_reads_is_skipped() -> None:
+def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile() -> None:
     said = Saying([Told(0)], [Told(1, GONE)], [Told(4), Told(5)])
     read = history(said)
     found = read.requests(PLACE, 0, 6)
@@ -130,7 +130,7 @@ def test_retention_that_goes_on_while_it_reads_is_skipped() -> None:
     assert said.begun == [0, 4]
 
 
-def test_what_is_kept_no_more_is_not_waited_for() -> None:
+def test_deleted_offsets_are_not_waited_for() -> None:
     said = Saying()
     assert offsets(history(said, (3, 3)).requests(PLACE, 0, 3)) == []
     assert said.begun == []
@@ -140,23 +140,23 @@ def test_markers_at_the_end_are_no_records() -> None:
     assert offsets(history(Saying([Told(0), Told(1)], [Told(3, AT_THE_END)])).requests(PLACE, 0, 3)) == [0, 1]
 
 
-def test_what_came_after_the_end_that_was_asked_for_is_left_out() -> None:
+def test_records_after_the_requested_end_are_left_out() -> None:
     assert offsets(history(Saying([Told(0), Told(3), Told(4)])).requests(PLACE, 0, 3)) == [0]
 
 
-def test_a_topic_deleted_while_it_is_read_ends_the_read_with_what_to_do() -> None:
+def test_a_topic_deleted_while_it_is_read_ends_the_read_with_the_remedy() -> None:
     read = history(Saying([Told(0)], [Told(1, DELETED)])).requests(PLACE, 0, 3)
     assert len(next(read)) == 1
     with pytest.raises(BridgeError, match=r"timer\.requests/0 does not exist any more: start again"):
         next(read)
 
 
-def test_a_read_that_is_denied_says_so() -> None:
+def test_a_denied_read_names_its_partition() -> None:
     with pytest.raises(BridgeError, match=r"timer\.requests/0: reading"):
         next(history(Saying([Told(0, DENIED)])).requests(PLACE, 0, 3))
 
 
-def test_trouble_that_passes_is_heard_and_the_read_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_passing_error_is_logged_and_the_read_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert offsets(history(Saying([Told(0), Told(0, PASSING)], [Told(1), Told(2)])).requests(PLACE, 0, 3)) == [
             0,
@@ -166,7 +166,7 @@ def test_trouble_that_passes_is_heard_and_the_read_goes_on(caplog: pytest.LogCap
     assert "Kafka: " in caplog.text
 
 
-def test_who_has_seen_enough_leaves_nothing_that_is_fetched_on_and_on() -> None:
+def test_a_read_left_before_its_end_closes_its_consumer() -> None:
     said = Saying([Told(0)], [Told(1)], [Told(2)])
     assert any(history(said).requests(PLACE, 0, 3))
     assert (said.begun, said.is_open) == ([0], False)
@@ -192,7 +192,7 @@ def test_progress_is_asked_for_until_it_is_stable() -> None:
         ((4, 4), KafkaError.UNSTABLE_OFFSET_COMMIT, {PLACE}),
     ],
 )
-def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
+def test_a_broker_that_does_not_answer_is_not_an_open_transaction(
     ends: tuple[int, int], error: int, open_ones: set[Shard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent(Saying):
@@ -206,9 +206,9 @@ def test_a_broker_that_does_not_answer_is_nobodys_open_transaction(
 
 
 class Admin:
-    """`told`: first offset by partition, or an error. A question about one that is not there is never answered.
+    """A fake admin client. `told`: first offset by partition, or an error; other partitions get no answer.
 
-    As librdkafka: what is asked together is answered together, and an event of each answer waits for a poll.
+    As in librdkafka, one request has one answer, whose event waits for a poll.
     """
 
     def __init__(self, told: Mapping[int, int | KafkaException]) -> None:
@@ -250,7 +250,7 @@ def test_a_leader_that_hangs_hides_neither_ends_nor_decisions_of_the_others(monk
     assert read.newest_journal_times(shards) == {shards[0]: 7, shards[2]: 9}
 
 
-def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
+def test_events_that_wait_for_a_poll_do_not_accumulate() -> None:
     """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
     said = Saying()
     read = history(said)
@@ -270,7 +270,7 @@ def test_what_waits_for_a_poll_does_not_grow_with_what_is_asked() -> None:
 
 
 def test_each_read_is_a_consumer_of_its_own() -> None:
-    """One that is given another assignment may leave out that one's first record."""
+    """A consumer with a new assignment may leave out its first record."""
     consumers = [Saying([Told(0)], [Told(1, GONE)]), Saying([Told(2)], [Told(3)]), Saying([Told(0), Told(1)])]
     left, other = iter(consumers[:2]), consumers[2]
     read = history(Saying())
@@ -295,18 +295,18 @@ def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it()
 
 
 def test_a_read_that_ends_at_a_record_that_cannot_be_decoded_has_read_all() -> None:
-    """Offset 1 is a marker."""
+    """The record at offset 1 is a transaction marker."""
     assert offsets(history(Saying([Told(0)], [Told(2, BAD)])).requests(PLACE, 0, 2)) == [0]
 
 
-def test_what_was_skipped_is_passed_over_one_offset_at_a_time() -> None:
-    """After a seek into a batch of two, its first offset is told again."""
+def test_skipped_records_are_passed_one_offset_at_a_time() -> None:
+    """A seek into a batch of two returns the batch's first offset again."""
     said = Saying([Told(0), Told(1, BAD)], [Told(1, BAD)], [Told(1, BAD)], [Told(3)])
     assert offsets(history(said).requests(PLACE, 0, 4, {1, 2})) == [0, 3]
     assert said.begun == [0, 2, 3]
 
 
-def test_a_read_on_the_loops_thread_ends_in_time_and_says_where_it_was() -> None:
+def test_a_read_on_the_loops_thread_ends_in_time_and_names_its_offset() -> None:
     silent = Saying([Told(0)])
     silent.is_slow = True
     read = history(silent)

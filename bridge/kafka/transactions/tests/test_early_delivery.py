@@ -1,4 +1,4 @@
-"""What becomes of deliveries that are sent ahead of their transaction, by a producer that says what a test gives it."""
+"""Deliveries that are sent before their transaction, by a fake producer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ OUTGOING = [out("timer.rejected"), out("orders"), out("orders"), out("payments")
 
 
 class Sending:
-    """`failures`: those that a broker tells; `wrong`: what ends the wait for it."""
+    """A fake producer. `failures`: errors of the broker; `wrong`: raised by the wait for acknowledgements."""
 
     def __init__(self, failures: Mapping[int, int], wrong: Exception | None = None) -> None:
         self._reported = failures
@@ -76,7 +76,7 @@ def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
     assert made._producer is not producer
 
 
-def test_what_is_acknowledged_stands_though_others_fail() -> None:
+def test_acknowledged_deliveries_count_although_others_fail() -> None:
     each = ahead({2: TOO_LARGE})
     producer = each._producer
     sent = each.fill(OUTGOING, {"payments": 100})
@@ -86,7 +86,7 @@ def test_what_is_acknowledged_stands_though_others_fail() -> None:
     each.close()
 
 
-def test_what_is_loaded_is_sent_once() -> None:
+def test_a_loaded_delivery_is_sent_once() -> None:
     each = ahead({})
     each.load(OUTGOING)
     assert each.fill(OUTGOING, {}) == ([1, 2, 3], None)
@@ -94,7 +94,7 @@ def test_what_is_loaded_is_sent_once() -> None:
     each.close()
 
 
-def test_a_denied_topic_is_told_as_a_transaction_tells_it_which_names_nobody() -> None:
+def test_a_denied_topic_is_reported_as_by_a_transaction_without_naming_records() -> None:
     each = ahead({1: DENIED, 2: DENIED})
     sent = each.fill(OUTGOING, {})
     assert (sent.acknowledged, sent.failed.named, sent.failed.cause.code()) == ([3], {}, DENIED)
@@ -102,7 +102,7 @@ def test_a_denied_topic_is_told_as_a_transaction_tells_it_which_names_nobody() -
 
 
 @pytest.mark.parametrize("code", [KafkaError._FATAL, KafkaError._STATE])
-def test_a_producer_that_is_of_no_use_any_more_is_replaced(code: int) -> None:
+def test_a_producer_after_a_fatal_error_is_replaced(code: int) -> None:
     each = ahead({3: code})
     producer = each._producer
     sent = each.fill(OUTGOING, {})
@@ -111,7 +111,7 @@ def test_a_producer_that_is_of_no_use_any_more_is_replaced(code: int) -> None:
     each.close()
 
 
-def test_of_what_a_fatal_error_cut_off_nothing_is_believed_to_stand() -> None:
+def test_deliveries_cut_off_by_a_fatal_error_do_not_count_as_acknowledged() -> None:
     fatal = KafkaException(KafkaError(KafkaError._FATAL, "out of order", fatal=True))
     wrapped = SystemError("returned a result with an exception set")
     wrapped.__cause__ = fatal

@@ -1,4 +1,4 @@
-"""A producer that is replaced by one with more time, where brokers allow that."""
+"""A producer is replaced by one with a longer timeout if brokers allow it."""
 
 import struct
 import time
@@ -23,7 +23,7 @@ from schemas.origin import Shard
 
 
 def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, list[int]]:
-    """Of brokers that allow transactions of so long; and the time-outs of the producers that were started."""
+    """Return a slot on brokers that allow transactions of `most_ms`, and the timeouts of the started producers."""
     started: list[int] = []
 
     class Producer:
@@ -41,35 +41,35 @@ def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, l
     return ProducerSlot(Connection("127.0.0.1:1"), 0, Retrier()), started
 
 
-def test_who_runs_out_of_time_gets_twice_as_much_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it the group would take the shards away: who waits does not poll."""
-    of, started = slot(monkeypatch, 10**9)
+def test_a_producer_that_times_out_gets_twice_the_timeout_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer wait without a poll would lose the partitions."""
+    own_slot, started = slot(monkeypatch, 10**9)
     for _ in range(8):
-        of.producer.timed_out_while_sending = True
-        of.replace_if_broken()
+        own_slot.producer.timed_out_while_sending = True
+        own_slot.replace_if_broken()
     assert started == [10_000, 20_000, 40_000, 80_000, 160_000, LONGEST_TRANSACTION_MS]
     assert LONGEST_TRANSACTION_MS < 300_000
-    of.close()
+    own_slot.close()
 
 
-def test_where_brokers_allow_no_more_time_it_goes_on_with_what_it_had(
+def test_a_producer_keeps_its_timeout_if_brokers_allow_no_longer_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of, started = slot(monkeypatch, 30_000)
+    own_slot, started = slot(monkeypatch, 30_000)
     for _ in range(4):
-        of.producer.timed_out_while_sending = True
-        of.replace_if_broken()
+        own_slot.producer.timed_out_while_sending = True
+        own_slot.replace_if_broken()
     assert started == [10_000, 20_000, 20_000]
     assert "brokers do not allow that" in caplog.text
-    of.close()
+    own_slot.close()
 
 
-def test_brokers_that_allow_not_even_the_usual_time_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_refuses_the_usual_timeout_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutRefusedError):
         slot(monkeypatch, 5_000)
 
 
-def test_an_id_that_kafka_holds_is_left_for_the_next_one_that_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transactional_id_that_kafka_holds_is_replaced_by_the_next_free_one(monkeypatch: pytest.MonkeyPatch) -> None:
     held = {"group-one-0", "group-one-0-1"}
 
     class Producer:
@@ -83,13 +83,13 @@ def test_an_id_that_kafka_holds_is_left_for_the_next_one_that_it_does_not(monkey
         def close(self) -> None: ...
 
     monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
-    of: Any = ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, Retrier())
-    assert of.producer.id == "group-one-0-2"
-    held.add(of.producer.id)
-    of.producer.is_broken = True
-    of.replace_if_broken()
-    assert of.producer.id == "group-one-0-3"
-    of.close()
+    own_slot: Any = ProducerSlot(Connection("127.0.0.1:1", "group", "one"), 0, Retrier())
+    assert own_slot.producer.id == "group-one-0-2"
+    held.add(own_slot.producer.id)
+    own_slot.producer.is_broken = True
+    own_slot.replace_if_broken()
+    assert own_slot.producer.id == "group-one-0-3"
+    own_slot.close()
 
 
 def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def test_if_kafka_holds_every_id_the_start_waits_and_ends_with_the_process(monke
 
 
 def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timers of a target would be left out of the repetition; nothing leaves without the receipts topic."""
+    """A retry can leave out the timers of a target, but not the receipts."""
     none = frozenset({"timer.receipts"})
 
     class Producer:

@@ -1,4 +1,4 @@
-"""Waiting for acknowledgements, by a producer and a clock of the test's."""
+"""Waits for acknowledgements, with a fake producer and clock."""
 
 import time
 from collections.abc import Callable
@@ -27,12 +27,12 @@ class Slow:
 
 
 @pytest.mark.parametrize(("takes_s", "is_told"), [(LIVE_WITHIN_S * 3, True), (3.0, False)])
-def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
+def test_during_a_long_wait_for_acknowledgements_the_bridge_is_live_but_not_ready(
     takes_s: float,
     is_told: bool,  # noqa: FBT001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A quota makes a transaction last for minutes: who ended the bridge for that would do so for ever."""
+    """A quota may make each transaction last for minutes, so a restart would not help."""
     seen: list[tuple[str, str]] = []
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
@@ -44,9 +44,9 @@ def test_a_long_wait_for_acknowledgements_is_a_sign_of_life_and_no_readiness(
     assert status.ready().reason != "waiting for the broker"
 
 
-def test_a_stall_is_told_each_time_that_nothing_was_acknowledged_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_stall_is_called_each_time_without_an_acknowledgement_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stalling(Slow):
-        """One is acknowledged after 2 s, the other after 12 s."""
+        """Acknowledges one record after 2 s, the other after 12 s."""
 
         def flush(self, timeout_s: float) -> int:
             return super().flush(timeout_s) and 1 + (self.now_s < 2)

@@ -1,4 +1,4 @@
-"""Who is proved to have made a transaction fail: by a broker that is a set of rules, under a clock of the test's."""
+"""Records that made a transaction fail are found, with a fake broker and clock."""
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ def out(topic: str, size: int = 10, partition: int = -1) -> Outgoing:
 
 
 class Broker:
-    """`rule`: the code by which a record fails. `codes`: what metadata says of a topic, time after time."""
+    """A fake broker. `rule`: the code by which a record fails. `codes`: successive answers to metadata requests."""
 
     def __init__(self, rule: Rule = lambda record: None) -> None:
         self.rule = rule
@@ -61,7 +61,7 @@ def test_a_topic_in_the_making_is_asked_again_and_not_refused(broker: Broker) ->
     assert not broker.culprits.needs_check([out("new", partition=2)])
 
 
-def test_names_that_nobody_knows_slow_others_down_once_a_second(broker: Broker) -> None:
+def test_unknown_topics_delay_others_once_a_second(broker: Broker) -> None:
     broker.codes |= {"one": [UNKNOWN], "two": [UNKNOWN]}
     assert broker.culprits.known([out("one"), out("known")]) == {0: "unknown-topic"}
     waited = len(broker.slept_s)
@@ -69,7 +69,7 @@ def test_names_that_nobody_knows_slow_others_down_once_a_second(broker: Broker) 
     assert len(broker.slept_s) == waited > 0
 
 
-def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_none(broker: Broker) -> None:
+def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_not(broker: Broker) -> None:
     broker.codes |= {
         "denied": [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)],
         "down": [KafkaError(KafkaError._TRANSPORT)],
@@ -80,7 +80,7 @@ def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_none(broker: Broke
     assert broker.culprits.known([out("odd")]) == {}
 
 
-def test_what_was_too_large_is_refused_for_a_while_and_then_asked_again(broker: Broker) -> None:
+def test_too_large_records_are_refused_for_a_while_and_then_tried_again(broker: Broker) -> None:
     broker.rule = lambda record: TOO_LARGE if len(record.value or b"") > 50 else None
     sizes = [10, 60, 90]
     records = [out("small", size) for size in sizes]
@@ -99,8 +99,8 @@ def test_what_was_too_large_is_refused_for_a_while_and_then_asked_again(broker: 
     assert not broker.culprits.needs_check([out("small", 70)])
 
 
-def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -> None:
-    """A thousand small headers take two bytes each beside their own, so the order of sizes has to be Kafka's."""
+def test_sizes_are_compared_as_kafka_counts_headers(broker: Broker) -> None:
+    """Kafka counts 2 bytes more for each small header, so sizes must be compared as Kafka counts them."""
     one = Outgoing("small", -1, None, b"v" * 20_100, [("h", b"")], 0)
     many = Outgoing("small", -1, None, b"v" * 16_000, [(f"{n:03d}", b"") for n in range(700)], 0)
     longer_name = Outgoing("small", -1, None, b"v" * 14_000, [("\u20ac" * 2_200, b"")], 0)
@@ -113,8 +113,8 @@ def test_what_is_larger_by_its_headers_is_not_larger_for_kafka(broker: Broker) -
     assert broker.culprits.known(records) == {1: "too-large"}
 
 
-def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker: Broker) -> None:
-    """Whatever a broker goes by: a transaction that can never stand would hold everybody up."""
+def test_after_each_was_sent_alone_a_named_record_is_probed_by_itself(broker: Broker) -> None:
+    """Whatever the broker's rule is: a transaction that always fails would hold up all partitions."""
     records = [out("odd", 10), out("odd", 60), out("odd", 90)]
     broker.rule = lambda record: TOO_LARGE if record is records[1] else None
     broker.culprits.known(records)
@@ -126,7 +126,7 @@ def test_where_each_was_sent_alone_who_was_named_is_asked_about_by_itself(broker
     assert refused == {1: "too-large"}
 
 
-def test_only_the_batch_was_too_large_so_it_is_halved_from_now_on(broker: Broker) -> None:
+def test_a_batch_of_records_that_fit_alone_is_halved(broker: Broker) -> None:
     records = [out("small", 40), out("small", 40)]
     broker.culprits.known(records)
     assert broker.culprits.find(records, SendFailure({0: TOO_LARGE, 1: TOO_LARGE})) == {}

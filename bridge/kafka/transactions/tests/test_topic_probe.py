@@ -1,4 +1,4 @@
-"""Which topics take no records, by what an admin client says that a test makes."""
+"""Unavailable topics, by the answers of a fake admin client."""
 
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def told(what: object) -> "Future[Any]":
 
 
 class Admin:
-    """`in_sync` of three replicas, or an error; `min_in_sync`: min.insync.replicas, or an error."""
+    """A fake admin client. in_sync: of three replicas, or an error; min_in_sync: min.insync.replicas, or an error."""
 
     def __init__(self, in_sync: int | Exception, min_in_sync: int | Exception) -> None:
         self._in_sync, self._needed = in_sync, min_in_sync
@@ -68,7 +68,7 @@ def test_a_topic_with_too_few_in_sync_replicas_is_unavailable(
     assert (existence(in_sync, min_in_sync).unavailable(["bills"]) == {"bills"}) is is_unavailable
 
 
-def test_a_topic_of_which_no_broker_tells_is_unavailable_only_if_asked_so_and_the_client_is_made_again() -> None:
+def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_made_again() -> None:
     asked = existence(SILENT)
     assert asked.unavailable(["bills"]) == frozenset()
     assert asked._admin is None
