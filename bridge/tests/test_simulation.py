@@ -36,11 +36,11 @@ FOUND_BY = {
     "released not journalled": 16,
     "unknown outcome taken for an abort": 33,
 }
-"""Seeds that found a rare mistake once, to begin with: they spare the search as long as the world is what it was."""
+"""Seed by planted bug: it found a rare bug before, so the search begins there."""
 
 
 def chosen_seeds() -> range:
-    """What the environment asks for."""
+    """Return the seeds that SEED or SEEDS names."""
     if one := os.environ.get("SEED"):
         return range(int(one), int(one) + 1)
     first, _, last = os.environ.get("SEEDS", "50").rpartition("..")
@@ -68,14 +68,14 @@ def test_every_request_has_its_one_outcome_whatever_happens(piece: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_mistake_is_caught(mutation: str) -> None:
-    """Which seed finds it changes with every change of the world, so from one that did on, the first is looked for."""
+    """Any change of the simulation may change the seeds that find it, so later seeds are tried too."""
     seed = FOUND_BY.get(mutation, 0)
     found = first_bad(range(seed, MOST_SEEDS), mutation), first_bad(range(seed), mutation)
     assert next(chain(*found), None), f"{MOST_SEEDS} histories do not find {mutation!r}"
 
 
 def test_only_a_violation_shows_that_a_mistake_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mutant may end by an error of its own, which proves nothing."""
+    """A planted bug may raise an error of its own, which is no violation."""
 
     def broken(patches: ExitStack) -> None:
         patches.enter_context(mock.patch.object(Bridge, "turn", side_effect=ZeroDivisionError))

@@ -57,7 +57,7 @@ def test_the_rate_holds_over_any_stretch_and_is_reached(per_s: int) -> None:
 
 
 @pytest.mark.parametrize("per_s", [0.07, 0.5, 1.3, 6.25, 99.9])
-def test_a_part_of_a_rate_holds_too_and_gives_one_at_least(per_s: float) -> None:
+def test_a_fractional_rate_holds_and_allows_at_least_one(per_s: float) -> None:
     bucket, now_ms, left = TokenBucket(per_s, 0), 0, 0
     while now_ms < 600_000:
         allowed = bucket.allowance(now_ms)

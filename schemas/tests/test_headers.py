@@ -27,7 +27,7 @@ RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=fro
 
 
 def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked:
-    """What a record says whose target and time are good unless `headers` say otherwise."""
+    """Parse a record with these headers, and a good target and time unless `headers` or `without` replace them."""
     given = {name for name, _ in headers} | {without}
     if given & {"timer-delay-ms", "timer-delay-level"} and "timer-deliver-ms" not in given:
         given.add("timer-deliver-ms")
@@ -135,7 +135,7 @@ def test_a_key_of_its_own_may_be_empty_but_not_null() -> None:
 
 
 @pytest.mark.parametrize("headers", [[("timer-origin", b"t/0/1")], [("timer-rolls", b"1")]])
-def test_half_a_copy_is_not_ours(headers: list[tuple[str, bytes | None]]) -> None:
+def test_an_incomplete_copy_is_refused(headers: list[tuple[str, bytes | None]]) -> None:
     assert code(ask(*headers)) == "not-ours"
 
 

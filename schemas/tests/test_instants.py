@@ -1,4 +1,4 @@
-"""Instants, one row each; what is none never becomes a time."""
+"""Instants, one row each. Text that is not an instant never becomes a time."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -41,7 +41,7 @@ def test_iso_8601_knows_more_forms_than_rfc_3339(text: str) -> None:
         "now",
         "1798135200",
         "2026-12-24",
-        "2026-12-24T18:00:00",  # whose clock?
+        "2026-12-24T18:00:00",  # no time zone
         "2026-13-24T18:00:00Z",
         "2026-02-30T18:00:00Z",
         "2026-12-24T24:00:00Z",
@@ -50,7 +50,7 @@ def test_iso_8601_knows_more_forms_than_rfc_3339(text: str) -> None:
         "2026-12-24T18:00:00z",
         " 2026-12-24T18:00:00Z",
         "2026-12-24T18:00:00Z\n",
-        "0001-01-01T00:00:00Z",  # what Go writes for a time that was never set
+        "0001-01-01T00:00:00Z",  # Go's zero time
         "1969-12-31T23:59:59Z",
         "٢026-12-24T18:00:00Z",
     ],

@@ -1,4 +1,4 @@
-"""What other languages read on the topic of lateness."""
+"""Records of the lateness topic as other languages read them."""
 
 from pathlib import Path
 

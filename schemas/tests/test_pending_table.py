@@ -1,4 +1,4 @@
-"""What a file of pending timers tells of the stores that it was made from."""
+"""The stores that a file of pending timers was made from."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_another_format_of_stores_is_refused(text: str) -> None:
 
 
 def test_the_later_of_two_stores_is_newer_even_without_new_requests() -> None:
-    """C stays where it is while timers leave, and K where nothing is due: each transaction has a number."""
+    """C may stay while timers leave, and K while none is due, but each transaction has a new number."""
     ages = [
         age_of(Progress(40, Key(-1, -1), 0, 0)),
         age_of(Progress(40, Key(5, 1), 0, 1)),

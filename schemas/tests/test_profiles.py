@@ -39,7 +39,7 @@ def schedule(profile: str, due_ms: int = SOON_MS, id_: bytes | None = None, *, p
     return Schedule("orders", due_ms, partition, id_, False, profile)
 
 
-# What is enough for a schedule five seconds ahead.
+# The headers of a schedule five seconds ahead.
 LEAST: dict[str, Pairs] = {
     "rocketmq": [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_SEC", b"5")],
     "etf1": [("scheduler-target-topic", b"orders"), ("scheduler-epoch", SOON_S)],

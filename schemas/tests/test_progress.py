@@ -84,18 +84,18 @@ def test_a_timer_that_is_released_and_held_again_is_held() -> None:
     assert Decisions([journal(0, 4, held=(2,)), journal(4, 4, released=(2,)), journal(4, 5, held=(2,))]).held == {2}
 
 
-def test_what_waited_before_is_told_from_a_copy_of_it_that_is_held_now() -> None:
+def test_a_waiting_timer_and_its_copy_out_of_order_are_distinguished() -> None:
     told = Decisions([journal(4, 4, released=(2,)), journal(4, 5, held=(2,))], held=[1, 2])
     assert (told.held, told.waiting) == ({1, 2}, {1})
 
 
-def test_a_stretch_that_begins_before_what_waits_was_held_changes_nothing() -> None:
+def test_a_key_range_from_before_a_timer_was_out_of_order_does_not_change_it() -> None:
     records = [journal(4, 4, released=(2,)), journal(4, 5, held=(2,)), journal(5, 9)]
     assert Decisions(records, held=[1, 2], known=5).waiting == {1, 2}
     assert Decisions([*records, journal(9, 9, released=(2,))], held=[1, 2], known=5).waiting == {1}
 
 
-def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
+def test_copies_in_flight_are_those_rolled_and_not_received() -> None:
     first = JournalRecord(from_offset=0, next_offset=4, rules=OLD, rolled=(flight(1), flight(2)), landed=((0, 1),))
     second = JournalRecord(from_offset=4, next_offset=6, rules=OLD, rolled=(flight(1, 2),), landed=((1, 1),))
     told = Decisions([first, second], flights=[flight(0)])
@@ -103,8 +103,8 @@ def test_copies_on_their_way_are_those_that_rolled_and_did_not_land() -> None:
     assert told.rolled == {(0, 1), (1, 1), (2, 1), (1, 2)}
 
 
-def test_a_copy_that_had_landed_before_what_is_known_is_not_gone() -> None:
-    """The state knows its unit. One that landed later is read again."""
+def test_a_copy_received_before_the_known_offset_is_not_gone() -> None:
+    """The store has its unit. A copy that was received later is read again."""
     rolled = JournalRecord(from_offset=0, next_offset=5, rules=OLD, rolled=(flight(2), flight(3)))
     landed = JournalRecord(from_offset=5, next_offset=9, rules=OLD, landed=((2, 1),))
     assert Decisions([rolled, landed], known=9).gone == {3}

@@ -68,7 +68,7 @@ def test_a_timer_that_does_not_come_in_time_is_lost_once_and_may_come_later() ->
     assert place.counts() == (1, 1, 1, 0)
 
 
-def test_what_comes_again_is_a_duplicate_and_what_others_send_is_ignored() -> None:
+def test_a_repeated_record_is_a_duplicate_and_foreign_records_are_ignored() -> None:
     place = Perch()
     place.canary.send(place.now_ms)
     place.bridge.run(5_000)

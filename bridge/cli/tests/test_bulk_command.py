@@ -87,7 +87,7 @@ def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_ar
     sending = RequestSender.send
 
     def send(requests: RequestSender, *given: Any, **more: Any) -> Any:
-        if count(place) == 20:  # in front of all parts, and behind
+        if count(place) == 20:  # new timers before and after all parts
             for number, delay in enumerate(("1h", "3h")):
                 place.producer.schedule("orders", "v", delay=delay, id=f"late-{number}").result(0)
             place.run(300)

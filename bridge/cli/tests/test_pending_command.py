@@ -31,7 +31,7 @@ FLIGHTS = (
 
 
 def run(*arguments: object, **environment: str | None) -> Result:
-    """An error of ours is raised, as `bridge.cli.app.main` turns it into a line and an exit code."""
+    """Run the command and raise its BridgeError, which `bridge.cli.app.main` would print."""
     result = CliRunner().invoke(
         app, ["pending", *map(str, arguments)], env={"TIMER_BRIDGE_HTTP_PORT": None, **environment}
     )

@@ -381,7 +381,7 @@ def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") ->
 
 
 def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
-    """What a sender without Read on the target topic knows: group, topic, partition, offset, and how ids are made."""
+    """A sender without Read on the target topic knows group, topic, partition, offset, and how ids are made."""
     place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
     entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
     fails(place, entry)

@@ -125,9 +125,9 @@ def test_a_file_instead_of_a_folder_is_refused(tmp_path: Path, name: str) -> Non
 
 @pytest.fixture
 def nobody(tmp_path: Path) -> Iterator[Path]:
-    """A folder that may be entered, while we are a user who owns nothing."""
+    """Become a user without any file; return a folder that this user may enter."""
     if os.geteuid() != 0:
-        pytest.skip("only root can be somebody else for a while")
+        pytest.skip("only root can become another user for a while")
     place = Path("/tmp") / f"{tmp_path.name}-{os.getpid()}"  # pytest's own folders are root's alone
     place.mkdir(mode=0o755)
     os.seteuid(NOBODY)

@@ -77,7 +77,7 @@ def test_free_ports_lie_below_those_of_outgoing_connections() -> None:
 
 @pytest.fixture
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedKafka:
-    """A broker whose java is `fake_java`."""
+    """Return a broker whose java is `fake_java`."""
     monkeypatch.setattr(embedded, "find_java", lambda: str(tmp_path / "bin" / "java"))
     monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
     return EmbeddedKafka(tmp_path / "kafka")

@@ -31,7 +31,7 @@ def schedule(place: Place, count: int, topic: str = "orders", *, prefix: str = "
 
 
 def counted(page: Page, selector: dict[str, str]) -> dict[str, Any]:
-    """Count a selection, and return what an action on it is asked with."""
+    """Count a selection, and return the body of a request for an action on it."""
     return {"selector": selector, "token": page.post("/api/v1/selection/count", {"selector": selector})[1]["token"]}
 
 
@@ -43,7 +43,7 @@ def ids_of(told: Any) -> list[str]:
     return [timer["id"] for timer in told["timers"]]
 
 
-# -- what it is
+# -- the API
 
 
 def test_every_operation_is_described_with_its_errors(place: Place) -> None:
@@ -413,7 +413,7 @@ def test_no_more_than_the_latest_rejected_records_are_read() -> None:
         assert 0 < told["looked_at"] == len(told["records"]) <= 5  # transaction markers take offsets too
 
 
-# -- who may
+# -- rights
 
 
 def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:

@@ -67,7 +67,7 @@ def is_ended(connection: socket.socket) -> bool:
     """Wait for the response."""
     try:
         while connection.recv(4096):
-            """Return what arrived."""
+            """Read on."""
     except ConnectionResetError:
         return True
     return True
@@ -89,7 +89,7 @@ def well(port: int) -> bool:
 
 @contextmanager
 def files_left(count: int) -> Iterator[None]:
-    """The process may open so many more, and as many as are closed meanwhile below the last of these."""
+    """Let the process open at most `count` files more."""
     taken = {int(path.name) for path in Path("/dev/fd").iterdir()}
     free = (number for number in itertools.count() if number not in taken)
     limit = next(itertools.islice(free, count, None))

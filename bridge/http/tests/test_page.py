@@ -236,7 +236,7 @@ def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
 
 
 def pressed(form: str) -> dict[str, str]:
-    """Return what a browser sends if the form is not edited."""
+    """Return the fields that a browser sends for the unedited form."""
     fields = {name: unescape(value) for name, value in re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)}
     for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
         fields[name] = unescape(text.removeprefix("\n"))

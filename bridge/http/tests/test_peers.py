@@ -85,7 +85,7 @@ async def _ask(peers: Peers, own: Callable[[], Awaitable[GroupListing]]):  # typ
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "does not answer as a bridge of this version does"),
     ],
 )
-def test_one_that_is_no_bridge_is_named_as_missing(answer: bytes, told: str) -> None:
+def test_a_peer_that_is_not_a_bridge_is_named_as_missing(answer: bytes, told: str) -> None:
     with answering(answer) as (address, _):
         parts, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert [part.partitions for part in parts] == [["t/0"]]
@@ -157,7 +157,7 @@ def test_a_redirect_of_a_peer_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", http("{}")[:-1]])
-def test_ones_that_drip_are_left_at_the_end_and_hold_no_thread(begin: bytes) -> None:
+def test_peers_that_answer_byte_by_byte_time_out_and_hold_no_thread(begin: bytes) -> None:
     async def history(addresses: list[str]) -> list[GroupListing]:
         async def own() -> GroupListing:
             await asyncio.to_thread(int)  # as a cancel is sent, while the others answer slowly

@@ -41,7 +41,7 @@ class Served(QueryQueue):
         self._world = world
 
     def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        self._wake = lambda: None  # nobody waits
+        self._wake = lambda: None  # no poll to end
         answer = super().submit(question)
         assert self._world.bridge.bridge is not None
         self.run_next(self._world.bridge.bridge)
@@ -167,7 +167,7 @@ def test_an_invalid_bucket_is_refused(web: Page, bucket: str) -> None:
     assert "bucket" in told["reason"]
 
 
-def test_one_id_is_found_in_each_state(world: World, web: Page) -> None:
+def test_a_timer_is_found_by_its_id_in_each_state(world: World, web: Page) -> None:
     def told(id_: str) -> tuple[int, list[dict[str, Any]]]:
         status, answer = web.get(f"/pending?id={id_}")
         return status, answer["timers"]
@@ -199,7 +199,7 @@ def test_one_id_is_found_in_each_state(world: World, web: Page) -> None:
 
 
 def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Page) -> None:
-    """A sender that sees nothing pending sends the message again, so it would arrive twice."""
+    """A sender that sees no pending timer would send the message again, and it would arrive twice."""
     world.send(delay_ms=500, id_="a")
     world.bridge.run(10)
     world.bridge.status.partition_recovering(Shard("timer.requests", 3))
@@ -230,7 +230,7 @@ def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Page) 
     assert {("leaves", "pending"), ("leaves", "leaving"), ("rolls", "pending"), ("rolls", "rolling")} <= states
 
 
-def test_a_bridge_that_does_not_turn_is_no_trouble_but_for_who_asks(world: World) -> None:
+def test_a_loop_that_does_not_turn_fails_questions_alone(world: World) -> None:
     query_queue = QueryQueue()
     with web_of(world, query_queue, answer_timeout_s=0.05) as web:
         assert web.get("/pending") == (503, {"reason": "the bridge is busy: ask again"})
@@ -241,7 +241,7 @@ def test_a_bridge_that_does_not_turn_is_no_trouble_but_for_who_asks(world: World
     assert world.bridge.bridge is not None
     query_queue.submit(asked.append)
     query_queue.run_next(world.bridge.bridge)
-    assert asked == [world.bridge.bridge], "those who did not wait any longer are passed over"
+    assert asked == [world.bridge.bridge], "questions whose caller gave up are skipped"
 
 
 def test_one_question_is_answered_after_each_turn_by_the_loops_thread(world: World) -> None:

@@ -130,7 +130,7 @@ def test_docs_are_up_to_date() -> None:
 # -- work
 
 
-def test_requests_whose_commit_waits_are_counted_when_it_is_made() -> None:
+def test_requests_are_counted_when_they_are_committed() -> None:
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
     world.send(delay_ms=300)
     world.bridge.run(290)
@@ -427,5 +427,5 @@ def test_state_that_the_loop_has_noted() -> None:
 @pytest.mark.parametrize(
     ("stamped_ms", "skew"), [(1000, 0), (1012, 0), (1005, 0), (1013, 1), (4000, 2988), (999, -1), (0, -1000)]
 )
-def test_a_skew_is_only_what_is_certain(stamped_ms: int, skew: int) -> None:
+def test_clock_skew_is_the_smallest_certain_one(stamped_ms: int, skew: int) -> None:
     assert skew_ms(stamped_ms, begun_ms=1000, committed_ms=1012) == skew

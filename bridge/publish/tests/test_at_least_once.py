@@ -1,4 +1,4 @@
-"""`delivery = at-least-once`: a delivery stands before its transaction. Duplicates are possible, losses are not."""
+"""`delivery = at-least-once`: readers see a delivery before its transaction commits. Duplicates are possible."""
 
 from random import Random
 
@@ -23,7 +23,7 @@ def restart_as(world: World, delivery: Delivery) -> None:
     world.bridge.start()
 
 
-def test_each_is_delivered_once_while_nothing_happens(world: World) -> None:
+def test_without_a_fault_each_timer_is_delivered_once(world: World) -> None:
     for number in range(50):
         world.send(str(number), 100 + 20 * number)
     world.bridge.run(3000)
@@ -31,11 +31,11 @@ def test_each_is_delivered_once_while_nothing_happens(world: World) -> None:
 
 
 @TROUBLE
-def test_a_crash_before_the_transaction_stands_delivers_again(world: World, trouble: Trouble) -> None:
+def test_a_crash_before_the_commit_delivers_again(world: World, trouble: Trouble) -> None:
     world.send("once more", 300)
     world.bridge.run(100)
     die(world.bridge, "sink.commit")
-    assert world.delivered() == ["once more"], "a reader has it before the transaction stands"
+    assert world.delivered() == ["once more"], "a reader has it before the commit"
     trouble(world)
     world.bridge.run(1000)
     assert world.delivered() == ["once more"] * 2
@@ -44,7 +44,7 @@ def test_a_crash_before_the_transaction_stands_delivers_again(world: World, trou
     assert world.delivered()[2:] == ["and on"]
 
 
-def test_a_transaction_that_is_repeated_sends_nothing_again(world: World) -> None:
+def test_a_retry_sends_no_acknowledged_delivery_again(world: World) -> None:
     for number in range(20):
         world.send(str(number), 300)
     world.bridge.run(100)
@@ -70,7 +70,7 @@ def test_a_bad_record_is_parked_and_the_others_are_not_sent_again(world: World, 
 
 @TROUBLE
 @pytest.mark.parametrize("where", ["sink.journal", "sink.produce", "sink.commit", "sink.commit done"])
-def test_a_copy_is_neither_lost_nor_doubled_wherever_its_maker_dies(world: World, where: str, trouble: Trouble) -> None:
+def test_a_copy_is_neither_lost_nor_doubled_by_a_crash_at_any_step(world: World, where: str, trouble: Trouble) -> None:
     world.send("far", 2500, id_="far")
     world.send("gone", 2500, id_="gone")
     world.bridge.run(500)
@@ -84,8 +84,8 @@ def test_a_copy_is_neither_lost_nor_doubled_wherever_its_maker_dies(world: World
 
 
 @TROUBLE
-def test_what_a_crash_has_undone_is_pending_for_a_cancel(world: World, trouble: Trouble) -> None:
-    """The one promise that is weaker: its reader has it already, though the sender is told `cancelled`."""
+def test_a_timer_delivered_before_a_crash_can_be_cancelled(world: World, trouble: Trouble) -> None:
+    """The one weaker promise: the timer was delivered already, although its receipt is `cancelled`."""
     world.send("seen", 300, id_="x")
     world.bridge.run(100)
     die(world.bridge, "sink.commit")

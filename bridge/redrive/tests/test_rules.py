@@ -213,7 +213,7 @@ def test_a_limit_takes_the_first_that_leave() -> None:
 
 
 class Work:
-    """A fake session: what is parked, and the result of sending it."""
+    """A fake session: `look` finds parked records, `apply` has `outcome`."""
 
     def __init__(self, outcome: RedriveResult | BridgeError) -> None:
         self._outcome = outcome

@@ -1,4 +1,4 @@
-"""The fakes behave like Kafka: an example, and what test_ports_contract.py does not require of them."""
+"""The fakes behave like Kafka: an example, and cases that test_ports_contract.py does not cover."""
 
 from dataclasses import replace
 from random import Random
@@ -62,7 +62,7 @@ def ask(kafka: FakeKafka, value: bytes, delay_ms: int) -> None:
 
 
 class TestExample:
-    """What a user's test looks like."""
+    """A test as users write it."""
 
     def test_a_message_comes_when_it_is_due_and_once(self, kafka: FakeKafka, group: FakeGroup) -> None:
         bridge = FakeInstance(kafka, group, OPTIONS)
@@ -77,7 +77,7 @@ class TestExample:
         bridge.run(5000)
         assert values(kafka, "orders") == [b"hello"]
 
-    def test_what_was_asked_while_the_bridge_was_away_comes_late_but_comes(
+    def test_a_request_sent_while_the_bridge_is_down_is_delivered_late(
         self, kafka: FakeKafka, group: FakeGroup
     ) -> None:
         bridge = FakeInstance(kafka, group, OPTIONS)
@@ -128,7 +128,7 @@ class TestTransactions:
         assert values(kafka, "orders") == [b"a"]
         kafka.commit(open_one)
         assert values(kafka, "orders") == [b"a", b"b", b"c"]
-        assert kafka.produce("orders", b"d").offset == 4  # the marker stands at 3
+        assert kafka.produce("orders", b"d").offset == 4  # the marker is at 3
 
     def test_an_aborted_one_leaves_a_gap(self, kafka: FakeKafka) -> None:
         gone = kafka.begin("somebody")
@@ -145,12 +145,12 @@ class TestTransactions:
         kafka.timeline.advance(1)
         assert values(kafka, "orders") == [b"a"]
 
-    def test_the_next_of_its_name_ends_what_the_last_one_left(self, kafka: FakeKafka) -> None:
+    def test_a_producer_ends_the_open_transaction_of_its_predecessor(self, kafka: FakeKafka) -> None:
         kafka.produce("orders", b"x", transaction=kafka.begin("bridge", kafka.init("bridge")))
         kafka.init("bridge")
         assert kafka.partition(Shard("orders", 0)).last_stable == 2
 
-    def test_offsets_count_by_where_they_were_sent(self, kafka: FakeKafka) -> None:
+    def test_offsets_take_effect_in_the_order_of_sending(self, kafka: FakeKafka) -> None:
         first, second = kafka.begin("one"), kafka.begin("two")
         kafka.send_offsets(first, "timers", {FIRST: Progress(1, NOTHING_SETTLED, 0)})
         kafka.send_offsets(second, "timers", {FIRST: Progress(2, NOTHING_SETTLED, 0)})
@@ -195,7 +195,7 @@ class TestSink:
     def sink(self, kafka: FakeKafka, group: FakeGroup) -> FakeSink:
         return FakeSink(kafka, group, "bridge", "timer.journal")
 
-    def test_what_is_never_taken_is_named_and_nothing_stands(
+    def test_refused_records_are_named_and_no_record_is_committed(
         self, kafka: FakeKafka, sink: FakeSink, group_metadata: object
     ) -> None:
         kafka.create("small", max_bytes=100)
@@ -211,7 +211,7 @@ class TestSink:
         assert sink.submit(transaction(READ, group_metadata, *records)).wait() == Aborted(codes)
         assert values(kafka, "orders") == []
 
-    def test_one_that_slept_over_its_time_out_publishes_nothing(
+    def test_a_transaction_beyond_its_timeout_is_aborted(
         self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
     ) -> None:
         def sleep(where: str) -> None:
@@ -221,7 +221,7 @@ class TestSink:
         assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
 
-    def test_an_unknown_outcome_is_that_of_the_later_one_too_and_kafka_knows_it(
+    def test_an_unknown_outcome_is_also_that_of_the_later_transaction(
         self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
     ) -> None:
         kafka._rng = Random(0)  # by which a dead client's commit may arrive
@@ -303,7 +303,7 @@ class TestSource:
         assert one.poll(0, 1).ownership.revoked == [SECOND]
         assert two.poll(0, 1).ownership.assigned == [SECOND]
 
-    def test_one_that_was_put_out_finds_out_late_and_comes_back_as_another(
+    def test_an_expired_member_sees_its_loss_late_and_returns_with_a_new_id(
         self, kafka: FakeKafka, group: FakeGroup
     ) -> None:
         one = FakeSource(kafka, group, "one")

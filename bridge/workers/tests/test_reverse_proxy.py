@@ -23,7 +23,7 @@ from bridge.workers.reverse_proxy import ReverseProxy, merge_metrics
 
 
 class WorkersPlace(Place):
-    """The instances `one` and `two` are workers 1 and 2 of one instance, whose page is `page`."""
+    """Workers 1 and 2 (`one`, `two`) of one instance, whose page is `page`."""
 
     def __init__(self, tokens: Sequence[Token] = ()) -> None:
         super().__init__(tokens)

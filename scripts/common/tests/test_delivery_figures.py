@@ -1,4 +1,4 @@
-"""Deliveries against requests: what is lost, double, early, strange."""
+"""Deliveries compared with requests: lost, duplicate, early, strange."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ def delivery(offset: int, *, late_ms: int = 5, shard: str = "timer.requests/0") 
     return Delivery("orders", f"{shard}/{offset}".encode(), 1_000, 1_000 + late_ms, 1_000 + late_ms)
 
 
-def test_each_once_is_clean() -> None:
+def test_one_delivery_of_each_has_no_fault() -> None:
     found = figures.account([SPAN], [delivery(offset) for offset in (5, 2, 4, 3)])
     assert found == figures.Account(requested=4, lost=0, duplicates=0, early=0, strangers=0)
 

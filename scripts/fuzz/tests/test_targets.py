@@ -1,4 +1,4 @@
-"""What the fuzzer found, kept; and that its targets run. The search itself: `make fuzz`."""
+"""Inputs that the fuzzer found once, and a run of each target. The search itself: `make fuzz`."""
 
 import json
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from timer.store import Store
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name != "store"])
-def test_where_the_search_begins_is_no_finding(target: str) -> None:
+def test_the_seeds_of_a_target_are_no_finding(target: str) -> None:
     for seed in TARGETS[target].seeds():
         TARGETS[target].check(seed)
 
 
-def test_a_part_of_where_the_search_in_stores_begins_is_no_finding() -> None:
+def test_some_seeds_of_the_store_are_no_finding() -> None:
     for seed in islice(TARGETS["store"].seeds(), 0, None, 25):
         TARGETS["store"].check(seed)
 
@@ -53,7 +53,7 @@ def test_a_store_that_is_sealed_again_is_the_store_that_it_was() -> None:
 
 
 def told(**fields: Any) -> Contents:
-    """A sound store, but for what its checkpoint says."""
+    """Return a sound store with these fields in its checkpoint."""
     contents = dict(sound())
     text = json.loads(contents[NAME].partition(b"\n")[2])
     contents[NAME] = b"\n" + json.dumps({**text, **fields}).encode()
@@ -178,7 +178,7 @@ def test_a_marker_for_a_unit_that_is_not_there_costs_no_memory() -> None:
 
 
 def resumed(change: Callable[[dict[str, Any]], None]) -> Store:
-    """A store that was closed, and whose `resume` was changed; opened again."""
+    """Change the `resume` of a cleanly closed store, and open it."""
     contents = dict(sound())
     line, _, rest = contents[RESUME].partition(b"\n")
     head = json.loads(line)
@@ -207,7 +207,7 @@ def _no_arrays(head: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [_without_topics, _negative_shape, _other_shape, _no_arrays])
-def test_a_state_that_cannot_be_is_made_anew_from_the_log(change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_impossible_snapshot_is_rebuilt_from_the_log(change: Callable[[dict[str, Any]], None]) -> None:
     store = resumed(change)
     assert store.pending == sum(store.pending_by_topic().values()) > 20
     store.close()

@@ -1,4 +1,4 @@
-"""The bill of materials: only what users install is in it, and each jar with its sum."""
+"""The bill of materials: only packages that users install, and each jar with its hash."""
 
 from typing import Any
 

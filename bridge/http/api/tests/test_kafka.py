@@ -99,7 +99,7 @@ def test_markers_of_a_recreated_topic_are_read_again(log: Log) -> None:
     found = kafka.redriven()
     assert (b"x" in found, b"y" in found, b"z" in found) == (False, True, True)
     assert log.read() == [(0, 0, 3), (1, 0, 5)]
-    log.firsts = [2, 0]  # of a log that is only cut, nothing is read again
+    log.firsts = [2, 0]  # after retention alone no marker is read again
     assert b"z" in kafka.redriven()
     assert log.read() == []
     log.marks[0], log.firsts = [b"w"] * 9, [0, 0]  # its first offset went back

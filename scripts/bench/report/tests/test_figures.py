@@ -1,4 +1,4 @@
-"""Names of what is measured, and the figures over them."""
+"""Names of measurements, and figures computed from them."""
 
 from scripts.bench.measurements import CpuCost, Flat, Measured, flat
 from scripts.bench.report.figures import FIGURES, counted
@@ -39,7 +39,7 @@ def test_a_ratio_is_made_within_its_try_and_tries_by_their_median() -> None:
     assert figure("rocketmq_drain_per_s", *tries) == 100.0
 
 
-def test_each_side_counts_with_its_better_collector() -> None:
+def test_each_side_is_compared_by_its_better_collector() -> None:
     one = {"burst.drain_per_s": 100.0, "g1.burst.drain_per_s": 300.0}
     peer = {"rocketmq.burst.drain_per_s": 200.0, "rocketmq.g1.burst.drain_per_s": 50.0}
     assert figure("drain_to_rocketmq", one | peer) == 1.5

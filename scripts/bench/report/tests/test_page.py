@@ -1,4 +1,4 @@
-"""The page of a made-up run: it finds by itself where the bridge loses, and leaves out what was not measured."""
+"""The page of an invented run: it shows where the bridge loses, and leaves out missing measurements."""
 
 import json
 from pathlib import Path

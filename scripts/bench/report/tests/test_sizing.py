@@ -28,7 +28,7 @@ def near(value: float) -> object:
     return pytest.approx(value, rel=1e-3)
 
 
-def test_each_cost_is_found_again(model: Model) -> None:
+def test_the_fit_finds_each_cost(model: Model) -> None:
     assert model.cpu.request_us == near(REQUEST_US)
     assert model.cpu.transaction_us == near(TRANSACTION_US)
     assert model.cpu.kilobyte_us == near(KILOBYTE_US)
@@ -61,7 +61,7 @@ def test_too_few_runs_are_refused_with_the_remedy() -> None:
         fit(read(made_up(without="steady.")))
 
 
-def test_who_waits_less_than_a_window_does_not_roll(model: Model) -> None:
+def test_timers_shorter_than_a_window_do_not_roll(model: Model) -> None:
     assert size(model, 1_000, 1_000 * WINDOW_S / 2).rolls_per_s == 0
     assert size(model, 1_000, 1_000 * WINDOW_S * 2).rolls_per_s == near(2_000)
 
@@ -79,12 +79,12 @@ def test_a_roll_is_written_once_and_kept_for_a_week_at_least(model: Model) -> No
     assert size(model, 1_000, 1e6, DAY_S).topic_tb == near(size(model, 1_000, 1e6, 2 * DAY_S).topic_tb)
 
 
-def test_one_that_waits_long_makes_a_rebuild_read_all_since(model: Model) -> None:
+def test_a_long_timer_makes_a_rebuild_read_all_later_requests(model: Model) -> None:
     of = size(model, 1_000, 1_000_000)
     assert of.longest_rebuild_s == near(of.rebuild_s * 1_000 * WINDOW_S / 1_000_000)
 
 
-def test_memory_asks_for_instances_too(model: Model) -> None:
+def test_memory_may_require_more_instances(model: Model) -> None:
     of = size(model, 1_000, 10_000_000_000, 24 * DAY_S)
     assert of.instances == 24  # 10 G x 40 bytes, 16 GB each
     assert of.memory_mb_each <= BASE_MB + sizing.MEMORY_MB
