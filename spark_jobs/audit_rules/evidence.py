@@ -55,11 +55,16 @@ def fold(rows: DataFrame) -> DataFrame:
 
 
 class PartitionCount(NamedTuple):
-    """Partitions of a topic. `since_ms`: deliveries after that time were sent by producers that knew of all of them."""
+    """Partitions of a topic, to compare those of deliveries with those of their keys.
+
+    since_ms: deliveries after that time were sent by producers that knew of all partitions. every: compare one delivery
+    in so many, by its offset.
+    """
 
     topic: str
     partitions: int
     since_ms: int
+    every: int = 1
 
 
 def deliveries(
@@ -103,14 +108,16 @@ def deliveries(
 
 def _with_counts(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
     if not counts:
-        return records.withColumns({name: F.lit(None).cast("bigint") for name in ("partitions", "since_ms")})
-    known = records.sparkSession.createDataFrame([*counts], "topic STRING, partitions BIGINT, since_ms BIGINT")
+        return records.withColumns({name: F.lit(None).cast("bigint") for name in PartitionCount._fields[1:]})
+    ddl = "topic STRING, partitions BIGINT, since_ms BIGINT, every BIGINT"
+    known = records.sparkSession.createDataFrame([*counts], ddl)
     return records.join(F.broadcast(known), "topic", "left")
 
 
 def _key_partition() -> Column:
     is_known = F.col("key").isNotNull() & (F.col("timestamp_ms") > F.col("since_ms"))
-    return F.when(is_known, partition_of(F.col("key"), F.col("partitions"))).cast("int")
+    is_chosen = F.try_mod("offset", "every") == 0
+    return F.when(is_known & is_chosen, partition_of(F.col("key"), F.col("partitions"))).cast("int")
 
 
 def origins(records: DataFrame) -> DataFrame:

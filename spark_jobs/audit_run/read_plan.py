@@ -30,6 +30,8 @@ from spark_jobs.platform.tables import read_records
 
 CLOCK_SKEW_MS = 600_000
 """How far a delivery's timestamp may precede its request's, when a range of time is read."""
+_ALL_KEYS, _ONE_KEY_IN = 1_000_000, 16
+"""Up to a million records all keys are hashed, of more one in 16: it takes Spark ten times as long as a SHA-256."""
 _METADATA_AGE_MS = 900_000
 """Time for which a producer may not know that a topic has grown: librdkafka's metadata.max.age.ms."""
 
@@ -226,7 +228,7 @@ def read_outcomes(
     for span in everything:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
-    counts = _partition_counts(cluster, {span.topic for span in by_kind[""]})
+    counts = _partition_counts(cluster, by_kind[""])
     others = (evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told))
     unstable = cluster.unstable_spans([*everything, *cluster.spans([arguments.timer_topic])])
     hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
@@ -242,10 +244,11 @@ def read_outcomes(
     )
 
 
-def _partition_counts(cluster: Cluster, topics: Iterable[str]) -> list[PartitionCount]:
+def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[PartitionCount]:
     """Return the counts of topics with several partitions, from when on no producer may know of fewer."""
+    topics, every = {span.topic for span in spans}, 1 if records_in(spans) <= _ALL_KEYS else _ONE_KEY_IN
     return [
-        PartitionCount(topic, cluster.partitions[topic], first_ms + _METADATA_AGE_MS)
+        PartitionCount(topic, cluster.partitions[topic], first_ms + _METADATA_AGE_MS, every)
         for topic, first_ms in cluster.last_partition_since_ms(topics).items()
     ]
 

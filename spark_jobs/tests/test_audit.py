@@ -119,12 +119,17 @@ def test_a_key_chooses_the_partition_unless_the_request_names_one() -> Judging:
         delivery(early, topic="keyed", partition=wrong, at_ms=5_000),
     ]
     asked = [plain, elsewhere, named, keyless._replace(key=None), early]
-    found = yield History(asked, came, counts={PartitionCount("keyed", 4, since_ms=5_000)})
+    counts = {PartitionCount("keyed", 4, since_ms=5_000), PartitionCount("large", 4, since_ms=5_000, every=16)}
+    asked += [request(n, target="large") for n in (16, 17)]
+    came += [delivery(each, topic="large", partition=wrong) for each in asked[-2:]]
+    found = yield History(asked, came, counts=counts)
     assert [(row["class"], row.altered) for row in found.rows] == [
         ("delivered", []),
         ("altered", ["partition"]),
         ("delivered", []),
         ("delivered", []),
+        ("delivered", []),
+        ("altered", ["partition"]),
         ("delivered", []),
     ]
 
