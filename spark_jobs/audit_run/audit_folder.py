@@ -2,6 +2,7 @@
 
 audit.json   its kind and its name                 plan.json   the part that a run has begun; it goes at the part's end
 spans/PART   written last: the part is done        without it, the next run deletes what was written of the part
+current_requests.sql                               a view for users: the last row of each request
 """
 
 import json
@@ -18,8 +19,16 @@ from spark_jobs.platform.tables import parts_of
 
 Kind: TypeAlias = Literal["daily", "stream", "older"]
 _VERSION = 2
-_MARKER, _PLAN = "audit.json", "plan.json"
+_MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
 _PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
+_CURRENT = """\
+CREATE OR REPLACE TEMPORARY VIEW current_requests AS
+SELECT * EXCEPT (nth) FROM (
+  SELECT *, row_number() OVER (PARTITION BY origin ORDER BY {last_first}) AS nth
+  FROM parquet.`{out}/requests` LEFT SEMI JOIN parquet.`{out}/spans` USING ({part})
+) WHERE nth = 1;
+"""
+"""A part without spans is not done, so its rows do not count."""
 _TABLES = (
     *(SPANS, DAYS, BATCHES, REQUESTS, TOPICS, HOURS, MINUTES),
     *(OPEN, GONE, CLOSED, OPEN_VERDICTS, UNFINISHED_MINUTES),
@@ -53,7 +62,10 @@ class AuditFolder:
 
     @classmethod
     def opened(cls, out: Location, kind: Kind) -> "AuditFolder":
-        """Return the folder; a new one gets its kind and name."""
+        """Return the folder, with the view of its requests; a new one gets its kind and name."""
+        part = ("day", "batch") if kind == "stream" else ("day",)
+        names = {"part": ", ".join(part), "last_first": ", ".join(f"{name} DESC" for name in part)}
+        files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), **names).encode())
         if (told := files.read(out / _MARKER)) is None:
             told = json.dumps({"version": _VERSION, "kind": kind, "name": str(uuid4())}).encode()
             files.write(out / _MARKER, told)

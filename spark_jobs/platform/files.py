@@ -89,6 +89,12 @@ def create(path: Location, data: bytes) -> bool:
     return True
 
 
+def qualified(path: Location) -> str:
+    """Return the whole URI, as other programs need it: file:/audits for audits."""
+    system, at = _resolved(path)
+    return str(system.makeQualified(at))
+
+
 def make_folder(out: Location) -> None:
     """Make the folder and those above it. Raises UsageError."""
     try:

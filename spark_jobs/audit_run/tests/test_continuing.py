@@ -1,7 +1,6 @@
 """Where a daily run goes on, or an archive ends, and the topic is not what it was."""
 
 import json
-import re
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,6 +15,7 @@ from spark_jobs.archive import require_no_gap
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.audit_run.audit_folder import AuditFolder
 from spark_jobs.audit_run.driver import Day
 from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes_since, lost_since, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
@@ -234,15 +234,11 @@ def test_a_gap_is_not_clean(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "parts", [["day=2026-01-01", "day=2026-01-02"], ["day=2026-01-01/batch=9", "day=2026-01-02/batch=10"]]
 )
-def test_the_view_of_the_docs_has_the_last_row_of_each_request(
+def test_the_view_of_a_folder_has_the_last_row_of_each_request(
     parts: tuple[str, ...], tmp_path: Path, spark: SparkSession
 ) -> None:
     """A part that is not done does not count."""
-    text = (Path(__file__).parents[3] / "docs" / "audit.md").read_text()
-    (view,) = re.findall(r"```sql\n(.*?)```", text, re.DOTALL)
-    view = view.replace("OUT", str(tmp_path))
-    if "batch" not in parts[0]:
-        view = view.replace(", batch DESC", "").replace(", batch", "")
+    AuditFolder.opened(tmp_path, "stream" if "batch" in parts[0] else "daily")
     rows = [("a", "pending"), ("b", "missing")], [("a", "delivered")], [("b", "delivered")]
     undone = parts[-1].replace("02", "03")
     for part, classes in zip([*parts, undone], rows, strict=True):
@@ -250,6 +246,6 @@ def test_the_view_of_the_docs_has_the_last_row_of_each_request(
         write_table(as_table(named, REQUESTS), tmp_path, REQUESTS, part)
         if part != undone:
             write_rows(tmp_path, SPANS, part, [{"topic": TIMERS}])
-    spark.sql(view)
+    spark.sql((tmp_path / "current_requests.sql").read_text())
     found = spark.table("current_requests").select("origin", "class").collect()
     assert sorted(map(tuple, found)) == [("a", "delivered"), ("b", "missing")]
