@@ -26,7 +26,7 @@ from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, hidden_by_transaction
-from spark_jobs.audit_run import audit_folder, driver, read_plan
+from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster
@@ -72,6 +72,7 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
     as_of_ms = arguments.as_of_ms
     if as_of_ms is None:
         as_of_ms = int(time.time() * 1000) - arguments.skew_ms
+    merge = requests_table.opened(spark, arguments)
     if arguments.daily:
         day = driver.Day(arguments, as_of_ms)
         done = day.judge(spark, cluster)
@@ -80,9 +81,12 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         )
         demand_held()
         day.commit(done, verdict)
+        merge(read_table(spark, arguments.out, REQUESTS, day.part), day.part)
         return verdict
     with cached() as keep:
-        return _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
+        verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
+    merge(read_table(spark, arguments.out, REQUESTS), f"day={driver.day_of(as_of_ms)}")
+    return verdict
 
 
 def _once(

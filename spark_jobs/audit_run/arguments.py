@@ -84,6 +84,13 @@ def parse_patterns(flag: str, text: str) -> tuple[str, ...]:
     return patterns
 
 
+def parse_table(flag: str, text: str) -> str:
+    """Return the name of a table, with its catalog. Raises UsageError."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2,}", text):
+        raise UsageError(f"{flag} is {text!r}: give catalog.database.table, such as lake.audit.requests")
+    return text
+
+
 def _patterns(topic_key: str, help_: str) -> Option:
     return Option(parse=parse_patterns, is_setting=True, topic_key=topic_key, metavar="PATTERN,...", help=help_)
 
@@ -175,6 +182,14 @@ class AuditArguments:
     waivers: Annotated[
         Path | None,
         Option(type=Path, metavar="FILE", help="faults that are known: CSV or Parquet of origin, reason, until"),
+    ] = None
+    table: Annotated[
+        str | None,
+        Option(
+            parse=parse_table,
+            metavar="CATALOG.DB.NAME",
+            help="merge the judged requests into this Iceberg table, too: one current row for each",
+        ),
     ] = None
     master: str | None = None
     jars: Path | None = None

@@ -44,6 +44,11 @@ def kind_of(out: Location) -> Kind | None:
     return kind
 
 
+def all_parts(out: Location) -> list[str]:
+    """Return all parts that are done, oldest first; none of an audit in one run."""
+    return parts_of(out, SPANS, _PATTERNS["stream" if kind_of(out) == "stream" else "daily"])
+
+
 def done_parts(out: Location) -> list[str]:
     """Return the parts that are done, oldest first. Of a stream: those of its last day with any."""
     kind = kind_of(out)

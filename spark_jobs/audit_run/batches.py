@@ -2,11 +2,11 @@
 
     1 judge      requests, open, evidence, standing, untold, minutes of day=D/batch=N     undone, if the run is killed
     2 commit     batches, then state and spans                                            the batch is done: it stays
-    3 tell       faults on standard error, minutes on timer.lateness (spark_jobs.audit_run.lateness_topic)
+    3 tell       faults on standard error, minutes on timer.lateness (lateness_topic.py), requests in --table
     4 forget     the tables that only the next batch needs, of batch N - 2
 
-A run that was killed between 2 and 4 does 3 and 4 again. So Parquet and topic repeat nothing; faults are printed at
-least once. A pending request has no row in `requests`; any other class has one, and one more when it changes.
+A run that was killed between 2 and 4 does 3 and 4 again. So Parquet, topic and table repeat nothing; faults are printed
+at least once. A pending request has no row in `requests`; any other class has one, and one more when it changes.
 """
 
 import sys
@@ -26,6 +26,7 @@ from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
 from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
 from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
 from spark_jobs.audit_run.open_timers import STATE
+from spark_jobs.audit_run.requests_table import Merge
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
@@ -40,8 +41,9 @@ _KEPT = 2
 class Batches:
     """The batches in one folder."""
 
-    def __init__(self, arguments: AuditArguments, at: AuditFolder, lateness: LatenessTopic) -> None:
+    def __init__(self, arguments: AuditArguments, at: AuditFolder, lateness: LatenessTopic, merge: Merge) -> None:
         self._arguments, self._at, self._out, self._lateness = arguments, at, arguments.out, lateness
+        self._merge = merge
         self.faults = 0
         """Faults that this process has printed."""
         self.gaps: list[str] = []
@@ -91,6 +93,7 @@ class Batches:
         self._print_faults(spark, done[-1], row)
         self._metrics.batch(row)
         self._lateness.send(self._out, done[-1], row["batch"], row["as_of_ms"])
+        self._merge(read_table(spark, self._out, REQUESTS, done[-1]), done[-1])
         self._forget(row["batch"] - _KEPT)
         self._at.end()
 

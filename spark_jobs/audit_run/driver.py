@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from schemas.audit_state import DAYS
 from schemas.tables import AuditClass
+from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
 from spark_jobs.audit_run.batches import Batches, batch_row
@@ -82,7 +83,8 @@ class Day:
 def run_batches(spark: SparkSession, arguments: AuditArguments, demand_held: DemandHeld) -> int:
     """Make batches until a signal, or one with `available_now`. Return the exit code."""
     at = AuditFolder.opened(arguments.out, "stream")
-    batches = Batches(arguments, at, LatenessTopic(arguments.access, arguments.lateness_topic, at.name))
+    lateness = LatenessTopic(arguments.access, arguments.lateness_topic, at.name)
+    batches = Batches(arguments, at, lateness, requests_table.opened(spark, arguments))
     with _stop_on_signals() as stop:
         while not stop.is_set():
             started_s = time.monotonic()

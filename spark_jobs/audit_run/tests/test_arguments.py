@@ -79,6 +79,8 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
     given = ["--bootstrap-servers", "localhost:9092", "--out", str(tmp_path)]
     assert main([*given, "--from", "noon"]) == 2
     assert "'noon' is no time" in capsys.readouterr().err
+    assert main([*given, "--table", "audits.requests"]) == 2
+    assert "--table is 'audits.requests': give catalog.database.table" in capsys.readouterr().err
 
 
 def test_exit_code_1_without_a_broker(
