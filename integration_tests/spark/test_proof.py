@@ -40,34 +40,34 @@ SEEN: Mapping[str, int] = {
     "lost shards repeated": 0,
     "expired one delivered": 0,
     "stale fence accepted": 1,
+    "K left out": 6,
+    "C left behind what has ended": 77,
+    "unordered commits": 8,
+    "ended not journalled": 13,
+    "rolled not journalled": 10,
+    "released not journalled": 108,
+    "units of moved ones kept": 156,
+    "one target that fails holds all": 43,
+    "rules of now for old requests": 29,
+    "id missing in flights": 13,
+    "markers not read at a start": 86,
 }
 """Planted bugs that the audit sees, each with a seed that shows it."""
 UNSEEN: Sequence[str] = (
-    "K left out",
     "below L kept",
-    "C left behind what has ended",
-    "unordered commits",
-    "ended not journalled",
-    "rolled not journalled",
     "landed not journalled",
     "dropped not journalled",
-    "released not journalled",
     "moved one keeps its old time",
-    "units of moved ones kept",
     "pause forgotten by a start",
     "a wait that never ends",
     "twice the rate",
     "sleeps past the due time",
-    "one target that fails holds all",
-    "rules of now for old requests",
-    "id missing in flights",
-    "markers not read at a start",
     "nothing read first",
     "unstable progress",
     "quota without copies",
     "repeated with the old release time",
 )
-"""Planted bugs that it did not see in the first three seeds in which the oracle finds them; see docs/audit.md."""
+"""Planted bugs that it does not see; docs/audit.md has the reason for each."""
 
 
 def mistakes() -> dict[str, tuple[History, str]]:
