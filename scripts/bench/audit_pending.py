@@ -58,6 +58,10 @@ class MadeTopics(Cluster):
     def compacted(self, topics: Iterable[str]) -> list[str]:  # noqa: ARG002
         return []
 
+    def last_partition_since_ms(self, topics: Iterable[str]) -> dict[str, int]:  # noqa: ARG002
+        """Spark places the records, so that no key chooses a partition."""
+        return {}
+
     def read(self, spark: SparkSession, _: KafkaAccess, spans: Sequence[Span], **__: bool) -> DataFrame:
         """Return what `read_records` would."""
         found = [self._records(spark, span) for span in spans if span.start < span.end]

@@ -182,8 +182,9 @@ class Cluster:
 
         Absent: topics with one partition, with an empty last one, or that have grown since this object was made.
         """
-        now = self._partitions()
-        lasts = [(topic, now[topic] - 1) for topic in sorted(topics) if 1 < self.partitions[topic] == now.get(topic)]
+        several = {topic: count for topic in topics if (count := self.partitions[topic]) > 1}
+        now = self._partitions() if several else {}
+        lasts = [(topic, count - 1) for topic, count in sorted(several.items()) if count == now.get(topic)]
         firsts = self._listed(lasts, OffsetSpec.for_timestamp(0))
         return {topic: first.timestamp for (topic, _), first in firsts.items() if first.offset >= 0}
 
