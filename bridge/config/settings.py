@@ -84,7 +84,7 @@ class Settings(BaseModel):
     timer_topic: str = Field("timer.requests", description="Where producers send requests.")
     rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
-    receipts_topic: str = Field("timer.receipts", description="Topic of the receipts: what became of requests.")
+    receipts_topic: str = Field("timer.receipts", description="Topic of receipts, which say how each request ended.")
     allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
     deny_targets: Patterns = Field((), description="Those of them that it does not take.")
     allow_actions: Names = Field(

@@ -31,7 +31,8 @@ from timer.store import Store
 class IntakeStop(Enum):
     """Why intake stopped before the last record that it was given.
 
-    The first three last, so status and metrics show them by these values.
+    DISK_FULL, WHEEL_FULL and TOO_MANY_HELD outlast a turn: their values are the reasons in status and metrics. The
+    others end with the next transaction.
     """
 
     DISK_FULL = "disk"

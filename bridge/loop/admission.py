@@ -2,8 +2,8 @@
 
 Reasons to wait: a rate, a full disk or wheel, too many held timers, an undecodable record, a journal without our claim.
 
-A record that waits stays in its partition's backlog, in order, and the consumer pauses its partition. Timers leave
-meanwhile.
+A record that waits stays in its partition's backlog, in order. The consumer pauses the partition, unless the wait ends
+within the turn. Timers leave meanwhile.
 """
 
 import logging

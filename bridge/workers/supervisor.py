@@ -162,7 +162,7 @@ def _handle_signals(supervisor: Supervisor) -> None:
 
 
 COMMAND = [sys.executable, "-m", "bridge.workers.supervisor"]
-"""Prefix of a worker's name; its number follows."""
+"""Command of a worker; its number follows as the last argument."""
 
 
 def _started(settings: Settings, number: int) -> Process:

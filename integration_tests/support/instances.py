@@ -60,7 +60,7 @@ class RecoveryTimes(NamedTuple):
 
 
 class BridgeInstance:
-    """One data directory and its successive processes. `log`: of the present process."""
+    """One data directory and its successive processes. `log`: the log of the current process."""
 
     def __init__(self, folder: Path, servers: str, arguments: list[str]) -> None:
         self._made = (folder, servers, arguments)

@@ -57,8 +57,8 @@ def fold(rows: DataFrame) -> DataFrame:
 class PartitionCount(NamedTuple):
     """Partitions of a topic, to compare those of deliveries with those of their keys.
 
-    since_ms: deliveries after that time were sent by producers that knew of all partitions. every: compare one delivery
-    in so many, by its offset.
+    since_ms: deliveries after that time were sent by producers that knew of all partitions. every: deliveries whose
+    offset is a multiple of it are compared.
     """
 
     topic: str

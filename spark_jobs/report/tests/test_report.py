@@ -50,7 +50,7 @@ def refused() -> History:
 
 
 def disordered() -> History:
-    """Of four timers of one due time, the third is delivered first; later ones were rolled, late, and overdue."""
+    """Return timers of one due time. The third is delivered first; the last three were rolled, late and overdue."""
     asked = [request(n, due_ms=5_000) for n in range(4)]
     came = [delivery(each, offset=place) for each, place in zip(asked, (10, 12, 9, 13), strict=True)]
     rolled, late, overdue = request(4, due_ms=5_000), request(5, due_ms=5_000), request(6, due_ms=5_000, at_ms=5_000)
