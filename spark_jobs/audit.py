@@ -81,11 +81,11 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         )
         demand_held()
         day.commit(done, verdict)
-        merge(read_table(spark, arguments.out, REQUESTS, day.part), day.part)
+        merge(day.part, day.part)
         return verdict
     with cached() as keep:
         verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
-    merge(read_table(spark, arguments.out, REQUESTS), f"day={driver.day_of(as_of_ms)}")
+    merge(f"day={driver.day_of(as_of_ms)}", None)
     return verdict
 
 
@@ -152,8 +152,7 @@ def conclude(
     if arguments.delivery == AT_LEAST_ONCE:
         notes = [*notes, *summary.repeated_deliveries(table)]
     else:
-        limits = arguments.limits(as_of_ms)
-        out_of_order, told = summary.disorder(table, tolerance_ms=limits.tolerance_ms, skew_ms=limits.skew_ms)
+        out_of_order, told = summary.disorder(table, arguments.tolerance_ms, arguments.skew_ms)
         notes = [*notes, *told]
     verdict = summary.verdict(
         table,

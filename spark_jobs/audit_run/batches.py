@@ -93,7 +93,7 @@ class Batches:
         self._print_faults(spark, done[-1], row)
         self._metrics.batch(row)
         self._lateness.send(self._out, done[-1], row["batch"], row["as_of_ms"])
-        self._merge(read_table(spark, self._out, REQUESTS, done[-1]), done[-1])
+        self._merge(done[-1], done[-1])
         self._forget(row["batch"] - _KEPT)
         self._at.end()
 

@@ -7,10 +7,9 @@ lost if a run is killed between commit and merge, and a part that is merged agai
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
@@ -18,8 +17,8 @@ from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.audit_folder import all_parts
 from spark_jobs.platform.tables import read_table
 
-Merge: TypeAlias = Callable[[DataFrame, str], None]
-"""Merges rows of REQUESTS as those of a part."""
+Merge: TypeAlias = Callable[[str, str | None], None]
+"""Merges the rows of REQUESTS as those of a part. The second argument is their folder; None: the whole table."""
 _COLUMNS = f"{REQUESTS.spark_ddl()}, requested_day DATE, part STRING"
 _DAY = (
     "date_from_unix_date(CAST(IF(requested_ms BETWEEN 0 AND 253402300799999, requested_ms DIV 86400000, NULL) AS INT))"
@@ -30,27 +29,27 @@ _DAY = (
 def opened(spark: SparkSession, arguments: AuditArguments) -> Merge:
     """Make the table, merge the parts that it lacks, and return a function that merges one.
 
-    Nothing is done without --table.
+    Nothing is read or done without --table.
     """
     if arguments.table is None:
         return lambda *_: None
     name = f"`{arguments.table.replace('.', '`.`')}`"
     spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({_COLUMNS}) USING iceberg PARTITIONED BY (requested_day)")
-    merge = partial(_merge, spark, name)
+
+    def merge(part: str, folder: str | None) -> None:
+        rows = read_table(spark, arguments.out, REQUESTS, folder)
+        if rows.isEmpty():
+            return
+        fresh = rows.withColumns({"requested_day": F.expr(_DAY), "part": F.lit(part)})
+        spark.sql(
+            f"MERGE INTO {name} AS old USING {{fresh}} AS new ON old.origin = new.origin"
+            " WHEN MATCHED AND old.part <= new.part THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+            fresh=fresh,
+        )
+
     of_topic = spark.table(name).where(F.col("topic") == arguments.timer_topic)
     (last,) = of_topic.agg(F.coalesce(F.max("part"), F.lit(""))).collect()[0]
     for part in all_parts(arguments.out):
         if part > last:
-            merge(read_table(spark, arguments.out, REQUESTS, part), part)
+            merge(part, part)
     return merge
-
-
-def _merge(spark: SparkSession, name: str, rows: DataFrame, part: str) -> None:
-    if rows.isEmpty():
-        return
-    fresh = rows.withColumns({"requested_day": F.expr(_DAY), "part": F.lit(part)})
-    spark.sql(
-        f"MERGE INTO {name} AS old USING {{fresh}} AS new ON old.origin = new.origin"
-        " WHEN MATCHED AND old.part <= new.part THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
-        fresh=fresh,
-    )
