@@ -15,10 +15,9 @@ from schemas import headers as names
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
-from spark_jobs.audit_rules.order import out_of_order
+from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.report.summary import OUT_OF_ORDER
 from spark_jobs.tests.records import History, Record
 
 _PLACES = 8

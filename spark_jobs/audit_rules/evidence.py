@@ -76,7 +76,7 @@ def deliveries(
     that, and tells something if a request has it (`traces`). Other records there are ignored. counts: of the topics
     in which the partition of a key is known.
     """
-    records = _with_counts(records, counts)
+    records = _with_key_partition(records, counts)
     h = F.col("headers")
     place = F.struct(
         F.col("timestamp_ms").alias("delivered_ms"),
@@ -86,7 +86,7 @@ def deliveries(
         "clock",
         c.decimal(c.value_of(h, names.RELEASED_MS)).alias("released_ms"),
         c.partition_number(c.value_of(h, names.ROLLS)).alias("delivered_rolls"),
-        _key_partition().alias("key_partition"),
+        "key_partition",
     )
     contents = c.contents(F.col("key"), F.col("value"), h)
     got = F.struct(
@@ -106,18 +106,16 @@ def deliveries(
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
-def _with_counts(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
+def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
+    """Return the records with `key_partition`; null if it is not known, or not chosen."""
     if not counts:
-        return records.withColumns({name: F.lit(None).cast("bigint") for name in PartitionCount._fields[1:]})
+        return records.withColumn("key_partition", F.lit(None).cast("int"))
     ddl = "topic STRING, partitions BIGINT, since_ms BIGINT, every BIGINT"
     known = records.sparkSession.createDataFrame([*counts], ddl)
-    return records.join(F.broadcast(known), "topic", "left")
-
-
-def _key_partition() -> Column:
     is_known = F.col("key").isNotNull() & (F.col("timestamp_ms") > F.col("since_ms"))
     is_chosen = F.try_mod("offset", "every") == 0
-    return F.when(is_known & is_chosen, partition_of(F.col("key"), F.col("partitions"))).cast("int")
+    found = F.when(is_known & is_chosen, partition_of(F.col("key"), F.col("partitions")))
+    return records.join(F.broadcast(known), "topic", "left").withColumn("key_partition", found)
 
 
 def origins(records: DataFrame) -> DataFrame:

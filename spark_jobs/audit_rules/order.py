@@ -12,6 +12,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import AuditClass
 
+OUT_OF_ORDER = "out-of-order"
+OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition with the same due time"
+
 
 def out_of_order(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> DataFrame:
     """Return the rows of REQUESTS that were delivered before an earlier request of the same due time.

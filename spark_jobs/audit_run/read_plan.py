@@ -231,7 +231,7 @@ def read_outcomes(
     counts = _partition_counts(cluster, by_kind[""])
     others = (evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told))
     unstable = cluster.unstable_spans([*everything, *cluster.spans([arguments.timer_topic])])
-    hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
+    hidden = _with_outcomes(arguments, unstable)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
     return OutcomeTopics(
@@ -260,17 +260,25 @@ def outcome_gaps(
 
     A gap ends at the time of the first record after it, if that is the broker's time; else it may end now.
     """
-    gaps = [span for span in lost if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
+    gaps = _with_outcomes(arguments, lost)
     if not gaps:
         return []
     after = [span._replace(start=span.end, end=span.end + 1) for span in gaps]
     firsts = read_records(spark, arguments.access, after).where(F.col("clock") == "LogAppendTime")
     until_ms = {(row.topic, row.partition): row.timestamp_ms + arguments.skew_ms for row in firsts.collect()}
-    topics = {arguments.rejected_topic: None}
     return [
-        OutcomeGap(topics.get(topic, topic), partition, until_ms.get((topic, partition), as_of_ms))
+        OutcomeGap(
+            None if topic == arguments.rejected_topic else topic,
+            partition,
+            until_ms.get((topic, partition), as_of_ms),
+        )
         for topic, partition, _, _ in gaps
     ]
+
+
+def _with_outcomes(arguments: AuditArguments, spans: Iterable[Span]) -> list[Span]:
+    """Return the spans of real topics and of the rejected topic."""
+    return [span for span in spans if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
 
 
 def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:

@@ -185,8 +185,7 @@ class Cluster:
         several = {topic: count for topic in topics if (count := self.partitions[topic]) > 1}
         now = self._partitions() if several else {}
         lasts = [(topic, count - 1) for topic, count in sorted(several.items()) if count == now.get(topic)]
-        firsts = self._listed(lasts, OffsetSpec.for_timestamp(0))
-        return {topic: first.timestamp for (topic, _), first in firsts.items() if first.offset >= 0}
+        return {topic: first_ms for topic, first_ms in self._first_times(lasts) if first_ms is not None}
 
     def rejected_complete_since_ms(self, topic: str) -> int:
         """Return since when the rejected topic is complete; 0: always, FOREVER_MS: unknown.
@@ -203,8 +202,13 @@ class Cluster:
 
     def _first_records_after_loss(self, topics: Iterable[str]) -> Iterator[tuple[str, int | None]]:
         """Return the time of the first record of each partition without its beginning; None: it is empty."""
-        gone = [place for place, start in self._offsets(self._places(topics), _EARLIEST).items() if start > 0]
-        for (topic, _), first in self._listed(gone, OffsetSpec.for_timestamp(0)).items():
+        return self._first_times(
+            [p for p, start in self._offsets(self._places(topics), _EARLIEST).items() if start > 0]
+        )
+
+    def _first_times(self, places: list[Place]) -> Iterator[tuple[str, int | None]]:
+        """Yield topic and time of the first record of each partition; None: it is empty."""
+        for (topic, _), first in self._listed(places, OffsetSpec.for_timestamp(0)).items():
             yield topic, first.timestamp if first.offset >= 0 else None
 
     def compacted(self, topics: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Gauge, push_to_gateway, write_t
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.report.summary import OUT_OF_ORDER, AuditVerdict
+from spark_jobs.report.summary import AuditVerdict
 
 JOB = "timer-audit"
 METRICS = {
@@ -46,9 +46,8 @@ class AuditMetrics:
 
     def audited(self, verdict: AuditVerdict, duration_s: float) -> None:
         """Export the metrics of an audit."""
-        faults = {name.value: verdict.counts[name] for name in FAULTS} | {OUT_OF_ORDER: verdict.out_of_order}
         rest = {"requests": verdict.requests, "open_timers": _open(verdict), "unproved": len(verdict.unproved)}
-        self._export(faults, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
+        self._export(verdict.fault_counts, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
 
     def batch(self, row: Mapping[str, Any]) -> None:
         """Export the metrics of a stream after a batch. `row`: of the table `batches`."""

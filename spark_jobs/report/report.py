@@ -9,11 +9,12 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import FAULTS, RULES
+from spark_jobs.audit_rules.classes import RULES
+from spark_jobs.audit_rules.order import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.platform.files import write
 from spark_jobs.report.plots import histogram_svg, span_text, timeline_svg, trend_svg
-from spark_jobs.report.summary import OUT_OF_ORDER, OUT_OF_ORDER_MEANING, AuditVerdict, DaySummary, Details
+from spark_jobs.report.summary import AuditVerdict, DaySummary, Details
 
 
 def write_report(
@@ -33,7 +34,7 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
         details=details,
         arguments=arguments,
         days=days,
-        fault_names={OUT_OF_ORDER, *(name.value for name in FAULTS)},
+        fault_names=verdict.fault_counts.keys(),
         meanings={rule.name.value: rule.meaning for rule in RULES} | {OUT_OF_ORDER: OUT_OF_ORDER_MEANING},
         histogram=histogram_svg(details.histogram) if details.histogram else "",
         timeline=timeline_svg(details.timeline, details.timeline_width_ms),

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
-from spark_jobs.audit_rules.order import out_of_order
+from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import lateness_percentiles
 from spark_jobs.platform.files import Location
 
@@ -22,9 +22,6 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
-OUT_OF_ORDER = "out-of-order"
-OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition with the same due time"
-"""A fault of two deliveries, so it is no class of a request."""
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 
@@ -61,9 +58,13 @@ class AuditVerdict:
     """Timers of a daily audit that are open now, also those that it had no reason to judge; None: all were judged."""
 
     @property
+    def fault_counts(self) -> dict[str, int]:
+        """Return the count of every kind of fault, also 0."""
+        return {name.value: self.counts[name.value] for name in FAULTS} | {OUT_OF_ORDER: self.out_of_order}
+
+    @property
     def faults(self) -> dict[str, int]:
-        found = {name.value: self.counts[name.value] for name in FAULTS} | {OUT_OF_ORDER: self.out_of_order}
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in self.fault_counts.items() if count}
 
     @property
     def clean(self) -> bool:
@@ -208,7 +209,7 @@ def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> li
     ]
 
 
-def disorder(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> tuple[int, list[str]]:
+def disorder(table: DataFrame, tolerance_ms: int, skew_ms: int) -> tuple[int, list[str]]:
     """Return the number of deliveries out of order, and a note with examples."""
     found = out_of_order(table, tolerance_ms=tolerance_ms, skew_ms=skew_ms).select("origin")
     count = found.count()
