@@ -49,6 +49,7 @@ WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # What reads code and what needs neither broker nor Spark: under a minute.
 .PHONY: check
+check: export SEEDS ?= 20
 check: $(READY) static ## lint, types, imports, and most tests that need no broker and no Spark
 	$(BIN)/python -m pytest --numprocesses 2 -m '$(ALONE) and not thorough'
 

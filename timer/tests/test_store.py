@@ -382,6 +382,7 @@ class StoreAgainstList(RuleBasedStateMachine):
             assert wake_up_ms <= max(self.now_ms, min(times))  # any past time will do
 
 
+@pytest.mark.thorough
 def test_the_store_behaves_like_a_sorted_list() -> None:
     StoreAgainstList.times_full = 0
     run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))

@@ -174,7 +174,14 @@ def lose_disk_there(world: TimerWorld) -> None:
     world.restart(lose_disk=True)
 
 
-THERE = pytest.mark.parametrize("trouble", [go_on_there, restart, lose_power_there, lose_disk_there])
+THERE = pytest.mark.parametrize(
+    "trouble",
+    [
+        go_on_there,
+        *(pytest.param(trouble, marks=pytest.mark.thorough) for trouble in (restart, lose_power_there)),
+        lose_disk_there,
+    ],
+)
 
 
 @pytest.mark.thorough

@@ -21,6 +21,8 @@ from bridge.http.tests.test_page import Browser
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, Page, Place
 from bridge.workers.reverse_proxy import ReverseProxy, merge_metrics
 
+pytestmark = pytest.mark.thorough
+
 
 class WorkersPlace(Place):
     """Workers 1 and 2 (`one`, `two`) of one instance, whose page is `page`."""

@@ -8,6 +8,8 @@ from bridge.errors import SettingsError
 from schemas import headers as names
 from scripts.demo.flights import NOTICE_MS, TOPICS, booked
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_day_fits_into_its_seconds() -> None:
     flights = booked(date(2013, 7, 10), 1, seconds=30)
