@@ -90,6 +90,7 @@ class Admission:
                     self._status.partition_running(owned.shard)
                 if stop is not None:
                     self._source.pause(owned.shard)
+                    self._metrics.intake_resumed(owned.shard)
                 elif owned.backlog:
                     self._wait_for_rate(owned, now_ms)
                 else:

@@ -1105,6 +1105,25 @@ def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
     assert len(values(world, "other")) == 200
 
 
+def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk() -> None:
+    world = limited(TargetLimit(10**6), window_ms=200_000, max_due_records=4)
+    for number in range(20):
+        send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
+    world.pass_time(ms=400)
+    bridge = world.bridge
+    (shard,) = bridge.status.shards()
+    bridge.disks[shard].free = 1
+    send(world, "other", "new", 100_000)
+    for number in range(20):
+        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
+        world.producer.produce(TIMERS, headers=headers)
+    world.pass_time(ms=400)
+    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("paused", {shard: "disk"})
+    bridge.disks[shard].free = 1 << 40
+    bridge.turn()
+    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("running", {})
+
+
 def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     world = limited(TargetLimit(10**6), window_ms=200_000, max_pending=1000)
     for number in range(200):
