@@ -6,7 +6,8 @@
 A record's Kafka key names its group and timer topic. A group that finds no record of its own claims the partition: it
 writes a record that decides nothing, in a transaction without deliveries. Only the group of the first claim goes on and
 writes decisions. The owner is therefore the group of the newest decision, or else of the first claim. All groups find
-the same owner, because a committed record is visible only when all records before it are decided.
+the same owner, because a committed record is visible only when all records before it are decided. If two groups start
+at once on an empty journal of several partitions, each may have the first claim of one: then both refuse.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
