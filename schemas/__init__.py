@@ -1,4 +1,4 @@
-"""Formats of records and tables: headers, receipts, rows. Pure: no input, no output.
+"""Formats of records and tables: headers, receipts, rows. No I/O.
 
-Two modules that bridge and audit share read files: `kafka_settings` and `maven_jars`.
+Exceptions: `kafka_settings` and `maven_jars`, which bridge and audit share, read files.
 """

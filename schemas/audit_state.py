@@ -1,7 +1,7 @@
-"""Tables that an audit by day or batch keeps for the next run, so that its cost follows the new records.
+"""Tables that an audit by day or batch keeps for the next run, so that its cost depends on the new records.
 
     open/PART      evidence of open timers, sorted by when each has to be looked at again (`wake_ms`)
-    gone/PART      which rows of earlier `open` no longer count, as the timer was judged again
+    gone/PART      rows of earlier parts of `open` that no longer count, as the timer was judged again
     evidence/PART  evidence of timers that were closed in this part, sorted by partition and offset
     state/PART     part.json: which parts of `open` hold the open timers
     days, batches  one row: counts of the part
@@ -10,7 +10,7 @@
     spans/PART     the offsets that have been read; written last: it commits the part
 
 PART is day=D, of a stream day=D/batch=N. Evidence is a monoid: counts are added, a `_low` or a first one is a minimum,
-a `_high` is a maximum. So a record that is read on day 9 joins the evidence of day 1, in whatever order they are read.
+a `_high` is a maximum. A record that is read on day 9 joins the evidence of day 1, whatever the order of reading.
 """
 
 from schemas.tables import REQUESTS, AuditClass, Column, Kind, Table, lateness_columns
@@ -25,7 +25,7 @@ EVIDENCE = Table(
         Column("deliveries", Kind.INT64, "records on real topics"),
         Column("place", Kind.PLACE, "the first of them"),
         Column("got_low", Kind.GOT, "least contents of them"),
-        Column("got_high", Kind.GOT, "greatest contents of them: equal to the least where all are alike"),
+        Column("got_high", Kind.GOT, "greatest contents of them: equal to the least if all are alike"),
         Column("rejections", Kind.INT64, "records on the rejected topic"),
         Column("returned_low", Kind.CONTENTS, "least contents of them"),
         Column("returned_high", Kind.CONTENTS, "greatest contents of them"),
@@ -33,10 +33,10 @@ EVIDENCE = Table(
         Column("rejected_ms", Kind.INT64, "timestamp of the first of them"),
         Column("answered_ms", Kind.INT64, "timestamp of the first receipt that answers it (not: delivered, rejected)"),
         Column("told_done", Kind.INT64, "receipts which say that it cancelled or replaced something"),
-        Column("told_missed", Kind.STRING, "not-found or too-late, where a receipt says so"),
+        Column("told_missed", Kind.STRING, "not-found or too-late, if a receipt says so"),
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
         Column("told_by_low", Kind.STRING, "least `kind request` of these receipts: `cancelled timer.requests/0/12`"),
-        Column("told_by_high", Kind.STRING, "greatest of these: equal to the least where all are alike"),
+        Column("told_by_high", Kind.STRING, "greatest of these: equal to the least if all are alike"),
         Column("told_ended_ms", Kind.INT64, "timestamp of the first of these receipts"),
         Column("next", Kind.NEXT, "the next request with its id"),
         Column("moved_low", Kind.INT64, "the earliest time that a request has moved it to"),
@@ -119,7 +119,7 @@ BATCHES = Table(
         Column("batch", Kind.INT64, "its number"),
         Column("as_of_ms", Kind.INT64, "the watermark: all records of the topics up to then have been read"),
         Column("written_ms", Kind.INT64, "when all of it was written, by the audit's clock"),
-        Column("rows", Kind.INT64, "rows of `requests` that it told"),
+        Column("rows", Kind.INT64, "rows of `requests` that it wrote"),
         Column("faults", Kind.INT64, "those of them that are a fault"),
         *(Column(c.column, Kind.INT64, f"those of them in the class {c}") for c in AuditClass),
         Column(

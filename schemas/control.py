@@ -49,7 +49,7 @@ class Value(BaseModel):
 def control_record(key: Key, *, on: bool) -> tuple[bytes, bytes]:
     """Return key and value of the record that asks for `key`, or takes it back.
 
-    Raises ValueError if a name in `key` is no legal topic.
+    Raises ValueError if a name in `key` is not a legal topic.
     """
     if isinstance(key, Paused):
         raw = f"pause/{key.timer_topic}/{key.target}".encode()

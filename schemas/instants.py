@@ -10,7 +10,7 @@ The grammar is our own, not a library's: a request that is read again after year
 import re
 from datetime import datetime, timedelta
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (reckoned without a zone, whose offset is taken off)
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (computed without a zone, whose offset is subtracted)
 _INSTANT = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:(Z)|([+-])(\d\d):?(\d\d))?", re.ASCII
 )
@@ -20,7 +20,7 @@ _RFC3339 = re.compile(r"[^T]{10}T[\d:]{8}(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.
 def parse_rfc3339_ms(text: str) -> int:
     """Parse an RFC 3339 instant from 1970 on. Raises ValueError."""
     if not _RFC3339.fullmatch(text):
-        raise ValueError("no RFC 3339")
+        raise ValueError("not in RFC 3339 format")
     return parse_iso8601_ms(text)
 
 
@@ -28,14 +28,14 @@ def parse_iso8601_ms(text: str) -> int:
     """Parse date, time and zone in ISO 8601's extended form. Raises ValueError, also without a zone."""
     match = _INSTANT.fullmatch(text)
     if match is None or not (match[8] or match[9]):
-        raise ValueError("no date and time with a zone")
+        raise ValueError("not a date and time with a zone")
     year, month, day, hour, minute = map(int, match.group(1, 2, 3, 4, 5))
     at = datetime(year, month, day, hour, minute, int(match[6] or 0))  # noqa: DTZ001
     seconds = (at - _EPOCH) // timedelta(seconds=1)
     if match[9]:
         hours, minutes = int(match[10]), int(match[11])
         if hours > 23 or minutes > 59:
-            raise ValueError("no offset of a zone")
+            raise ValueError("not the offset of a zone")
         seconds -= (3600 * hours + 60 * minutes) * (1 if match[9] == "+" else -1)
     nanoseconds = int((match[7] or "0").ljust(9, "0"))
     at_ms = seconds * 1000 + -(-nanoseconds // 1_000_000)

@@ -46,7 +46,7 @@ END = Key(MAX_INT64, MAX_INT64)
 class Wait(NamedTuple):
     """A target backlog: timers with a key in one of `stretches` (after, until] are pending, whatever K says.
 
-    Its other timers below the last stretch are settled. Ascending; the last stretch has no end (END).
+    Its other timers below the last stretch are settled. Stretches are ascending; the last one has no end (END).
     """
 
     target: str
@@ -92,7 +92,7 @@ class JournalRecord(BaseModel):
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "JournalRecord":
-        """Parse a record. Raises pydantic's ValueError if the bytes are no journal record of this version."""
+        """Parse a record. Raises pydantic's ValueError if the bytes are not a journal record of this version."""
         return cls.model_validate_json(value)
 
 
@@ -126,7 +126,7 @@ class Decisions:
         """Origins that were rolled since: none of their earlier units is pending, whatever its key."""
         waited = self.held.copy()
         self.waiting = self.held.copy()
-        """Those held in the state and never released: a copy of a released one may be held again, as another unit."""
+        """Origins held in the state and never released: a copy of a released one may be held again, as another unit."""
         self._ranges: list[tuple[int, int, Rules]] = []
         for record in records:
             if self._ranges and record.from_offset < self._ranges[-1][1]:

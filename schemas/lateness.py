@@ -19,7 +19,7 @@ class MinuteLateness(BaseModel):
 
     v: Literal[1] = 1
     topic: str = Field(description="The real topic.")
-    minute_ms: int = Field(description="The minute's begin, epoch ms, by `clock`.")
+    minute_ms: int = Field(description="Start of the minute, epoch ms, by `clock`.")
     deliveries: int = Field(description="First deliveries with a timestamp in this minute.")
     p50_ms: int
     p90_ms: int

@@ -37,7 +37,7 @@ PENDING = pa.schema(
         _field("target", pa.string(), "the real topic"),
         _field("target_partition", pa.int32(), "null: the partitioner's choice", nullable=True),
         _field("due_ms", pa.int64(), "when it is to be delivered"),
-        _field("visit_ms", pa.int64(), "when the bridge looks at it next: below due_ms, to roll it"),
+        _field("visit_ms", pa.int64(), "when the bridge looks at it next: below due_ms if it rolls then"),
         _field("timestamp_ms", pa.int64(), "timestamp of the request, or of its latest copy"),
         _field("rolls", pa.int32(), "how often it was copied to the end of the timer topic"),
         _field("id", pa.binary(), "for cancel and replace; null: none", nullable=True),

@@ -9,8 +9,8 @@
    headers of a profile that is not listed are foreign.
 3. The native parser reads the translated headers, so limits, targets and ids have one rule. A number or name that does
    not parse is `bad-header`, also if another one of higher rank is present.
-4. A translated request is stored with a first header of ours, `timer-profile`. So a stored timer itself says which
-   headers to remove, whatever the settings are by then. A copy (a roll) is written in native headers.
+4. A translated request is stored with a first header of ours, `timer-profile`. A stored timer itself says which headers
+   to remove, whatever the settings are by then. A copy (a roll) is written in native headers.
 """
 
 import re
@@ -219,7 +219,7 @@ def _parse_profile(
     for header, content in headers:
         if header in _CONTROL[name]:
             if header in owned:
-                return Refusal("bad-header", f"{header} is there twice: send it once")
+                return Refusal("bad-header", f"duplicate {header}: send it once")
             owned[header] = content
     try:
         ours = _native_headers(profile, owned, key, value)

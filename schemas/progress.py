@@ -49,7 +49,7 @@ class Progress(NamedTuple):
 
     @classmethod
     def committed(cls, next_offset: int, metadata: str | None) -> "Progress":
-        """Parse a committed offset. Raises ForeignProgressError if no bridge wrote its metadata."""
+        """Parse a committed offset. Raises ForeignProgressError if this version cannot read its metadata."""
         try:
             fields = json.loads(metadata or "")
             if fields["v"] != 1:
@@ -79,4 +79,4 @@ class ForeignProgressError(ValueError):
     """An offset that was committed by a newer bridge, or by none."""
 
     def __init__(self, next_offset: int, metadata: str | None) -> None:
-        super().__init__(f"offset {next_offset} was committed with metadata {metadata!r}, which no bridge wrote")
+        super().__init__(f"offset {next_offset}: this version cannot read the committed metadata {metadata!r}")

@@ -30,10 +30,10 @@ class Receipt(BaseModel):
 
     v: Literal[1] = 1
     kind: Kind
-    at_ms: int = Field(description="When it became so, epoch ms by the bridge's clock.")
+    at_ms: int = Field(description="Time of the outcome, epoch ms by the bridge's clock.")
     request: str = Field(description="topic/partition/offset of the request that this answers.")
     origin: str | None = Field(
-        default=None, description="topic/partition/offset of the timer that it is about; null where there was none."
+        default=None, description="topic/partition/offset of the timer that it is about; null if there was none."
     )
     id: str | None = Field(default=None, description="The timer-id; bytes that are not UTF-8 are written as \\xNN.")
     due_ms: int | None = Field(default=None, description="When the timer was due, epoch ms.")

@@ -223,7 +223,7 @@ HOURS = Table(
     "hours",
     (
         Column("topic", Kind.STRING, "the real topic"),
-        Column("hour_ms", Kind.INT64, "the hour's begin: first deliveries with a timestamp in it are counted"),
+        Column("hour_ms", Kind.INT64, "start of the hour: first deliveries with a timestamp in it are counted"),
         Column("deliveries", Kind.INT64, "first deliveries"),
         *_LATENESS,
         _CLOCK,
@@ -234,7 +234,7 @@ MINUTES = Table(
     "minutes",
     (
         Column("topic", Kind.STRING, "the real topic"),
-        Column("minute_ms", Kind.INT64, "the minute's begin: first deliveries with a timestamp in it are counted"),
+        Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
         Column("deliveries", Kind.INT64, "first deliveries; what came later than a batch is in a row of a later one"),
         *lateness_columns("p50", "p90", "p99", "max"),
         _CLOCK,
@@ -251,6 +251,6 @@ BACKFILL = Table(
         Column("target", Kind.STRING, "the real topic that it names"),
         Column("due_ms", Kind.INT64, "when it was to be delivered"),
         Column("outcome", Kind.STRING, "what became of it: docs/spark-jobs.md has the list"),
-        Column("detail", Kind.STRING, "the broker's code where it failed; the later request where that superseded it"),
+        Column("detail", Kind.STRING, "the broker's code if it failed; the later request if that superseded it"),
     ),
 )
