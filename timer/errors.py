@@ -1,4 +1,4 @@
-"""Errors of a store: each says where, and who acts."""
+"""Errors of a store."""
 
 
 class CorruptStoreError(Exception):
@@ -19,4 +19,4 @@ class UnreadableError(CorruptStoreError):
 
 
 class WheelFullError(Exception):
-    """A slot still holds timers of an earlier lap: delivery has stood still for a lap. Nothing was stored; wait."""
+    """A slot holds pending timers of another lap. Nothing was stored: retry after they have been delivered."""

@@ -16,6 +16,6 @@ class StoreOptions:
     segment_bytes: int = 64 << 20
     checkpoint_interval_ms: int = 2000
     compact_below: float = 0.1
-    """A body file with a smaller pending part is compacted,"""
+    """A body file with a smaller pending part is compacted."""
     compact_ahead_ms: int = 600_000
-    """unless all of it leaves within this time anyway."""
+    """A body file whose timers all leave within this time is not compacted."""

@@ -209,7 +209,7 @@ class Store:
         return is_same and not self.release_queue.has_staged and self._maintenance.is_idle
 
     def _mark_closed(self, checkpoint: Checkpoint) -> None:
-        """Write the shutdown snapshot and `closed`. Without them the next opening is that after a kill."""
+        """Write the shutdown snapshot and `closed`. Without them the next opening is as after a kill."""
         with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()

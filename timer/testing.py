@@ -2,7 +2,7 @@
 
     bytes of a file    now   what the running system sees (the page cache)
                        kept  what is on the platter; a sync copies now -> kept, the kernel any sector at any time;
-                             after a failed sync the kernel takes bytes for written until they are written again
+                             after a failed sync the kernel considers bytes written until they are written again
 
     kill()         the process dies      now stays; running work has happened or not
     lose_power()   the machine stops     per sector of 512 bytes: now or kept; any length between the two;
@@ -79,7 +79,7 @@ class _Node:
         """True if overwritten in place since the last sync: a loss of power may tear durable bytes."""
         self.is_unreadable = False
         self._given_up: set[int] = set()
-        """Sectors that the kernel takes for written, as Linux does after a failed sync."""
+        """Sectors that the kernel considers written, as Linux does after a failed sync."""
 
     def write_back(self, rng: Random) -> None:
         """Let the kernel write some of the sectors, in any order."""
@@ -354,7 +354,7 @@ class SimDisk:
 
     @property
     def has_given_up(self) -> bool:
-        """True if it shows bytes that a loss of power would lose, though a sync may have reported success."""
+        """True if a loss of power would lose bytes of a file, though a sync may have reported success."""
         return any(node.has_given_up for node in self._now.values())
 
     # Faults
@@ -394,7 +394,7 @@ class SimDisk:
         self._alive = False
 
     def lose_power(self, rng: Random | None = None) -> None:
-        """End the machine: each sector that was not synced is there, torn or lost."""
+        """Stop the machine: each sector that was not synced is there, torn or lost."""
         rng = rng or self._rng or Random(0)
         if self._alive:
             self.kill()

@@ -43,9 +43,9 @@ class File(Protocol):
         ...
 
     def rewrite(self) -> None:
-        """Write all bytes again: after a failed sync the kernel takes them for written, though they are not.
+        """Write all bytes again: after a failed sync the kernel considers them written, though they are not.
 
-        Raises OSError; then all bytes have to be rewritten still. Raises UnreadableError.
+        Raises OSError; then all bytes still have to be rewritten. Raises UnreadableError.
         """
         ...
 
@@ -149,7 +149,7 @@ class RealFile:
         for at in range(0, self._size, _CHUNK_BYTES):
             held = self.read(at, _CHUNK_BYTES)
             if len(held) < min(_CHUNK_BYTES, self._size - at):
-                raise UnreadableError(str(self._path), f"it ends at {at + len(held)}, and held {self._size} bytes")
+                raise UnreadableError(str(self._path), f"it ends at {at + len(held)}, expected {self._size} bytes")
             self.overwrite(at, held)
 
     def truncate(self, size: int) -> None:

@@ -4,7 +4,7 @@
     ids/00000000000000000000    ids/00000000000000001024   ...   a row for each unit of the file of that name
     body/00000000000000000000   body/00000000000000070013  ...   ends where the next begins
 
-A segment is deleted as a whole when nothing in it is pending, wherever it is. A failed append changes nothing.
+A segment is deleted as a whole when nothing in it is pending, whatever its position. A failed append changes nothing.
 """
 
 from bisect import bisect_right
@@ -52,7 +52,7 @@ class _Segments:
         self._syncing: tuple[set[int], set[int]] = (set(), set())
         """The last result of `take_dirty`: own changes, and those of an earlier process."""
         self._failed: set[int] = set()
-        """A sync of these failed: the kernel may take bytes for written that are not."""
+        """A sync of these failed: the kernel may consider lost bytes written."""
         with ExitStack() as opened:  # on an error, close those that are open
             opened.callback(self.close)
             for base in self.bases:
@@ -81,7 +81,7 @@ class _Segments:
         self.files[base].overwrite(at, data)
 
     def cut(self, base: int, size: int) -> None:
-        """Cut the file of `base` to `size`. Synced even if it has that size, as an earlier process may have cut it."""
+        """Cut the file of `base` to `size`. Sync it in any case: an earlier process may have cut it."""
         if base not in self.files or self.files[base].size() < size:
             raise CorruptStoreError(_name(self.folder, base), f"the file is missing or shorter than {size}")
         self._dirty.add(base)
@@ -89,7 +89,7 @@ class _Segments:
             self.files[base].truncate(size)
 
     def mark_all_unsynced(self) -> None:
-        """Sync all files once. They are not rewritten if that fails, as they may be many."""
+        """Let the next sync cover all files. They are not rewritten if it fails, as they may be many."""
         self._unsynced_before = set(self.bases)
 
     def restore_dirty(self, *, has_failed: bool) -> None:
@@ -139,7 +139,7 @@ class _Log:
     def take_dirty(self) -> list[File]:
         """Return files changed since the last call: what a sync has to cover. Raises OSError and UnreadableError.
 
-        Files of a failed sync are rewritten first: the kernel takes their bytes for written and would report success.
+        Files of a failed sync are rewritten first: the kernel considers their bytes written and would report success.
         """
         return [file for folder in self._folders for file in folder.take_dirty()]
 
@@ -268,10 +268,10 @@ class UnitLog(_Log):
         extra = np.frombuffer(self._read(self._ids, start, end, UNIT_EXTRA_DISK.itemsize), UNIT_EXTRA_DISK)
         if is_checked:
             for at in np.flatnonzero(unit_checks(units, extra, start) != extra["check"])[:1].tolist():
-                raise self.damaged(start + at, f"its check does not fit (the unit, or its row in {self._ids.folder}/)")
+                raise self.damaged(start + at, f"its check does not match (unit, or row in {self._ids.folder}/)")
             if not are_valid(units):
                 at = next(at for at in range(len(units)) if not are_valid(units[at : at + 1]))
-                raise self.damaged(start + at, "impossible values, though its check fits")
+                raise self.damaged(start + at, "impossible values, though its check matches")
         return units, run_of(units, extra, start)
 
     def _read(self, segments: _Segments, start: int, end: int, item_size: int) -> bytes:
@@ -348,7 +348,7 @@ class FrameLog(_Log):
         base = self._segments.base_of(position)
         data = self._segments.files[base].read(position - base, size)
         if len(data) != size:
-            raise CorruptStoreError(f"{self._segments.folder} at {position}", "the file ends before")
+            raise CorruptStoreError(f"{self._segments.folder} at {position}", f"the file ends before {position + size}")
         return data
 
     def bases(self) -> list[int]:

@@ -23,7 +23,7 @@ from timer.format.unit import (
 from timer.index.id_index import hashes_of
 
 _Row: TypeAlias = tuple[Body, int, int]
-"""A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made of all at once."""
+"""A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
 
 
 class Batch:
@@ -93,7 +93,7 @@ class Batch:
         visits_ms, timestamps_ms = np.array(visits, np.int64), np.array(timestamps, np.int64)
         delays_ms = visits_ms - timestamps_ms
         if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
-            raise ValueError(f"a visit is not within {MAX_DELAY_MS} ms after its timestamp")
+            raise ValueError(f"a wake-up time is not within {MAX_DELAY_MS} ms after its timestamp")
         extra = np.empty(len(rows), UNIT_EXTRA)
         extra["id_hash"], extra["due_ms"] = _id_hashes(ids), dues
         units["size"] = UNIT_SIZE

@@ -163,7 +163,7 @@ PEEK_SIZE = HEAD_SIZE + 249 + 1024
 
 
 class Peek(NamedTuple):
-    """The beginning of a frame, not checked: the caller compares it with what it expects."""
+    """The beginning of a frame, not checked: the caller compares its fields."""
 
     size: int
     origin: int

@@ -43,7 +43,7 @@ MAGIC_ROLL = 2
 MAGIC_DELETE = 4
 """A delete mark: the unit at position `body` with this `origin` has ended. Chained in that unit's tick."""
 MAGIC_UNCHAINED = 8
-"""Ours: the timer was out of order when it was stored, so its unit is in no chain."""
+"""Not in RIP-43: the timer was out of order when it was stored, so its unit is in no chain."""
 MAX_DELAY_MS = 2**31 - 1
 """The largest delay of a unit, 24 days. The roll window is shorter."""
 
@@ -91,7 +91,7 @@ _SIGN_BYTES = [16, 24, 28, 36, 44]
 
 
 def are_valid(units: Rows) -> bool:
-    """True if a bridge can have written `units`. Catches damage that the checks miss."""
+    """True if a bridge could have written `units`. Catches damage that the checks miss."""
     signs = units.view(np.uint8).reshape(-1, UNIT_SIZE)[:, _SIGN_BYTES]
     return not len(units) or (int(signs.max()) <= _MAX_SIGN_BYTE and int(visits_ms(units).min()) >= 0)
 
@@ -130,7 +130,7 @@ def stable_argsort(values: Ints) -> Ints:
 
 
 def unique_counts(values: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct `values` and how often each occurs; few values come in no order. Avoids sorts."""
+    """Return the distinct `values` and how often each occurs, in no order if they are few. Avoids sorts."""
     if len(values) <= _FEW:
         few: dict[int, int] = {}
         for value in values.tolist():

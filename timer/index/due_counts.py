@@ -25,7 +25,7 @@ from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
 HOUR_MS = 3_600_000
 _HOURS = 24
 _MAX_EMPTY_TOPICS = 1000
-"""Empty topics are remembered up to this number and twice the number of others, as names are read from the log."""
+"""Empty topics are kept up to this number plus that of the others, as reading a name again costs a log read."""
 
 
 TopicState: TypeAlias = tuple[int, str, int | None, int | None]

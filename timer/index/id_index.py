@@ -3,7 +3,7 @@
     hash -> slot hash & mask, then the next, until the hash or an empty slot          an empty slot is all zeros
 
 If two ids share a hash, both are in the table, and the caller compares the ids in the bodies. The table grows, and
-drops removed slots, by moving to a new one bit by bit, so that no batch waits for the whole move.
+drops removed slots, by moving to a new one in steps, so that no batch waits for the whole move.
 """
 
 from collections.abc import Iterable
@@ -50,7 +50,7 @@ class _Table:
         return table
 
     def insert(self, hashes: Ints, units: Ints) -> None:
-        """Add pairs. No unit may be twice among `units`."""
+        """Add pairs. `units` are distinct."""
         at = hashes & self._mask
         remaining = np.arange(len(hashes))
         while len(remaining):
@@ -108,7 +108,7 @@ class IdIndex:
     """hash -> unit of the pending timers that have an id."""
 
     def __init__(self, expected: int = 0) -> None:
-        """expected: how many will be inserted at first; they fill up to two thirds, which is where the table grows."""
+        """expected: how many will be inserted at first; they fill up to two thirds, above which the table grows."""
         self._table = _Table(_slots_for(-(-expected * 3 // 4)))
         self._old: _Table | None = None
         self._old_live = 0

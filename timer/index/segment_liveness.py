@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from timer.format.unit import Ints, Rows
 
 _FEW = 64
-"""Up to this many rows lists are faster than numpy."""
+"""Up to this many rows, lists are faster than numpy."""
 _BYTES, _LAST_MS, _FIRST_UNIT, _LAST_UNIT = range(4)
 
 

@@ -108,7 +108,7 @@ class _Verification:
         self._result.closed = self._store.closed
         if self._result.closed and shutdown_snapshot.read(self._disk, self._checkpoint) is None:
             raise CorruptStoreError(
-                shutdown_snapshot.RESUME, "its check does not fit, or it belongs to another checkpoint"
+                shutdown_snapshot.RESUME, "its check does not match, or it belongs to another checkpoint"
             )
 
     # -- files
@@ -124,7 +124,7 @@ class _Verification:
         return found
 
     def _check_file(self, name: str, file: File, end: int | None) -> None:
-        """Check the bytes below `end`. A body file that is not the last one has no other end than its own."""
+        """Check the bytes below `end`; None: all bytes."""
         size = file.size()
         end = size if end is None else end
         if size < end:
@@ -161,7 +161,7 @@ class _Verification:
         self._result.ticks = int((expected["num"] > 0).sum())
         found = np.frombuffer(data[: len(data) // SLOT_SIZE * SLOT_SIZE], SLOT)
         for slot in np.flatnonzero(slot_checks(found) != found["magic"])[:1].tolist():
-            raise CorruptStoreError(WHEEL, f"slot {slot}: its check does not fit", slot * SLOT_SIZE)
+            raise CorruptStoreError(WHEEL, f"slot {slot}: its check does not match", slot * SLOT_SIZE)
         if len(data) != expected.nbytes:
             self._differs(None, f"{len(data)} bytes, the checkpoint needs {expected.nbytes}")
             return

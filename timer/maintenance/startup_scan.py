@@ -55,7 +55,7 @@ class LiveScan:
 
     @property
     def max_ids(self) -> int:
-        """The most pending timers that can have an id."""
+        """The largest possible number of pending timers with an id."""
         return min(self._ids, self._checkpoint.pending)
 
     def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
@@ -72,7 +72,7 @@ class LiveScan:
             live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
 
     def _ended_by(self, marks: Rows, end: int) -> list[int]:
-        """Return the units that `marks`, below unit `end`, name, without those of deleted files."""
+        """Return the units that `marks` name, without those of deleted files. The marks are below unit `end`."""
         found = [self._log.number(at) for at in marks["body"].tolist()]
         if max(found) >= end:
             raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(found)}")
@@ -97,7 +97,7 @@ class LiveScan:
     def _check_count(self) -> None:
         found, expected = self._counted + len(self._out_of_order_then), self._checkpoint.pending
         if found != expected:
-            raise CorruptStoreError(UNITS, f"{found} live units where the checkpoint counts {expected}")
+            raise CorruptStoreError(UNITS, f"{found} live units, the checkpoint counts {expected}")
 
     def _count(self, units: Rows, run: Rows) -> None:
         """Count what was pending at the checkpoint."""

@@ -10,7 +10,7 @@ from timer.schedule.target_backlog import TargetBacklog
 
 
 class Backlog(NamedTuple):
-    """timers: due by the end of the hour. since_ms: first wake-up time, None if it has not come for any."""
+    """timers: due by the end of the hour. since_ms: first wake-up time, None if it has not come."""
 
     target: str
     is_paused: bool

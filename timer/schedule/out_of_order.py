@@ -1,9 +1,9 @@
-"""Pending timers whose key has passed, so that K says nothing of them. The journal names each.
+"""Pending timers whose key has passed, so that K says nothing about them. The journal names each.
 
 push       waits for its wake-up time: the clock went back before K
 block      waits for its target, which takes no more now (timer.schedule.release_policy)
-cool_down  waits until `until_ms` or its due time: it was just rolled. By a clock ahead of the brokers' it would roll
-           again soon. A clock that steps back ends the cooldown.
+cool_down  waits until `until_ms` or its due time: it was just rolled. With a clock ahead of the brokers' it would
+           roll again soon. A clock that steps back ends the cooldown.
 """
 
 from dataclasses import dataclass, field

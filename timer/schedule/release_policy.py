@@ -1,9 +1,9 @@
-"""Which timers leave a store in one turn when targets are limited: who leaves, who waits, who waited too long.
+"""Which timers leave a store in one turn when targets are limited.
 
 rows in order    -> split_by_limit      -> leave, or their target gets a backlog   (timer.schedule.target_backlog)
 out of order     -> take_out_of_order   -> leave, or are blocked until they may    (timer.schedule.out_of_order)
 target backlogs  -> take_from_backlog   -> oldest and recent timers, as far as the gate allows
-                    take_old            -> the oldest roll when they waited too long
+                    take_old            -> the oldest roll if they have waited too long
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Gate(Protocol):
         ...
 
     def fresh(self, target: str) -> tuple[float, int]:
-        """Return the share of the rate for timers that fell due within the last ms, and those ms."""
+        """Return the share of the rate for recent timers, and the ms after its due time for which a timer is recent."""
         ...
 
 
@@ -55,7 +55,7 @@ OPEN = OpenGate()
 
 @dataclass(slots=True)
 class Room:
-    """What one turn may still take, all targets together. The last body may go beyond the bytes."""
+    """Timers and bytes that one turn may still take, over all targets. The last body may exceed the bytes."""
 
     timers: int
     size_bytes: int
@@ -63,7 +63,7 @@ class Room:
     """Hashes of targets that got nothing because there was no room."""
 
     def fill(self, run: Rows) -> None:
-        """Take the room of `run`."""
+        """Subtract `run` from the room."""
         if len(run) == 0:
             return
         self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))
@@ -167,7 +167,7 @@ class ReleasePolicy:
         return run
 
     def take_old(self, waiting: WaitingTarget, before_ms: int, units_end: int) -> Rows:
-        """Return the oldest timers of one target that wait since before `before_ms`: they roll."""
+        """Return the oldest timers of one target that have waited since before `before_ms`: they roll."""
         oldest = waiting.ranges[0]
         first_ms = oldest.first_visit_ms()
         if first_ms is None or first_ms > before_ms or before_ms < 0:
@@ -184,7 +184,7 @@ class ReleasePolicy:
         return taken
 
     def take_old_out_of_order(self, before_ms: int, units_end: int) -> Rows:
-        """Return blocked out-of-order timers that wait since before `before_ms`: they roll."""
+        """Return blocked out-of-order timers that have waited since before `before_ms`: they roll."""
         parts: list[Rows] = []
         for hash_ in rotated_to(self.first, self.out_of_order.blocked()):
             if self.out_of_order.first_blocked_ms(hash_) > before_ms or (most := self.room.at_most(None, hash_)) == 0:
@@ -198,7 +198,7 @@ class ReleasePolicy:
         return int((run["due_ms"] <= self.now_ms).sum())
 
     def _passing(self, run: Rows, allowed: int) -> int:
-        """Return how many of the first of `run` may leave if `allowed` due ones may. Rolls are not limited."""
+        """Return how many rows at the start of `run` may leave if `allowed` due ones may. Rolls are not limited."""
         return int((run["due_ms"] <= self.now_ms).cumsum().searchsorted(allowed, side="right"))
 
     def _take_passing(self, key_range: KeyRange, allowed: int) -> Rows:

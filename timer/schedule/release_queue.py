@@ -31,7 +31,7 @@ from timer.schedule.tick_reader import LoadedTicks, TickReader
 from timer.schedule.waiting_target import WaitingTarget, last_key
 
 _PAUSED_CHECKS = 8
-"""A paused target is checked at least this many times until its first timer must roll."""
+"""A paused target is checked at least this many times before its first timer must roll."""
 
 
 class Due(NamedTuple):

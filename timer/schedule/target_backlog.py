@@ -6,7 +6,7 @@
                               oldest  recent         each range is served from its beginning
 
 The key ranges are the whole state of a backlog (schemas.journal.Wait), however many timers wait. The timers stay in the
-wheel's chains; at most `_MAX_ROWS` of the first and the last range are loaded ahead. Targets are told apart by the hash
+wheel's chains; at most `_MAX_ROWS` of the first and the last range are loaded ahead. Targets are identified by the hash
 of their names, as in the units: two names with the same Java hash code wait together.
 
 A paused target sleeps until its next timer wakes up or the first waiting one must roll, so that a turn looks at few
@@ -104,7 +104,7 @@ class TargetBacklog:
         del self._by_hash[waiting.hash]
 
     def split_recent(self, waiting: WaitingTarget, now_ms: int, recent_ms: int) -> None:
-        """See WaitingTarget. Without room for more key ranges, recent timers wait like the others."""
+        """Call WaitingTarget.split_recent; without room for more key ranges, recent timers wait like the others."""
         if self._extra_ranges < MAX_EXTRA_KEY_RANGES:
             before = len(waiting.ranges)
             waiting.split_recent(now_ms, recent_ms)
@@ -142,7 +142,7 @@ class TargetBacklog:
         """Return the unit below which timers that waited since before `before_ms` roll now.
 
         A pass ends before the first of its copies, and the next one starts an eighth of the waiting time later. A copy
-        has the brokers' timestamp: by a clock far ahead of theirs it would seem as old as before.
+        has the brokers' timestamp: with a clock far ahead of theirs it would seem as old as before.
         """
         rest_ms = (now_ms - before_ms) // 8
         if not self.next_roll_pass_ms - rest_ms <= now_ms < self.next_roll_pass_ms:

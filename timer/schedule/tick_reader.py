@@ -48,7 +48,7 @@ class TickReader:
         run = joined(found)
         run = run[pending_by_key(run, settled, waits)]
         if len(run) != live:
-            raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units where the slot counts {live}")
+            raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units, the slot counts {live}")
         return run
 
     def _previous_unit(self, position: int, unit: int) -> int:

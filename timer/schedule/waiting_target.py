@@ -86,7 +86,7 @@ class WaitingTarget:
                 each.queue.push(run[in_key_ranges(run, [(each.after, each.covered)])])
 
     def split_recent(self, now_ms: int, recent_ms: int) -> None:
-        """Give recent timers a key range of their own if the oldest of the last range has waited longer."""
+        """Give recent timers a key range of their own if the last range has waited longer than `recent_ms`."""
         last = self.ranges[-1]
         oldest_ms = last.first_visit_ms()
         is_behind = oldest_ms is not None and oldest_ms < now_ms - recent_ms

@@ -545,11 +545,11 @@ def test_a_flipped_byte_of_a_unit_is_detected_at_the_opening_or_when_its_tick_op
     file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
     if end == "kill":
         disk.remove(CLOSED)
-        with pytest.raises(CorruptStoreError, match="check does not fit"):
+        with pytest.raises(CorruptStoreError, match="check does not match"):
             reopen(disk, progress, set())
     else:
         store = reopen(disk, progress, set())
-        with pytest.raises(CorruptStoreError, match="check does not fit"):
+        with pytest.raises(CorruptStoreError, match="check does not match"):
             store.due(1500, 9, 1 << 20)
 
 
@@ -563,7 +563,7 @@ def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -
     progress = stopped(store)
     disk.open("wheel").overwrite(0, older)
     store = reopen(disk, progress, set())
-    with pytest.raises(CorruptStoreError, match="3 live units where the slot counts 4"):
+    with pytest.raises(CorruptStoreError, match="3 live units, the slot counts 4"):
         store.due(1500, 9, 1 << 20)
 
 
@@ -840,7 +840,7 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
 
 @pytest.mark.parametrize("failures", [1, 2])
 def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: int) -> None:
-    """Linux takes bytes of a failed sync for written: a second fsync reports success."""
+    """Linux considers bytes of a failed sync written: a second fsync reports success."""
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
         store = Store.create(disk, OPTIONS, EMPTY)

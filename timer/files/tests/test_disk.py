@@ -78,7 +78,7 @@ class TestEveryDisk:
         file.rewrite()
         assert written == [(0, 1 << 20), (1 << 19, 1 << 19), (1 << 20, 700)]
         (tmp_path / "disk" / "a").write_bytes(b"x")
-        with pytest.raises(UnreadableError, match=r"it ends at 1, and held 1049276 bytes"):
+        with pytest.raises(UnreadableError, match=r"it ends at 1, expected 1049276 bytes"):
             file.rewrite()
 
     @pytest.mark.parametrize("size", [32, 64, 128])

@@ -306,7 +306,7 @@ def test_a_checkpoint_with_another_count(closed: SimDisk) -> None:
     found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
     disk.start_replace(NAME, found.model_copy(update={"pending": found.pending + 1}).to_bytes()).wait()
-    assert "live units where the checkpoint counts" in fault_of(disk).what
+    assert "live units, the checkpoint counts" in fault_of(disk).what
 
 
 # -- files
