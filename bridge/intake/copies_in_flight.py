@@ -75,7 +75,7 @@ class CopiesInFlight:
         self._by_id: dict[str, set[tuple[int, int]]] = {}
         self._rolled_ms: dict[tuple[int, int], int] = {}
         self._unpublished: set[tuple[int, int]] = set()
-        """A record that claims to be one of these cannot be it."""
+        """Copies that are not published yet. No record can be one of them."""
         self.ended: set[int] = set()
         """Origins of copies whose timer has ended."""
         self.depart(flights)
@@ -100,7 +100,7 @@ class CopiesInFlight:
         return list(self._flights.values())
 
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:
-        """Return the copy that `record` is; None if it is none of ours."""
+        """Return the copy that `record` is; None if it is not one of ours."""
         prefix = origin(self._shard, 0)[:-1]
         number = claim.origin.removeprefix(prefix)
         if not claim.origin.startswith(prefix) or not number.isdigit() or len(number) > 19:
@@ -119,7 +119,7 @@ class CopiesInFlight:
         return flight if digest(record.key, record.value, encoded) == flight.digest else None
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
-        """True if this process rolled it within the last `span_ms` of its clock."""
+        """True if this process rolled the copy within the last `span_ms` of its clock."""
         rolled_ms = self._rolled_ms.get((flight.origin, flight.rolls))
         return rolled_ms is not None and not has_passed(rolled_ms, now_ms, span_ms)
 

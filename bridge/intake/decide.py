@@ -8,7 +8,7 @@
     key <= K, wake-up time <= now    -> overdue: leaves in the transaction that moves C past it
     key <= K, its target waits       -> out of order ("held"), until it may leave
     key <= K, wake-up time >  now    -> out of order: the clock went back below K; stored, named in the journal
-    a copy that would roll again at once -> out of order, for a cool-down (timer.schedule.out_of_order)
+    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.out_of_order)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id (bridge.intake.pending_ids). A
 schedule then takes its place; a cancel does not. Timers to release are chosen after intake, so a cancel that is read
@@ -20,7 +20,7 @@ flight, so a batch ends with a move (`until_move`).
 
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
-Policy and quota apply once to each request. A replay uses the journal's refusals, a copy was accepted.
+Policy and quota apply once to each request. A replay uses the journal's refusals; the request of a copy was accepted.
 """
 
 from collections.abc import Mapping
@@ -236,7 +236,7 @@ class BatchIntake:
             self._place(body, visit)
 
     def _must_cool_down(self, flight: CopyInFlight, visit: int) -> bool:
-        """True if it would roll again within the cool-down, because our clock is ahead of the brokers'."""
+        """True if the copy would roll again within the cooldown, because our clock is ahead of the brokers'."""
         cooldown_ms = roll_cooldown_ms(self._window_ms)
         is_soon = visit < min(self.now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self.now_ms
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)

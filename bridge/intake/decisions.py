@@ -29,7 +29,7 @@ class ReceiptDraft(NamedTuple):
 class NewDecisions:
     """Decisions that are not written yet. Numbers are origins; those of `dropped` are offsets of copies.
 
-    What each list means: schemas.journal.
+    The lists are those of schemas.journal.
     """
 
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
     backlog --first part--> BatchIntake --> store.add --> draft          repeated up to an IntakeStop
 
-A part ends with a move, or where the wheel is full: a batch that spans more than a lap is taken in by parts.
+A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,7 +67,7 @@ class PartitionIntake:
 
     def __post_init__(self) -> None:
         self.backlog: list[Record] = []
-        """Polled, but not taken in: a rate, or the disk, the wheel or the next transaction is full."""
+        """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
         self.newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
         self.is_transaction_full = False

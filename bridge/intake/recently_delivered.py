@@ -21,7 +21,7 @@ class RecentlyDelivered:
             del self._at_ms[next(iter(self._at_ms))]
 
     def forget(self, ids: Iterable[bytes]) -> None:
-        """Remove ids of which another timer has ended since, or could not be delivered."""
+        """Remove ids whose later timer has ended, or could not be delivered."""
         for id_ in ids:
             self._at_ms.pop(id_, None)
 

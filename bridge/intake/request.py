@@ -1,4 +1,4 @@
-"""Translate requests: records to what they ask for, and stored timers back to headers. The rest sees native requests.
+"""Translate requests: records to what they ask for, stored timers to headers. Other modules see native requests.
 
 record --RequestBatch--> Schedule | Cancel | Move | Claim | Refusal
 Schedule --body_of--> Body: stored, marked with its profile (schemas.profiles)
@@ -35,7 +35,7 @@ _UNDECODABLE = Refusal(
     "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
 )
 _COPY_EXTRA_BYTES = 512
-"""Upper bound of what a copy has more than its request: an absolute time, its origin, its number."""
+"""Upper bound of what a copy has in addition to its request: an absolute time, its origin, its number."""
 
 
 class RequestBatch:
@@ -61,9 +61,9 @@ def until_move(records: Sequence[Record]) -> int:
 
 
 def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
-    """Return how many of the first `records` store no body: cancels, pauses, and what no rule can read.
+    """Return how many of the first `records` store no body: cancels, pauses, and refused ones.
 
-    A move takes a timer out of the store, and its copy would have to wait for room: it could leave later than without.
+    A move takes a timer out of the store, and its copy would wait for room: the timer could leave later than unmoved.
     """
     need = (at for at, record in enumerate(records) if isinstance(ask_of(record, rules), Schedule | Claim | Move))
     return next(need, len(records))
@@ -105,7 +105,7 @@ def native_headers(body: Body) -> list[tuple[str, bytes | None]]:
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return a lower bound of what the broker counts of a record, without the batch around it."""
+    """Return a lower bound of the size of a record at the broker, without the batch around it."""
     payload = len(key or b"") + len(value or b"")
     return payload + sum(_bytes(name) + len(content or b"") + 8 for name, content in headers)
 

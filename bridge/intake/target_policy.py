@@ -4,8 +4,8 @@
 
     orders.eu -> taken      orders.secret -> denied      bills -> taken      refunds -> denied
 
-`*` stands for any characters, dots among them, also for none; `?` for one; all else for itself, in its case. A request
-is judged once, when it is read: what was taken stays taken, whatever the patterns say by then.
+`*` matches any number of characters, dots too; `?` matches one; all else matches itself (case-sensitive). A request
+is judged once, when it is read: a later change of the patterns does not affect it.
 
 Topics of `INTERNAL` are denied unless `allow` names them exactly. `actions` lists what requests may ask for.
 """
@@ -28,7 +28,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy of one timer topic. No policy allows internal topics or the bridge's own (schemas.headers)."""
+    """The policy of one timer topic. No policy allows Kafka's internal topics or the bridge's own (schemas.headers)."""
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class Policy:
         return None if action in self.actions else denied_action(action)
 
     def refusal(self, target: str) -> Refusal | None:
-        """Why requests may not name `target`, None where they may."""
+        """Return why requests may not name `target`, None if they may."""
         return self._verdict(target)
 
     @cached_property
@@ -83,7 +83,7 @@ def denied_action(action: str) -> Refusal:
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    # translate() makes a pattern of many stars match in linear time: senders choose what it is held against.
+    # translate() makes a pattern of many stars match in linear time: senders choose the names that are matched.
     return re.compile("|".join(map(translate, patterns)) if patterns else "(?!)").match
 
 
@@ -117,6 +117,6 @@ def check_policy(
 
 
 def _covers(pattern: str, other: str) -> bool:
-    """Whether `pattern` matches all that `other` does: held against the other's own text, where only `*` meets `*`."""
+    """True if `pattern` matches all that `other` does, by a match with the text of `other` (only `*` matches `*`)."""
     own = {"*": ".*", "?": "[^*]"}
     return re.fullmatch("".join(own.get(each, re.escape(each)) for each in pattern), other) is not None
