@@ -26,7 +26,7 @@ LONGEST_TRANSACTION_MS = 240_000
 """Below max.poll.interval.ms (300 s by default): the loop does not poll while it waits for a transaction."""
 
 REPLACED_AFTER_S = 30.0
-"""A client is replaced after so long without an answer: see "A client that has lost all brokers" (kafka-reads.md)."""
+"""A client is replaced after this time without an answer: see "A client that has lost all brokers" (kafka-reads.md)."""
 
 READER = {
     # One record ends a fetch, so a long wait only saves idle requests.

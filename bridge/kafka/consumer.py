@@ -42,7 +42,7 @@ POLL_INTERVAL_S = {"exactly-once": 0.008, "at-least-once": 0.004}
 
 
 def _is(code: int, error: KafkaError) -> bool:
-    """Return True if the error has this code. Of a fatal error, only the text says which one it is."""
+    """Return True if the error has this code. A fatal error names its cause only in its text."""
     is_fatal = error.code() == KafkaError._FATAL  # noqa: SLF001
     return error.code() == code or (is_fatal and KafkaError(code).str() in error.str())
 
@@ -139,7 +139,7 @@ class ConfluentSource:
         return self._polled(records)
 
     def serve_rebalance(self) -> Polled:
-        # A rebalance may be queued after records. Seek back to these, which also empties the queue of them.
+        # A rebalance may be queued after records. Seek back to these records, which also removes them from the queue.
         for _ in range(len(self._next) + 1):
             message = self._consumer.poll(0)
             if message is None:
@@ -269,7 +269,7 @@ class ConfluentSource:
         if is_fatal(error) or is_denied(error):
             raise explained("reading the timer topic", error)
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:  # noqa: SLF001
-            log.warning("a turn took longer than max.poll.interval.ms: the group gave our shards away (%s)", error)
+            log.warning("a turn took longer than max.poll.interval.ms: the group gave our partitions away (%s)", error)
         else:
             self._retrier.hear(error)
 
@@ -284,7 +284,7 @@ class ConfluentSource:
         if offset < first:
             return (
                 f"{shard}: requests {offset} to {first - 1} were not read yet and are gone: retention has taken them."
-                f" Raise retention.ms, and start again: it goes on with what is left"
+                f" Raise retention.ms, and start again: the bridge goes on with what is left"
             )
         return f"{shard}: requests from offset {offset} on are not there ({error.str()}): start again"
 

@@ -34,7 +34,7 @@ UNDECODABLE = frozenset(
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
     # A broker that expects TLS closes the connection without a reason.
-    KafkaError._ALL_BROKERS_DOWN: "do they run, with this bootstrap_servers and security.protocol?",  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN: "check that they run, and bootstrap_servers and security.protocol",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
 }
 _OPENSSL = "SSL routines:"

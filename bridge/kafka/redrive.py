@@ -133,11 +133,11 @@ class ConfluentRedrive:
             count = self._topics.partitions(topic)
             highest = max(record.shard.partition for record in records if record.shard.topic == topic)
             if count is None:
-                raise BridgeError(f"{topic}, to send to, does not exist: start `timer-bridge run`, which makes it")
+                raise BridgeError(f"{topic}: the timer topic does not exist: start `timer-bridge run`, which makes it")
             if highest >= count:
                 raise BridgeError(
-                    f"{topic}, to send to, has {count} partitions, but requests came from partition {highest}: give it"
-                    f" {highest + 1}, or leave those out with --origin"
+                    f"{topic}: the timer topic has {count} partitions, but requests came from partition {highest}:"
+                    f" give it {highest + 1}, or leave those out with --origin"
                 )
 
     def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:

@@ -18,11 +18,11 @@ from bridge.kafka.retry import CALL_S, Retrier, serve
 
 T = TypeVar("T")
 _MAKE_S = 30.0
-_NOT_SEEN = "made, but not to be seen yet, or not by us: give the bridge's user the right (an ACL) to describe it"
+_NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user the right (an ACL) to describe it"
 
 
 class ConfluentTopics:
-    """Every call waits for a broker, as long as `retrier` does, unless it says otherwise."""
+    """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection

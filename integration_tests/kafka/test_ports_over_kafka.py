@@ -60,7 +60,7 @@ class TestSource:
         member = world.member()
         member.own(1)
         member.source.start(world.shard(), 0)
-        with pytest.raises(BridgeError, match=r"requests 0 to 1 .* gone.* start again: it goes on with what is left"):
+        with pytest.raises(BridgeError, match=r"requests 0 to 1 .* gone.* the bridge goes on with what is left"):
             member.poll_until(lambda: False)
 
     def test_a_start_beyond_the_end_ends_with_the_remedy(self, world: World) -> None:

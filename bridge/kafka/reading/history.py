@@ -95,7 +95,7 @@ class ConfluentHistory:
         return found
 
     def _with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
-        """A broker that does not answer says nothing of open transactions: the read that follows waits for it."""
+        """Leave out partitions whose broker does not answer: the read that follows waits for it."""
         journals = {self._journal_of(shard): shard for shard in shards}
         found = {
             journals[place]
@@ -238,7 +238,7 @@ class ConfluentHistory:
         found = cluster.topics.get(place.topic)
         count = 0 if found is None else len(found.partitions)
         if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
-            raise TopicGrownError(f"{place.topic} has {count} partitions, and its timer topic more: it grows with it")
+            raise TopicGrownError(f"{place.topic} has {count} partitions, its timer topic has more: adding them")
 
     def _retry(self, what: str, call: Callable[[], T]) -> T:
         """Return what `call` returns. Make new clients if no broker answers: the old ones may have lost all brokers."""
@@ -296,5 +296,5 @@ def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> I
 def _reported(offset: int) -> int:
     """Return an offset, or -1 for a time without one. During leader changes, librdkafka may return neither."""
     if offset == OFFSET_INVALID:
-        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has told an offset"))
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has reported an offset"))
     return offset

@@ -49,7 +49,7 @@ class PartitionReader:
         self._retrier = retrier
         self._limit_s = limit_s
         self._tries = 0
-        """Polls without messages, one after the other."""
+        """Consecutive polls without messages."""
         self._until_s = math.inf if limit_s is None else time.monotonic() + limit_s
 
     def batches(self) -> Iterator[list[Message]]:
@@ -127,7 +127,7 @@ class PartitionReader:
 def note_error(place: Shard, error: KafkaError, retrier: Retrier) -> None:
     """Pass an error on to `retrier`. Raises BridgeError if it is not passing."""
     if error.code() in _UNKNOWN:
-        raise BridgeError(f"{place} does not exist any more: start again, so that what is missing is made")
+        raise BridgeError(f"{place} does not exist any more: start again, which creates missing topics")
     if not is_passing(error):
         raise explained(f"{place}: reading", error)
     retrier.hear(error)

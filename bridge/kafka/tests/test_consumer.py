@@ -142,7 +142,7 @@ def test_a_new_member_id_after_a_reported_loss_is_no_error() -> None:
 
 
 TRUNCATED = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"x: {KafkaError(KafkaError._LOG_TRUNCATION).str()} (broker 1)")
-TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: it goes on with what is left"
+TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
 CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 
 

@@ -53,7 +53,7 @@ class SendFailure:
 
     @property
     def is_followup_error(self) -> bool:
-        """True if the transaction before it is the reason (rule 3)."""
+        """True if the transaction before it is the reason (rule 3 of producer.py)."""
         return not self.named and self.cause is not None and self.cause.code() == _FOLLOWUP
 
     def __str__(self) -> str:

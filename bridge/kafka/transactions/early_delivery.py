@@ -53,7 +53,7 @@ class EarlyDeliverySender:
         self._make_producer()
 
     def remaining(self, outgoing: Sequence[Outgoing]) -> list[int]:
-        """Return the indices of all records that are no deliveries."""
+        """Return the indices of all records that are not deliveries."""
         return [index for index, record in enumerate(outgoing) if record.topic in self._own_topics]
 
     def load(self, outgoing: Sequence[Outgoing]) -> None:
@@ -128,7 +128,7 @@ class EarlyDeliverySender:
             raise TopicsUnavailableError(found)
 
     def _unless_fatal(self, step: Callable[[], None]) -> None:
-        """Run `step` unless the producer has failed; note the error by which it fails."""
+        """Run `step` unless the producer has failed; keep the error with which `step` fails."""
         if self._fatal is None:
             try:
                 with unwrapped():

@@ -140,7 +140,7 @@ class FailureHandler:
         if lasting:
             journals = ", ".join(sorted(set(self._journal_topics.values())))
             why = KafkaError(lasting.pop()).str()
-            raise BridgeError(f"{journals} does not take the journal ({why}): fix the topic")
+            raise BridgeError(f"{journals} does not accept journal records ({why}): fix the topic")
 
     def _wait_before_retry(self, failed: SendFailure, topics: Collection[str] = ()) -> None:
         """Log and wait. Raises BridgeError if only the operator can fix the fault. topics: of the failed records."""

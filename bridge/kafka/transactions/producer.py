@@ -60,7 +60,7 @@ _LOST_SHARE = 2.0
 """Share of its timeout after which a transaction is given up: Kafka has aborted it."""
 
 _NAMES_S = 10.0
-"""Seconds with names after a failure. Else a sender of bad records would have each transaction fail twice."""
+"""Seconds with names after a failure. Else a sender of bad records would make each transaction fail twice."""
 _FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
@@ -106,7 +106,7 @@ class TransactionalProducer:
     ) -> None:
         """Start the producer, which ends the last transaction of its id. Raises TransactionalIdHeldError.
 
-        tolerates_self_fence: True to break, instead of raising FencedError, by a fence that rule 9 may explain.
+        tolerates_self_fence: True to set `is_broken` instead of raising FencedError if rule 9 may explain the fence.
         replaces_broken: True if this producer replaces a broken one.
         """
         self.is_broken = False
@@ -140,7 +140,7 @@ class TransactionalProducer:
     def load(self, batch: TransactionContents) -> None:
         """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors.
 
-        It names failed records only after a failure, until `_NAMES_S` after the next commit. A transaction that fails
+        Failed records are named only after a failure, until `_NAMES_S` after the next commit. A transaction that fails
         without names is repeated with them.
         """
         self._loaded = batch
@@ -154,7 +154,7 @@ class TransactionalProducer:
             self._load_error = failure
 
     def fill(self, batch: TransactionContents) -> SendFailure | None:
-        """Send all records and wait for acknowledgements. Return None if `commit` or `give_up` has to follow."""
+        """Send all records and wait for acknowledgements. Return None on success: call `commit` or `give_up` next."""
         return self._abort_on_error(lambda: self._fill(batch))
 
     def commit(self, batch: TransactionContents) -> SendFailure | None:
@@ -185,7 +185,7 @@ class TransactionalProducer:
     # -- the steps
 
     def _start(self) -> None:
-        """Raises TransactionalIdHeldError, TimeoutRefusedError, BridgeError."""
+        """Start it. Raises TransactionalIdHeldError, TimeoutRefusedError, BridgeError."""
         what = "starting the producer"
         try:
             self._retry(what, lambda: self._producer.init_transactions(CALL_S), _may_start_later)
@@ -312,7 +312,7 @@ class TransactionalProducer:
                     return failed
             self._require_not_fenced(error)
             self.is_broken = True
-            why = f"a commit broke off ({error.str()}): what stands is read from Kafka"
+            why = f"a commit broke off ({error.str()}): its outcome is read from Kafka"
             raise OutcomeUnknownError(why) from failure
         self.has_committed, self._had_timeout = True, False
         if self._names_until_s == math.inf:
@@ -355,7 +355,7 @@ class TransactionalProducer:
         failed = self._abort_on_error(send)
         if failed is not None:
             return failed
-        failed = self._abort(None)  # it may bring a failure to light
+        failed = self._abort(None)  # it may show a failure
         return failed if failed.named or failed.cause is not None else None
 
     def _transaction_error(self) -> KafkaError | None:
@@ -376,7 +376,7 @@ class TransactionalProducer:
             raise FencedError(SAME_INSTANCE)
 
     def _retriable_for(self, seconds: float) -> Callable[[KafkaError], bool]:
-        """Return whether to call again: the error is retriable, and the transaction is younger than `seconds`.
+        """Return a check whether to call again: the error is retriable, and the transaction is younger than `seconds`.
 
         An abort may stay retriable forever, though the broker answers all other clients (rule 8).
         """

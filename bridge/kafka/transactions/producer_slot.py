@@ -9,7 +9,7 @@ from bridge.kafka.worker_thread import WorkerThread
 
 _CLOSE_S = CALL_S + 1.0
 _MAX_SELF_FENCES = 3
-"""In a row. Without a limit, two processes with the same id and a slow broker would fence each other forever."""
+"""Fences in a row. Without a limit, two processes with the same id and a slow broker would fence each other forever."""
 _MAX_IDS = 16
 """Transactional ids of a slot, used in turn. When the last one is held, the first one is usually free again."""
 
@@ -43,7 +43,7 @@ class ProducerSlot:
             self._config = clients.with_longer_timeout(config)
             self.producer.is_broken = True
             log.warning(
-                "a transaction could not be written in time, perhaps for a quota: they may take %d s from now on",
+                "a transaction could not be written in time, perhaps because of a quota: the timeout is now %d s",
                 self._config["transaction.timeout.ms"] // 1000,
             )
         if not self.producer.is_broken:
@@ -55,7 +55,7 @@ class ProducerSlot:
         except TimeoutRefusedError as refused:
             if self._config is config:
                 raise
-            log.warning("%s: brokers do not allow that, so it stays as it was", refused)
+            log.warning("%s: brokers do not allow that: the transaction timeout stays as it was", refused)
             self._config, self._max_timeout_ms = config, config["transaction.timeout.ms"]
             self.producer = self._replacement()
 
@@ -84,5 +84,5 @@ class ProducerSlot:
                     self._retrier.wait("starting the producer", f"{held}, as with {_MAX_IDS} other ids", tries)
                 self._generation = (self._generation + 1) % _MAX_IDS
                 next_id = clients.transactional_id(self._connection, self.number, self._generation)
-                log.warning("%s: a topic takes no end of its last transaction; going on as %s", held, next_id)
+                log.warning("%s: a topic does not accept the end of its transaction; going on as %s", held, next_id)
                 self._config = {**self._config, "transactional.id": next_id}

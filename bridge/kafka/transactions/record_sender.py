@@ -68,7 +68,7 @@ class RecordSender:
     def send_in_small_batches(
         self, numbered: Sequence[tuple[int, Outgoing]], max_batch_bytes: Mapping[str, int]
     ) -> Iterator[None]:
-        """Send in batches of at most `max_batch_bytes` of each topic. Before each yield, await acknowledgements."""
+        """Send in batches of at most `max_batch_bytes` of a topic. At each yield the caller awaits acknowledgements."""
         self.send((index, record) for index, record in numbered if record.topic not in max_batch_bytes)
         for chunk in _chunks(numbered, max_batch_bytes):
             yield

@@ -57,7 +57,7 @@ class InFlightTransaction:
     # -- for the sink
 
     def is_settled_for_caller(self) -> bool:
-        """Return True if it is committed, or the caller knows that it is not. Raises the error that it ended with."""
+        """Return True if it is committed, or the caller has read its outcome. Raises the error that it ended with."""
         return isinstance(self._outcome.result(), Committed) or self._was_awaited
 
     def may_fill(self) -> bool:
