@@ -39,7 +39,7 @@ class Admission:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
         self._throttled: set[Shard] = set()
-        """Partitions of which intake waits for its rate."""
+        """Partitions whose intake waits for a rate."""
         self._undecodable: dict[Shard, int] = {}
         """Partitions whose next record cannot be decoded and is not skipped: its offset."""
         self._warnings = LogThrottle(log)
@@ -61,7 +61,7 @@ class Admission:
         return waiting
 
     def take_in_waiting(self, waiting: list[OwnedPartition], now_ms: int) -> None:
-        """Take in the backlogs of `waiting`, after no transaction is in flight any more."""
+        """Take in the backlogs of `waiting`, when no transaction is in flight any more."""
 
         def take_in(owned: OwnedPartition) -> None:
             if owned in waiting:
@@ -144,7 +144,7 @@ class Admission:
     def _read_missed_records(self, owned: OwnedPartition, first: int) -> list[Record]:
         """Return records between the start position and the first polled record: nearly always none, or markers.
 
-        librdkafka 2.16 once began one record too late, over an assignment that had just been given up. Returns at most
+        librdkafka 2.16 once began one record too late, because an assignment had just been given up. Returns at most
         one batch; the source yields what follows it.
         """
         start, owned.starts_at = owned.starts_at, None
@@ -152,7 +152,7 @@ class Admission:
             return []
         found = next(self._history.requests(owned.shard, start, first), [])
         if found:
-            text = "%s: the Kafka client left out %d requests at its start: reads them again"
+            text = "%s: the Kafka client left out %d requests at its start: reading them again"
             log.warning(text, owned.shard, len(found))
             owned.starts_at = found[-1].offset + 1
             self._source.rewind(owned.shard, owned.starts_at)
@@ -177,9 +177,9 @@ class Admission:
             is_empty = self._partitions.is_empty(owned.shard, start, end)
             nothing_more = is_empty is True
             if is_stalled and is_empty is False:
-                text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reads again"
+                text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reading again"
                 log.warning(text, owned.shard, start)
-                owned.starts_at = max(start, owned.starts_at or 0)  # what is below, retention has taken
+                owned.starts_at = max(start, owned.starts_at or 0)  # retention has taken what is below
                 self._source.rewind(owned.shard, owned.starts_at)
         owned.note_read(nothing_more=nothing_more)
 

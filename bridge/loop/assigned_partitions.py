@@ -105,7 +105,7 @@ class AssignedPartitions:
         if ownership:
             self.metrics.rebalanced(ownership)
         for shard in ownership.lost:
-            log.warning("%s: the group has put us out: it may be another's by now", shard)
+            log.warning("%s: the group has removed us: another member may own it by now", shard)
             self.give_up(shard, checkpoint=False)
         for shard in ownership.revoked:
             log.info("%s: given up", shard)
@@ -122,7 +122,7 @@ class AssignedPartitions:
         for shard in ownership.assigned:
             if shard in undecided:
                 self.metrics.recovery_blocked(shard)
-                log.info("%s: a former owner's transaction is still open: it is waited for beside the others", shard)
+                log.info("%s: a former owner's transaction is still open: waiting for it in the background", shard)
                 self.preparing[shard] = self._prepare(shard)
             elif has_passed(began_ms, self.clock.now_ms(), _OPENING_MS):
                 self.preparing[shard] = RetryDelay(self.clock, 0)
@@ -166,7 +166,7 @@ class AssignedPartitions:
     # -- opening
 
     def _begin(self, shard: Shard) -> None:
-        """Open the partition, or prepare it beside the others if that takes long."""
+        """Open the partition, or prepare it in the background if that takes long."""
         if not self._control.is_current:
             self.preparing[shard] = RetryDelay(self.clock)
             return
@@ -241,7 +241,7 @@ class AssignedPartitions:
     def apply_pauses(self, owned: OwnedPartition) -> None:
         """Apply the control topic's pauses. The journal carries them from the next transaction on."""
         for target in owned.obey(self._control.pauses(owned.shard.topic)):
-            text = "%s: %s is not paused: %d others are in this partition; resume some"
+            text = "%s: %s is not paused: %d others are paused in this partition; resume some"
             log.error(text, owned.shard, target, MOST_PAUSED)
 
     def _start_reading(self, owned: OwnedPartition, bounds: tuple[int, int]) -> None:

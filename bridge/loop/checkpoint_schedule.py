@@ -1,4 +1,4 @@
-"""When the stores write checkpoints: in a quiet moment of each partition, and at the latest 10 s after it is due."""
+"""Schedule of checkpoints: in a quiet moment of each partition, and at the latest 10 s after one is due."""
 
 import logging
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from timer.errors import CorruptStoreError
 log = logging.getLogger(__name__)
 
 _LATEST_MS = 10_000
-"""Wait at most this long for a quiet moment. Making one costs a few ms; a start never reads much more than this."""
+"""Wait at most this long for a quiet moment. Forcing one costs a few ms; a start never reads much more than this."""
 _REST_MS = 60_000
 """Pause after a read of Kafka without an answer: each try holds up all partitions."""
 
@@ -28,7 +28,7 @@ class CheckpointSchedule:
         self._warnings = LogThrottle(log)
 
     def forget(self, shard: Shard) -> None:
-        """The partition is given up."""
+        """Forget a partition that is given up."""
         self._started_ms.pop(shard, None)
 
     def is_due(self, owned: OwnedPartition, now_ms: int) -> bool:
@@ -36,7 +36,7 @@ class CheckpointSchedule:
         return has_passed(started_ms, now_ms, self._interval_ms)
 
     def is_overdue(self, owned: OwnedPartition, now_ms: int) -> bool:
-        """True if a quiet moment has to be made: under a steady load something is always drafted or in flight."""
+        """True if a quiet moment has to be forced: under a steady load something is always drafted or in flight."""
         started_ms = self._started_ms.get(owned.shard, now_ms)
         return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 

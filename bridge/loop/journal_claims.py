@@ -42,7 +42,7 @@ class JournalClaims:
         try:
             found = ours(shards, self._history, self._journal_of)
         except PartitionUnreadableError as wrong:
-            log.warning("the owner of journals is not known: %s; it is asked again in 5 s", wrong)
+            log.warning("the owner of journals is not known: %s; asking again in 5 s", wrong)
             self._next_read = RetryDelay(self._clock)
             return set()
         self._known |= found

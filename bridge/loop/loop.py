@@ -43,7 +43,7 @@ _IN_FLIGHT_WAIT_MS = 10
 
 
 class Bridge:
-    """All partitions that this instance owns, over its ports. Of one thread, but for `request_stop` and `wake`."""
+    """All partitions that this instance owns, over its ports. For one thread, except `request_stop` and `wake`."""
 
     def __init__(
         self,
@@ -108,18 +108,18 @@ class Bridge:
         return {shard: owned.pending_by_topic() for shard, owned in self.shards.items()}
 
     def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
-        """For each target topic: number of pending timers in our partitions, first and last due time.
+        """Return, for each target topic, the number of pending timers in our partitions, first and last due time.
 
-        Where these have to be searched for and `is_over`, they are rounded to the hour.
+        If `is_over()` returns True during a search for these times, they are rounded to the hour.
         """
         return joined_ranges(owned.due_ranges(is_over) for owned in self.shards.values())
 
     def due_hours(self) -> dict[str, Counter[int]]:
-        """For each target topic: start of the hour (epoch ms) to the number of timers that are due in it."""
+        """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return joined_hours(owned.due_hours() for owned in self.shards.values())
 
     def unavailable_targets(self) -> dict[str, int]:
-        """Return the target topics that take no records, each with the time (epoch ms) since when."""
+        """Return the target topics that take no records, each with the time (epoch ms) of its first failure."""
         return self._breakers.unavailable(self._clock.now_ms())
 
     @property
@@ -226,7 +226,7 @@ class Bridge:
         self._checkpoints.step(list(owners), now_ms, self._partitions.replace)
 
     def _wait_ms(self) -> int:
-        """How long the poll may wait until something is to be done without a new record."""
+        """Return how long the poll may wait until something is to be done without a new record."""
         now_ms = self._clock.now_ms()
         owners = self.shards.values()
         is_reading_first = any(owned.release_barrier is not None and not owned.backlog for owned in owners)
@@ -247,8 +247,8 @@ class Bridge:
 
         def freeze(owned: OwnedPartition) -> None:
             if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
-                whole = is_all or self._checkpoints.is_due(owned, now_ms)  # for which nothing may be drafted
-                at_ms = max(now_ms, self._clock.now_ms())  # other transactions may have been waited for
+                whole = is_all or self._checkpoints.is_due(owned, now_ms)  # a checkpoint needs an empty draft
+                at_ms = max(now_ms, self._clock.now_ms())  # a wait for other transactions may have taken long
                 parts.append((owned, owned.freeze(now_ms, at_ms, is_all=whole)))
 
         self._partitions.each(freeze)

@@ -13,7 +13,7 @@ from bridge.release.owned_partition import LagSample, OwnedPartition
 log = logging.getLogger(__name__)
 
 _LAG_OFFSETS = 5000
-"""Offsets that are read at most to find out whether they hold any record."""
+"""Most offsets that are read to find out whether they hold any record."""
 
 
 class Monitors:
@@ -61,7 +61,7 @@ class Monitors:
             self._warnings.warn(
                 now_ms,
                 f"hanging {shard}",
-                "%s: a sender's transaction has been open for %d s: the %d offsets behind its first record, requests"
+                "%s: a sender's transaction has been open for %d s: the %d offsets after its first record, requests"
                 " and cancels, are not read before it ends; find the sender, or end it by kafka-transactions.sh"
                 " find-hanging and abort",
                 *(shard, (now_ms - since_ms) // 1000, waiting),

@@ -33,7 +33,7 @@ class OpeningErrors:
                 since_ms, _ = self._unreadable.get(shard, (now_ms, error))
                 self._unreadable[shard] = min(since_ms, now_ms), error
                 text = (
-                    "%s: its local store cannot be read (%s), so its timers wait: look after the disk of data_dir. It"
+                    "%s: its local store cannot be read (%s), so its timers wait: check the disk of data_dir. It"
                     " is opened again every 5 s, and after a minute rebuilt from Kafka, without what retention has"
                     " taken"
                 )
@@ -53,7 +53,7 @@ class OpeningErrors:
         self._warnings.clear(f"unreadable {shard}")
 
     def lasting(self, shard: Shard) -> CorruptStoreError | None:
-        """Return the error of a store that cannot be read for too long."""
+        """Return the error of a store that has been unreadable for too long."""
         now_ms = self._clock.now_ms()
         since_ms, error = self._unreadable.get(shard, (now_ms, None))
         return error if now_ms - since_ms >= _UNREADABLE_MS else None

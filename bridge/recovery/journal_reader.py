@@ -47,9 +47,9 @@ class JournalReader:
             if self._covers(decisions, max(first, self._progress.low_offset)):
                 return decisions
         raise BridgeError(
-            f"{self._shard}: the journal says nothing of what may be pending from offset"
-            f" {self._progress.low_offset} on: it was deleted, or forgets sooner than the timer topic. Nobody can tell"
-            f" what was cancelled or delivered, so do as where progress is lost, and keep the directories:"
+            f"{self._shard}: the journal does not cover what may be pending from offset"
+            f" {self._progress.low_offset} on: it was deleted, or its retention is shorter than the timer topic's. It"
+            f" is unknown what was cancelled or delivered. Go on as after lost progress, and keep the directories:"
             f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
         )
 

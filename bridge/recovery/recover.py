@@ -156,7 +156,7 @@ class _Recovery:
         def rules_from(offset: int) -> tuple[Rules, int]:
             rules, until = decisions.rules_from(offset)
             if rules is None:
-                raise ValueError(f"offset {offset} was taken once, but nothing tells by which rules")
+                raise ValueError(f"offset {offset} was taken in before, by unknown rules")
             return rules, until
 
         for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):

@@ -115,7 +115,7 @@ def _require_not_truncated(shard: Shard, history: History, progress: Progress) -
     if progress.next_offset > stable:
         ends = history.stable_and_end_offsets([shard])
         if shard not in ends:
-            raise PartitionUnreadableError(f"{shard}: no answer in time, whether it ends before its progress")
+            raise PartitionUnreadableError(f"{shard}: no answer in time about its end offset")
         _, end = ends[shard]
         if progress.next_offset > end:
             raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))

@@ -40,7 +40,7 @@ def replay(
         elif isinstance(asked, Claim):
             schedule, origin, rolls = asked.schedule, origin_of(asked.origin), asked.rolls
         elif isinstance(asked, Refusal):
-            raise ValueError(f"offset {offset} was taken once, but now reads as {asked.code}: {asked.detail}")
+            raise ValueError(f"offset {offset} was taken in before, but now reads as {asked.code}: {asked.detail}")
         else:
             continue
         if origin in ended or origin in released or (rolled and (origin, rolls + 1) in rolled):

@@ -1,4 +1,4 @@
-"""What one partition contributes to a transaction: a draft that collects, and its frozen form that is published.
+"""One partition's part of a transaction: a draft that collects, and its frozen form that is published.
 
 take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
                                           ^    |
@@ -31,7 +31,7 @@ _KIND = itemgetter(ReceiptDraft._fields.index("kind"))
 
 @dataclass(slots=True)
 class Draft:
-    """What became of requests and timers of one partition since the last freeze. Numbers are origins (offsets)."""
+    """Outcomes of requests and timers of one partition since the last freeze. Numbers are origins (offsets)."""
 
     bodies: list[Body] = field(default_factory=list)
     """Timers that leave: to their target topic, or to the rejected topic if in `parked_rows`."""
@@ -142,7 +142,7 @@ class FrozenDraft:
         return kinds
 
     def reject(self, row: int, code: str) -> bool:
-        """Handle the broker's refusal of the record at `row` of `outgoing`. Return False if there is no other way.
+        """Handle the broker's refusal of the record at `row` of `outgoing`. Return False if it has no other place.
 
         A timer goes to the rejected topic instead. A record that is too large for the rejected topic goes there without
         its payload: a sender that compresses may write more than that topic takes.

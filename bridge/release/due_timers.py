@@ -25,7 +25,7 @@ from timer.store import Store
 
 TOO_LARGE_TO_WAIT = Refusal(
     "too-large",
-    "its target had it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+    "its target made it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
 )
 _MOST_HELD = 100_000
 """Out-of-order timers of one partition: K had passed their key before they were read. Beyond this they are rolled."""

@@ -4,8 +4,8 @@
 
 A frozen draft belongs to one transaction. If that is aborted, the draft is repeated, without timers that have expired
 or whose target takes nothing (`recheck`). Meanwhile the next draft collects what comes after it. A request for a timer
-that is frozen to leave waits for the outcome of that transaction (`IntakeStop.UNDECIDED`): only then is known whether
-the request came before the delivery or too late.
+that is frozen to leave waits for the outcome of that transaction (`IntakeStop.UNDECIDED`), which decides whether the
+request came before the delivery or too late.
 """
 
 from collections import Counter, deque
@@ -124,16 +124,17 @@ class OwnedPartition:
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
     ) -> dict[str, DueRange]:
-        """For each target topic: number of pending timers with copies in flight, first and last due time.
+        """Return, for each target topic, the number of pending timers (with copies in flight), first and last due time.
 
-        If a search for these times is needed and `is_over`, they are rounded to the hour; so are last ones not needed.
+        If `is_over()` returns True during a search for these times, or for last ones without `needs_last`, they are
+        rounded to the hour.
         """
         return joined_ranges(
             (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
         )
 
     def due_hours(self) -> dict[str, Counter[int]]:
-        """For each target topic: start of the hour (epoch ms) to the number of pending timers that are due in it."""
+        """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return joined_hours((self.store.queries.due_hours(), hours_of(self.flights.alive())))
 
     def leaving(self) -> list[Body]:
@@ -181,7 +182,7 @@ class OwnedPartition:
         self._note_waits(now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
-        """Have target backlogs journalled if they changed, and again before Kafka forgets the last record."""
+        """Let the journal name target backlogs if they changed, and again before Kafka forgets the last record."""
         waits = self.store.release_queue.waits
         if not waits and not self._frozen_waits:
             return
@@ -309,7 +310,7 @@ class OwnedPartition:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
     def committed(self, frozen: FrozenDraft) -> None:
-        """The transaction of `frozen`, the oldest frozen draft, is committed."""
+        """Note that the transaction of `frozen`, the oldest frozen draft, is committed."""
         oldest = self._frozen.popleft()
         assert frozen is oldest, "out of order"
         parked = frozen.draft.parked_rows

@@ -17,7 +17,7 @@ from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.token_bucket import TokenBucket
 
 _MOST_BUCKETS = 10_000
-"""Beyond this, buckets that are full again are dropped; one that is in use never is."""
+"""Beyond this, buckets that are full again are dropped; a bucket that is in use never is."""
 _CHECKED = 16
 """Number of the least recently used buckets that are checked for each new one, so that all are checked in time."""
 

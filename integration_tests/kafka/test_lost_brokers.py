@@ -60,7 +60,7 @@ def test_a_bridge_whose_clients_have_lost_all_brokers_goes_on_with_new_ones(
             field.sent += 1
         field.until_delivered(field.partitions)
         behind.hides_brokers = True
-        field.until(lambda: "the group has put us out" in instance.log, "the loss of all brokers")
+        field.until(lambda: "the group has removed us" in instance.log, "the loss of all brokers")
         assert behind.hidden > 0
         behind.hides_brokers = False
         for partition in range(field.partitions):

@@ -114,7 +114,7 @@ def test_case_29_an_instance_suspended_past_its_session_publishes_nothing(make_f
         finally:
             os.kill(sleeper.pid, signal.SIGCONT)
         # If it was suspended during a commit, it does not know the outcome and starts a new life.
-        field.until(lambda: "has put us out" in sleeper.log or BEGUN_ANEW in sleeper.log, "its waking")
+        field.until(lambda: "has removed us" in sleeper.log or BEGUN_ANEW in sleeper.log, "its waking")
         field.until(lambda: bool(sleeper.owned()), "its coming back into the group")
         field.until_owned(sleeper, other)
         field.until_delivered(300)

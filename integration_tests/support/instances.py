@@ -27,7 +27,7 @@ _HOUR_MS = 3_600_000
 BEGUN_ANEW = "a commit broke off"
 _SHOWN = 3_000
 """Characters of a log that a failure shows."""
-_CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has put us out)(?:.*; (.*), read from offset (\d+))?")
+_CHANGE = re.compile(r"(\S+)/(\d+): (recovered|given up|the group has removed us)(?:.*; (.*), read from offset (\d+))?")
 
 
 @contextmanager

@@ -119,7 +119,7 @@ def test_requests_that_the_client_leaves_out_at_its_start_are_read_again(
     assert world.bridge.source is not None
     world.bridge.source.leaves_out = 2
     world.bridge.run(100)
-    assert f"{SHARD}: the Kafka client left out 2 requests at its start: reads them again" in caplog.messages
+    assert f"{SHARD}: the Kafka client left out 2 requests at its start: reading them again" in caplog.messages
     trouble(world)
     world.bridge.run(2000)
     assert world.delivered() == ["0", "1", "2"]
@@ -147,7 +147,7 @@ def test_a_partition_from_which_the_client_returns_nothing_is_read_again(
     trouble(world)
     world.bridge.run(6000)
     assert sorted(world.delivered()) == ["new", "not cancelled"]
-    told = f"{SHARD}: the Kafka client returns nothing from offset 2 on, though there is more: reads again"
+    told = f"{SHARD}: the Kafka client returns nothing from offset 2 on, though there is more: reading again"
     assert (told in caplog.messages) == (trouble is go_on)
 
 
@@ -452,7 +452,7 @@ def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogC
     before = world.bridge.disks[SHARD].contents().get("checkpoint")
     world.bridge.leave_the_group()
     world.bridge.turn()
-    assert f"{SHARD}: the group has put us out: it may be another's by now" in caplog.messages
+    assert f"{SHARD}: the group has removed us: another member may own it by now" in caplog.messages
     assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "the partition may have another owner"
     world.bridge.run(500)
     assert world.delivered() == ["m", "m"]
@@ -1118,7 +1118,7 @@ def test_without_the_journal_of_possibly_pending_requests_nothing_is_released() 
     journal.delete_before(journal.end)
     world.bridge.lose_disks()
     world.bridge.start()
-    with pytest.raises(BridgeError, match=f"{SHARD}: the journal says nothing of what may be pending from offset 0 on"):
+    with pytest.raises(BridgeError, match=f"{SHARD}: the journal does not cover what may be pending from offset 0 on"):
         world.bridge.run(1000)
     assert world.delivered() == []
 
@@ -1140,7 +1140,7 @@ def test_a_start_that_is_refused_without_its_journal_leaves_the_store_untouched(
         journal.delete_before(journal.end)
     before = world.bridge.disks[SHARD].contents()
     world.bridge.start()
-    with pytest.raises(BridgeError, match="the journal says nothing of what may be pending"):
+    with pytest.raises(BridgeError, match="the journal does not cover what may be pending"):
         world.bridge.run(1000)
     assert world.bridge.disks[SHARD].contents() == before
 

@@ -740,7 +740,7 @@ def requests_are_gone(world: World) -> None:
     ("is_gone", "told"),
     [
         (requests_are_gone, "retention has taken the requests before .*: start with tick_ms 10"),
-        (journal_forgets, "the journal says nothing of what may be pending"),
+        (journal_forgets, "the journal does not cover what may be pending"),
     ],
 )
 def test_case_12_a_changed_tick_is_refused_without_what_a_rebuild_needs_and_the_store_stays(

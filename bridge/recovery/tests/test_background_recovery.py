@@ -96,7 +96,7 @@ def test_others_deliver_while_a_dead_owners_transaction_is_open(dies_at: str, ca
     dead.kill()
     with caplog.at_level(logging.INFO):
         other.run(1)  # it is assigned the partition of the dead one
-    assert f"{gone}: a former owner's transaction is still open: it is waited for beside the others" in caplog.messages
+    assert f"{gone}: a former owner's transaction is still open: waiting for it in the background" in caplog.messages
     for _ in range(5):
         send(kafka, kept, str(kept), 100)
         other.run(500)
