@@ -1,4 +1,4 @@
-"""Errors by who has to act. A sender's mistake is no exception: it is a `Refusal` and goes to the rejected topic."""
+"""Errors by who has to act. A sender's mistake raises none: it is a `Refusal` and goes to the rejected topic."""
 
 
 class BridgeError(Exception):
@@ -24,7 +24,7 @@ class FencedError(BridgeError):
 class MemberFencedError(FencedError):
     """The group has another member with our instance id: another process, or a request of our own to join.
 
-    Kafka gives the id to the last request, and one from before a cut of the network may arrive after its successor.
+    Kafka gives the id to the last request. A request that the network has delayed may arrive after its successor.
     """
 
 

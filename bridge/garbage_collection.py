@@ -1,6 +1,6 @@
 """Tune Python's collector of cyclic garbage, and the C library's allocator, for batches of records.
 
-A record is a list and a tuple for each header. They go with their batch and are in no cycle.
+A record is a list and a tuple for each header. They are freed with their batch and are in no cycle.
 
 threshold 700 (Python's)      -> each batch of 5,000 is scanned dozens of times: a third of a request's cost
 threshold 100,000             -> a batch stays below it; cycles are still found, a little later

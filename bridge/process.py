@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 END_S = 5.0
 _INIT = 1
-"""Process id of a container's only process, where signals without a handler are ignored."""
+"""Process id of a container's only process, for which signals without a handler are ignored."""
 
 _RETENTION_CHECK_S = 600.0
 """How often retention is checked again: it may have been shortened."""

@@ -134,7 +134,7 @@ class CommitPipeline:
             self._aborted.append(later)
 
     def _outcome_of(self, unit: _CommitUnit) -> Committed | Aborted:
-        """Wait for the outcome. If it cannot be known, the process ends: forget all transactions in flight."""
+        """Wait for the outcome. If it cannot be known, forget all transactions in flight: this bridge ends."""
         try:
             outcome = _submitted(unit).wait()
         except BridgeError:
@@ -179,8 +179,8 @@ class CommitPipeline:
             _, frozen, row = _locate(unit, index)
             if not frozen.reject(row, code):
                 raise BridgeError(
-                    f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): nothing may"
-                    f" vanish, so the bridge stops; fix the topic, then start again"
+                    f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): the bridge"
+                    f" stops, so that no record is lost; fix the topic, then start again"
                 )
         for index in outcome.acknowledged:
             _, frozen, row = _locate(unit, index)
@@ -188,7 +188,7 @@ class CommitPipeline:
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
-                " go on, and it is tried again; look after its brokers",
+                " go on, and it is tried again; check its brokers",
                 target,
             )
 

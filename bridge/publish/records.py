@@ -36,13 +36,13 @@ def expired(body: Body, now_ms: int) -> Refusal | None:
     expire_ms = dict(unpack_headers(body.headers)).get(EXPIRE_MS)
     if expire_ms is None or now_ms < int(expire_ms):
         return None
-    return Refusal("expired", f"it could not be released before {EXPIRE_MS} {int(expire_ms)}: send it again if it may")
+    return Refusal("expired", f"not released before {EXPIRE_MS} {int(expire_ms)}: send it again if it is still of use")
 
 
 def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoing]:
     """Return the delivery of each timer: key, value, the sender's own headers, then four of ours.
 
-    Release times, equal due times that follow each other, and `timer-rolls: 0` are made once: a batch is large.
+    Headers are made once for the release time, equal due times in a row, and `timer-rolls: 0`: a batch is large.
     """
     origin_prefix = origin(shard, 0)[:-1]
     released, not_rolled, last_ms, due = (RELEASED_MS, b"%d" % now_ms), (ROLLS, b"0"), -1, (DELIVER_MS, b"")

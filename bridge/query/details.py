@@ -45,7 +45,7 @@ class TimerDetail(NamedTimer):
     headers: list[Header] = Field(default_factory=list)
     requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
     value_bytes: int | None = Field(default=None, description="Null: the value is null.")
-    value: Content | None = Field(default=None, description="Where it was asked for.")
+    value: Content | None = Field(default=None, description="Only if it was asked for.")
 
 
 class Found(BaseModel):

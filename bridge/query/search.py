@@ -41,7 +41,7 @@ class SearchPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "SearchPosition":
-        """Raises ValueError."""
+        """Parse the text of a position. Raises ValueError."""
         due_ms, topic, partition, origin = text.split(",")
         return cls(int(due_ms), Shard(topic, int(partition)), int(origin))
 
@@ -97,10 +97,10 @@ class Listing(BaseModel):
     """Timers by due time, then by partition and origin."""
 
     at_ms: int
-    matching: int = Field(description="How many there are from there on, those that are listed among them.")
+    matching: int = Field(description="Number of matching timers from there on, including the listed ones.")
     timers: list[NamedTimer]
     after: str | None = Field(default=None, description="Give it as `after` to go on; null: these are the last ones.")
-    histogram: list[Bucket] = Field(default_factory=list, description="By due time, where `bucket` was given.")
+    histogram: list[Bucket] = Field(default_factory=list, description="By due time, if `bucket` was given.")
 
 
 def id_fields(raw: bytes | None) -> dict[str, str | None]:

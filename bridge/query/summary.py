@@ -142,7 +142,7 @@ def parse_bucket_ms(text: str) -> int:
     """Parse the width of a bucket. Raises ValueError with valid examples."""
     bucket_ms = parse_duration_ms(text)
     if bucket_ms == 0 or bucket_ms % HOUR_MS:
-        raise ValueError(f"{text!r} is not to be had, as counts are kept by the hour: write 1h, 6h, 1d")
+        raise ValueError(f"{text!r} is not a number of whole hours, by which counts are kept: write 1h, 6h, 1d")
     return bucket_ms
 
 

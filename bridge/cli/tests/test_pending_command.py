@@ -180,7 +180,7 @@ def test_a_server_that_is_not_a_bridge_is_reported(answer: bytes) -> None:
         (("--url", "localhost:8321"), "write http://host:port"),
         (("--data-dir", "/nowhere"), "/nowhere is no directory"),
         (("--select", "topic=orders"), "give --http-port or --url of a running bridge"),
-        (("--http-port", "1", "--bucket", "5m"), "--bucket: '5m' is not to be had"),
+        (("--http-port", "1", "--bucket", "5m"), "--bucket: '5m' is not a number of whole hours"),
     ],
 )
 def test_a_wrong_call_is_refused_with_the_remedy(arguments: tuple[str, ...], told: str) -> None:
