@@ -137,7 +137,7 @@ class BackgroundRecovery(Protocol):
 
 
 class History(Protocol):
-    """What Kafka already holds, read_committed. Calls wait through passing faults, unless their docstring differs.
+    """Reads of what Kafka holds, read_committed. Calls wait through passing faults, unless their docstring differs.
 
     The loop's own instance gives up after a few seconds and raises bridge.errors.PartitionUnreadableError. It raises
     that at once if a record cannot be decoded.

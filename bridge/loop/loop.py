@@ -158,7 +158,7 @@ class Bridge:
             self.turn()
 
     def stop(self) -> None:
-        """Close everything, between two turns. What is stored is committed already or will be read again.
+        """Close everything, between two turns. Stored requests are committed already or will be read again.
 
         Raises what a transaction's outcome raises, after all is closed and others may have our partitions.
         """

@@ -126,8 +126,7 @@ class OwnedPartition:
     ) -> dict[str, DueRange]:
         """Return, for each target topic, the number of pending timers (with copies in flight), first and last due time.
 
-        If `is_over()` returns True during a search for these times, or for last ones without `needs_last`, they are
-        rounded to the hour.
+        If `is_over()` ends the search, and for last times without `needs_last`, they are rounded to the hour.
         """
         return joined_ranges(
             (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
