@@ -49,7 +49,7 @@ class LoopQueries:
             answer = asyncio.wrap_future(self._query_queue.submit(question))
             return await asyncio.wait_for(answer, self._timeout_s)
         except BusyError:
-            raise HTTPException(503, "too many ask at a time: ask again") from None
+            raise HTTPException(503, "too many requests at a time: ask again") from None
         except TimeoutError:
             raise HTTPException(503, self._status.ready().reason or "the bridge is busy: ask again") from None
         except (CorruptStoreError, OSError) as error:
@@ -60,4 +60,4 @@ class LoopQueries:
         end_s = time.monotonic() + _MAX_SEARCH_S
         while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
             if time.monotonic() >= end_s:
-                raise HTTPException(503, f"it is not found in {_MAX_SEARCH_S:.0f} s: ask for less, or again")
+                raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")

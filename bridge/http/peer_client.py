@@ -1,6 +1,6 @@
-"""One GET from an address that a group member announced. What answers there cannot block or mislead the caller.
+"""GET from an address that a group member announced. The answering server cannot block or mislead the caller.
 
-A thread is used only to resolve a name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
+A thread only resolves the name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
 a timeout) ends it at once.
 
     10.1.2.3:8321            an instance          10.1.2.3:8321/worker-2   one of its workers (bridge.workers)
@@ -60,7 +60,7 @@ async def fetch(
     request = h11.Request(method="GET", target=parts[2] + target, headers=sent)
     host, port = await _resolve(parts[1], resolver)
     if not allowed.allows(host):
-        raise OSError(f"{host} is no address of an instance by peer_networks")
+        raise OSError(f"{host} is not an address of an instance by peer_networks")
     return await exchange(*await asyncio.open_connection(host, port), request, max_bytes)
 
 
@@ -110,7 +110,7 @@ async def _read_response(reader: asyncio.StreamReader, connection: h11.Connectio
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > max_bytes:
-                raise OSError(f"it tells more than {max_bytes} bytes")
+                raise OSError(f"its answer is larger than {max_bytes} bytes")
         elif isinstance(event, h11.EndOfMessage):
             return HttpResponse(status, bytes(body), headers)
 

@@ -5,7 +5,7 @@
     partitions without an answer are listed as missing, with the reason
 
 A peer token is signed with a key that all instances share and is valid for this one read at this one address, so a
-member that announces a false address learns nothing of use elsewhere. Of its answer, only its own partitions count.
+member that announces a false address learns nothing of use elsewhere. Only its own partitions in its answer count.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Peers:
         kind: type[Part],
         own: Callable[[], Awaitable[Part]],
     ) -> tuple[list[Part], list[Missing]]:
-        """Return the answer of each instance, and the partitions that no answer is about.
+        """Return the answer of each instance, and the partitions that no answer covers.
 
         A local read returns only the result of `own`. Raises HTTPException if no instance answers.
         """
@@ -114,19 +114,19 @@ class Peers:
                 try:
                     self._group = await asyncio.to_thread(self._kafka.group)
                 except BridgeError as error:
-                    return GroupView(self._group.shards, ()), f"who has it is not known: {error}"
+                    return GroupView(self._group.shards, ()), f"its owner is not known: {error}"
                 self._group_read_s = time.monotonic()
             return self._group, ""
 
     def _missing_reason(self, group: GroupView, shard: Shard, failed: dict[str, str]) -> str:
         owner = next((each for each in group.members if shard in each.shards), None)
         if owner is None:
-            return "no instance has it just now: ask again, or start one"
+            return "no instance owns it now: ask again, or start one"
         if not owner.address:
-            return f"{owner.name} has it, which tells no address: start it with --http-port and --page true"
-        reason = failed.get(owner.address, "it is not open there: it is being recovered, or changes hands")
+            return f"{owner.name} has it, which announces no address: start it with --http-port and --page true"
+        reason = failed.get(owner.address, "it is not open there: it is being recovered, or moves to another")
         if owner.address == self._address and owner.address not in failed:
-            return "it is not open here: it is being recovered, or two instances tell one address (--advertised-http)"
+            return "it is not open here: it recovers, or two instances announce one address (--advertised-http)"
         return f"{owner.address}: {reason}"
 
     async def _ask_self(self, own: Callable[[], Awaitable[Part]]) -> Part | str:
@@ -156,11 +156,11 @@ class Peers:
         except (ValidationError, h11.ProtocolError):
             return _NO_BRIDGE
         except ValueError:
-            return "is no address: give that instance host:port as --advertised-http"
+            return "is not an address: give that instance host:port as --advertised-http"
 
 
 def _partitions_of(part: BaseModel) -> Iterable[str]:
-    """Return the partitions that the answer is about."""
+    """Return the partitions that the answer covers."""
     assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
     return part.shards if isinstance(part, Pending) else part.partitions
 
@@ -178,7 +178,7 @@ def _restrict_to(part: Part, address: str, its: frozenset[str]) -> Part | str:
         partitions.update(timer.shard for timer in part.timers)
     if partitions <= its:
         return part
-    return f"tells of {min(partitions - its)}, which is another's by the group: it changes hands, so ask again"
+    return f"answers for {min(partitions - its)}, which the group has assigned to another: ask again"
 
 
 def _system_text(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""HTTP server in a thread of its own: probes, metrics and what is pending, read only.
+"""HTTP server in a thread of its own: probes, metrics and pending timers, read only.
 
     /health/live    200; 503 if the loop hangs: restart the process          from Status, at once
     /health/ready   200; 503 with the reason                                 from Status, at once
@@ -204,7 +204,7 @@ class _Server(uvicorn.Server):
                 await asyncio.wait_for(self._stopped.wait(), _TICK_S)
 
     def stop(self) -> None:
-        """End the server; for any thread."""
+        """End the server. Any thread may call this."""
         self.should_exit = True
         if self._loop is not None:
             with suppress(RuntimeError):  # it has ended by itself

@@ -26,7 +26,7 @@ from bridge.query.search import NamedTimer
 
 SentRequests = list["Future[Sent]"]
 
-NO_ID_REMEDY = "pause the real topic to keep them from leaving; give an id to whatever may have to be changed"
+NO_ID_REMEDY = "pause the target topic to keep them from leaving; give an id to timers that may have to be changed"
 """Advice for timers without an id, which no request can name."""
 
 
@@ -121,8 +121,8 @@ _ALL = (
         entries=(FormField("delay", "to, from now", "2h30m"),),
         entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
     ),
-    Action("release", "Release now", "Let it be due now.", ReleaseAsked, _release, send_each=_release_each),
-    Action("replace", "Replace", "Send a message in the place of what is pending.", ReplaceAsked, _replace),
+    Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
+    Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
     Action(
         "pause",
         "Pause",
@@ -135,7 +135,7 @@ _ALL = (
     Action(
         "resume",
         "Resume",
-        "Let them go on.",
+        "Release the timers that wait for a topic.",
         TopicAsked,
         lambda timers, asked: timers.resume(asked.topic),
         "topic",

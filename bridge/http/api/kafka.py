@@ -43,7 +43,7 @@ class ConfluentKafkaPort:
     @contextmanager
     def reader(self) -> Iterator[TopicReader]:
         if not self._reading.acquire(timeout=_WAIT_S):
-            raise BridgeError("others ask Kafka just now, and it takes long: ask again")
+            raise BridgeError("other requests read from Kafka, and it takes long: ask again")
         try:
             if self._reader is None:
                 self._reader = _HistoryReader(self._settings, self._retrier)

@@ -1,4 +1,4 @@
-"""What the API needs of Kafka. Each call may wait for a broker, so it is made from a thread.
+"""The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread.
 
 bridge.http.api.kafka implements it; tests use a Kafka in memory.
 """

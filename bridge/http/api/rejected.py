@@ -20,7 +20,7 @@ from schemas.origin import Shard
 
 MAX_READ_PER_PARTITION = 2000
 _GAP = 100
-"""Chosen records at most so many offsets apart are read together; that is faster than a second read."""
+"""Chosen records at most this many offsets apart are read together; that is faster than a second read."""
 _Place = tuple[int, int]
 """Partition and offset."""
 
@@ -40,7 +40,7 @@ class RejectedTopic:
         return await asyncio.to_thread(self._latest, asked)
 
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
-        """Send those again that are still there and were not sent before."""
+        """Send again the records that are still there and were not sent before."""
         with audit.logged_action(caller, "redrive", asked.model_dump()) as results:
             results["sent_again"] = []
             redriven = await asyncio.to_thread(self._redrive, asked.records, results["sent_again"].append)
@@ -84,7 +84,7 @@ class RejectedTopic:
     def _place(self, name: str) -> _Place:
         partition, _, offset = name.removeprefix(f"{self._topic}/").partition("/")
         if not (name.startswith(f"{self._topic}/") and is_number(partition) and is_number(offset)):
-            raise ValueError(f"{name!r} is no record of {self._topic}: name it as the list does")
+            raise ValueError(f"{name!r} is not a record of {self._topic}: name it as the list does")
         return int(partition), int(offset)
 
     def _read(self, reader: TopicReader, wanted: Set[_Place]) -> dict[_Place, Parked]:

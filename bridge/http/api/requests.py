@@ -29,7 +29,7 @@ class Question(BaseModel):
 
 
 class Read(Question):
-    local: bool = Field(False, description="Only what the asked instance knows by itself.")
+    local: bool = Field(False, description="Answer from the asked instance alone.")
 
 
 def _instant(value: object) -> object:
@@ -45,7 +45,7 @@ def _place(value: object) -> object:
     try:
         return str(SearchPosition.parse(value)) if isinstance(value, str) else value
     except (ValueError, TypeError):
-        raise ValueError("give what the page before told") from None
+        raise ValueError("give `after` of the previous page") from None
 
 
 After = Annotated[str | None, BeforeValidator(_place)]
@@ -54,17 +54,17 @@ Instant = Annotated[int | None, BeforeValidator(_instant)]
 
 
 class PendingAsked(Read):
-    topic: str | None = Field(None, description="Only this real topic.")
+    topic: str | None = Field(None, description="Only this target topic.")
     bucket: Annotated[int, _parsed_by(parse_bucket_ms)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
 
 
 class Selector(Question):
-    """Which pending timers. A field that is left out matches all."""
+    """Selects pending timers. A field that is left out matches all."""
 
-    topic: str | None = Field(None, description="The real topic.")
-    key_prefix: str | None = Field(None, description="The request's key begins so.")
+    topic: str | None = Field(None, description="The target topic.")
+    key_prefix: str | None = Field(None, description="The beginning of the request's key.")
     due_from: Instant = None
-    due_to: Instant = Field(None, description="Not itself among them.")
+    due_to: Instant = Field(None, description="Exclusive.")
     header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
 
     @property
@@ -90,8 +90,8 @@ class Selector(Question):
 
 
 class TimersAsked(Selector, Read):
-    after: After = Field(None, description="`after` of the page before.")
-    limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only how many there are.")
+    after: After = Field(None, description="`after` of the previous page.")
+    limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only their number.")
     bucket: Annotated[int | None, _parsed_by(parse_duration_ms)] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
@@ -107,7 +107,7 @@ class TimersAsked(Selector, Read):
 
 class _Named(Question):
     id: str | None = None
-    id_base64: str | None = Field(None, description="Of an id that is no UTF-8.")
+    id_base64: str | None = Field(None, description="An id that is not UTF-8.")
 
     def raw(self) -> bytes:
         return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
@@ -123,8 +123,8 @@ class _Id(_Named):
 
 
 class TimerAsked(_Named, Read):
-    origin: str | None = Field(None, description="topic/partition/offset of its first request, where it has no id.")
-    value: bool = Field(False, description="With the value of the message.")
+    origin: str | None = Field(None, description="topic/partition/offset of its first request, if it has no id.")
+    value: bool = Field(False, description="True: with the value of the message.")
 
     @model_validator(mode="after")
     def _one(self) -> "TimerAsked":
@@ -146,17 +146,15 @@ class TimerAsked(_Named, Read):
 
 
 class ActionAsked(Question):
-    timer_topic: str | None = Field(None, description="Which one; the setting timer_topic if left out.")
+    timer_topic: str | None = Field(None, description="By default the setting timer_topic.")
 
 
 class PlacedAsked(_Id, ActionAsked):
-    partition: int | None = Field(
-        None, ge=0, description="Where it stands, if that was not chosen by its id (murmur2)."
-    )
+    partition: int | None = Field(None, ge=0, description="The timer's, if it was not chosen by its id (murmur2).")
 
 
 class CancelAsked(PlacedAsked):
-    everywhere: bool = Field(False, description="To every partition: its own was not chosen by its id (murmur2).")
+    everywhere: bool = Field(False, description="To every partition, if its own was not chosen by its id (murmur2).")
 
     @model_validator(mode="after")
     def _one_place(self) -> "CancelAsked":
@@ -177,7 +175,7 @@ class MoveAsked(PlacedAsked):
 class TopicAsked(ActionAsked):
     """Without `timer_topic`, all timer topics."""
 
-    topic: str = Field(min_length=1, description="The real topic.")
+    topic: str = Field(min_length=1, description="The target topic.")
 
 
 class SentHeader(Question):
@@ -188,7 +186,7 @@ class SentHeader(Question):
 class ReplaceAsked(_Id, ActionAsked):
     everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
     placed: int | None = Field(
-        None, ge=0, description="Where what it replaces stands, if that was not chosen by its id: ended there too."
+        None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
     )
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")
@@ -197,22 +195,22 @@ class ReplaceAsked(_Id, ActionAsked):
     delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
-    partition: int | None = Field(None, description="The real topic's, if the key is not to choose.")
+    partition: int | None = Field(None, description="The target topic's; by default the key chooses.")
 
 
 class SelectionAsked(Question):
     selector: Selector
-    after: After = Field(None, description="Count only those after it: `after` of the count before.")
+    after: After = Field(None, description="Count only those after it: `after` of the previous count.")
 
     @model_validator(mode="after")
     def _narrows(self) -> "SelectionAsked":
         if self.selector.is_empty:
-            raise ValueError("a selector that names nothing would take all timers: give a topic at least")
+            raise ValueError("an empty selector would take all timers: give a topic at least")
         return self
 
 
 class SelectionActed(SelectionAsked):
-    token: str = Field(description="That of the count.")
+    token: str = Field(description="Token of the count.")
 
 
 def _shift_ms(text: str) -> int:
@@ -226,12 +224,12 @@ class SelectionMoved(SelectionActed):
 
 class RejectedAsked(Question):
     code: str | None = None
-    topic: str | None = Field(None, description="The real topic.")
+    topic: str | None = Field(None, description="The target topic.")
     limit: int = Field(100, ge=1, le=_MAX_REJECTED)
 
 
 class RedriveAsked(Question):
-    records: list[str] = Field(min_length=1, max_length=_MAX_REJECTED, description="As they are named in `parked`.")
+    records: list[str] = Field(min_length=1, max_length=_MAX_REJECTED, description="Their `parked`, as listed.")
 
 
 class NoParameters(Question):

@@ -45,11 +45,11 @@ class Instance(BaseModel):
     address: str
     version: str
     at_ms: int
-    not_ready: str = Field(description="Empty: it is ready. Else why not.")
+    not_ready: str = Field(description="Empty if it is ready, else the reason.")
     partitions: dict[str, PartitionState]
-    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    paused_topics: list[str] = Field(description="Paused target topics, in any partition.")
     unavailable_topics: dict[str, int] = Field(
-        description="Target topics that take no records, each with the time (epoch ms) since when."
+        description="Target topics that take no records, each with the begin of that (epoch ms)."
     )
     traffic: Traffic
     disk: Disk
@@ -58,7 +58,7 @@ class Instance(BaseModel):
 
 class Owned(PartitionState):
     partition: str
-    owner: str = Field(description="The address of the instance that has it.")
+    owner: str = Field(description="Address of the owner.")
 
 
 class Overview(BaseModel):
@@ -66,14 +66,14 @@ class Overview(BaseModel):
 
     at_ms: int
     pending: int
-    late_p50_ms: int | None = Field(description="Of the last 5 minutes; null: nothing was delivered.")
+    late_p50_ms: int | None = Field(description="Over the last 5 minutes; null: nothing was delivered.")
     late_p99_ms: int | None
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]
-    paused_topics: list[str] = Field(description="Real topics whose timers wait, in any partition.")
+    paused_topics: list[str] = Field(description="Paused target topics, in any partition.")
     unavailable_topics: dict[str, int] = Field(
-        description="Target topics that take no records, each with the time (epoch ms) since when."
+        description="Target topics that take no records, each with the begin of that (epoch ms)."
     )
     instances: list[Instance]
     missing: list[Missing]
@@ -85,12 +85,12 @@ class GroupPending(Pending):
 
 
 class GroupListing(Listing):
-    partitions: list[str] = Field(description="Those that it is about.")
+    partitions: list[str] = Field(description="Partitions that the answer covers.")
     missing: list[Missing] = Field(default_factory=list)
 
 
 class GroupFound(Found):
-    partitions: list[str] = Field(description="Those that it is about.")
+    partitions: list[str] = Field(description="Partitions that the answer covers.")
     is_local: bool = False
     missing: list[Missing] = Field(default_factory=list)
 
@@ -114,31 +114,31 @@ class Counted(BaseModel):
     without_id: int = Field(
         description="Of these, timers without an id: no request can name them, so none acts on them."
     )
-    first: list[str] = Field(description="Ids, or places where there is no id, of the first ones.")
+    first: list[str] = Field(description="The first ones by id, or by position if they have none.")
     token: str
-    after: str | None = Field(None, description="To count those that follow; null: there are none.")
+    after: str | None = Field(None, description="To count the next ones; null: there are none.")
     missing: list[Missing]
 
 
 class ActedOnSelection(Acted):
-    without_id: int = Field(description="Timers that no request can name, as they have no id: they are left alone.")
-    left: int = Field(description="Those that match and were not in the token: they came later, or were too many.")
+    without_id: int = Field(description="Timers without an id, so no request can name them: they are left alone.")
+    left: int = Field(description="Timers that match but are not in the token: they came later, or were too many.")
 
 
 class Rejected(BaseModel):
     """A record of the rejected topic."""
 
-    parked: str = Field(description="Where it lies.")
+    parked: str = Field(description="Its position on the rejected topic.")
     parked_ms: int
     code: str
     detail: str
     origin: str = Field(description="The request, on the timer topic.")
-    topic: str = Field(description="The real topic; empty where the request does not tell.")
+    topic: str = Field(description="The target topic; empty if the request names none.")
     id: str | None = None
     id_base64: str | None = None
     bytes: int
     may_redrive: bool = Field(
-        description="False: only its reason lies there, its origin is on no timer topic, or it was sent again already."
+        description="False: its contents are missing, its origin is not on a timer topic, or it was sent again already."
     )
     is_redriven: bool
 
@@ -148,10 +148,10 @@ class RejectedRecords(BaseModel):
 
     records: list[Rejected]
     looked_at: int
-    has_older: bool = Field(description="Older ones were not looked at; `timer-bridge redrive` looks at all.")
+    has_older: bool = Field(description="Older ones were not read; `timer-bridge redrive` reads all.")
 
 
 class Redriven(BaseModel):
     sent: int
     refused: dict[str, str] = Field(description="Records that the timer topic does not take, and why.")
-    not_sent: int = Field(description="Gone by then, sent before, or not to be sent again.")
+    not_sent: int = Field(description="Gone by then, sent before, or unfit to be sent again.")

@@ -94,7 +94,7 @@ def _add_reads(app: FastAPI, api: Api) -> None:
     async def instance(_: Reader, __: Annotated[requests.Read, Query()]) -> responses.Instance:
         return await api.reads.instance()
 
-    @app.get("/pending", summary="Counts by real topic, next due, how many are due when.")
+    @app.get("/pending", summary="Counts by target topic, next due time, histogram of due times.")
     async def pending(caller: Reader, asked: Annotated[requests.PendingAsked, Query()]) -> responses.GroupPending:
         return await api.reads.pending(caller, asked)
 
@@ -104,8 +104,8 @@ def _add_reads(app: FastAPI, api: Api) -> None:
 
     @app.get(
         "/timer",
-        summary="What is pending under an id, or came by the request at a place.",
-        responses=_errors({404: "All instances have answered, and nothing is pending under it."}),
+        summary="Timers under an id, or of the request at a position.",
+        responses=_errors({404: "All instances have answered, and no such timer is pending."}),
     )
     async def timer(
         caller: Reader, asked: Annotated[requests.TimerAsked, Query()], response: Response
@@ -121,7 +121,7 @@ def _add_reads(app: FastAPI, api: Api) -> None:
 
 
 def _add_changes(app: FastAPI, api: Api) -> None:
-    @app.post("/selection/count", summary="How many a selection comes to, before it is acted on.")
+    @app.post("/selection/count", summary="Count the timers of a selection, before an action on them.")
     async def count(caller: Reader, asked: requests.SelectionAsked) -> responses.Counted:
         return await api.selections.count(caller, asked)
 
@@ -146,7 +146,7 @@ def _add_selection_action(app: FastAPI, api: Api, action: Action) -> None:
         f"/selection/{action.name}",
         name=f"{action.name}_selection",
         summary=f"{action.summary} For all timers of a selection that was counted.",
-        responses=_errors({409: "Partitions have not answered; or, for a move, some match that were not counted."}),
+        responses=_errors({409: "Partitions have not answered; or, for a move, uncounted timers match."}),
     )
     async def act(
         caller: Operator,
@@ -163,7 +163,7 @@ def _description(app: FastAPI) -> dict[str, Any]:
 
 
 class _AuthenticatedRoute(APIRoute):
-    """Authenticate before anything of the body is read; FastAPI itself would read all of it first."""
+    """Authenticate before reading the body; FastAPI itself would read all of it first."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -14,7 +14,7 @@ from bridge.http.api.requests import SelectionActed, Selector
 from bridge.query.search import NamedTimer
 
 GOOD_FOR_MS = 24 * 3_600_000
-"""Counting millions, page by page, takes hours before the first action."""
+"""Counting millions of timers, part by part, takes hours before the first action."""
 _DIGEST_BYTES = 8
 
 
@@ -34,7 +34,7 @@ def digests_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
     try:
         digests = base64.b64decode(text, altchars=b"-_", validate=True)
     except ValueError:
-        raise ValueError("the token is not whole: count again, and give the whole token of the answer") from None
+        raise ValueError("the token is cut off: count again, and give the whole token of the answer") from None
     return frozenset(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
 
 

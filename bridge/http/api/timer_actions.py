@@ -34,5 +34,5 @@ class TimerActions:
         if named is None:
             return topics if action.about == "topic" else topics[:1]
         if named not in topics:
-            raise ValueError(f"{named} is no timer topic of this bridge: give one of {', '.join(topics)}")
+            raise ValueError(f"{named} is not a timer topic of this bridge: give one of {', '.join(topics)}")
         return (named,)

@@ -82,7 +82,7 @@ class RequestSender:
         end_s = time.monotonic() + self._timeout_s + len(sent) / _RECEIPTS_PER_S
         while waiting and ends:
             try:
-                with self._kafka.reader() as reader:  # for a short time only, so that others can read too
+                with self._kafka.reader() as reader:  # released between polls, so that others can read too
                     for receipt in self._new_receipts(reader, ends):
                         if receipt.request in asked:
                             outcomes[receipt.kind] += 1
@@ -121,7 +121,7 @@ def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], No
         except TimeoutError:
             timeout_s = 0.0
             failures.append(
-                BridgeError("no broker has acknowledged it in time: look whether it was sent, then do it again")
+                BridgeError("no broker has acknowledged it in time: check whether it was sent, then repeat it")
             )
         except BridgeError as error:
             failures.append(error)

@@ -145,7 +145,7 @@ def test_partitions_of_a_silent_instance_are_missing_with_the_reason(place: Plac
     assert len(told["missing"]) == 2
     assert all("the bridge is busy" in each["why"] for each in told["missing"])
     place.instances[1].bridge = held
-    for address, why in (("127.0.0.1:1", "Connection refused"), ("", "tells no address")):
+    for address, why in (("127.0.0.1:1", "Connection refused"), ("", "announces no address")):
         place.addresses["two"] = address
         told = place.pages[0].get("/api/v1/pending")[1]
         assert [why in each["why"] for each in told["missing"]] == [True, True]
@@ -154,7 +154,7 @@ def test_partitions_of_a_silent_instance_are_missing_with_the_reason(place: Plac
     assert all("--advertised-http" in each["why"] for each in place.pages[0].get("/api/v1/pending")[1]["missing"])
     place.sides[0].error = BridgeError("no broker")
     told = place.pages[0].get("/api/v1/pending")[1]
-    assert all("who has it is not known: no broker" in each["why"] for each in told["missing"])
+    assert all("its owner is not known: no broker" in each["why"] for each in told["missing"])
 
 
 # -- changes
@@ -435,7 +435,7 @@ def test_a_token_says_who_may_read_and_who_may_change(guarded: Place) -> None:
         assert page.get(f"/pending?id={id_}")[0] == page.holding("wrong").get(f"/pending?id={id_}")[0] == 401
     answers = [each.holding("r" * 32).get("/pending?id=id-2")[0] for each in guarded.pages]
     assert sorted(answers) == [200, 404], "its owner's, and the other's"
-    with pytest.raises(BridgeError, match=r"give a token of it in a file, --token-file"):
+    with pytest.raises(BridgeError, match=r"it needs one of its tokens; give it in a file, --token-file"):
         RunningInstances([page.url]).named("id-2")
     assert len(RunningInstances([page.url, guarded.pages[1].url], "r" * 32).named("id-2").timers) == 1
 

@@ -119,7 +119,7 @@ def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(p
     browser, origin = Browser(place.pages[0].url), f"{sent.topic}/{sent.partition}/{sent.offset}"
     assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
     shown = browser.show(f"/timer?origin={origin}").text
-    assert "It has no id, so no request can name it: pause the real topic" in shown
+    assert "It has no id, so no request can name it: pause the target topic" in shown
     assert 'action="/timer/' not in shown
     assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
@@ -290,7 +290,7 @@ def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
     place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
     place.run(300)
     assert replacing(place, "a", with_value=False) is None
-    assert "have its value shown first" in Browser(place.pages[0].url).show("/timer?id=a").text
+    assert "show its value first" in Browser(place.pages[0].url).show("/timer?id=a").text
 
 
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:

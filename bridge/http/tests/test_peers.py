@@ -97,7 +97,7 @@ def test_a_peer_that_is_not_a_bridge_is_named_as_missing(answer: bytes, told: st
 )
 def test_a_peer_with_an_invalid_address_is_missing(address: str) -> None:
     _, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
-    assert missing["t/1"].startswith(f"{address}: is no address")
+    assert missing["t/1"].startswith(f"{address}: is not an address")
 
 
 def networks(*texts: str) -> tuple[IPv4Network | IPv6Network, ...]:
@@ -117,7 +117,7 @@ def test_a_member_that_announces_an_internal_address_makes_no_one_ask_there(peer
         port = address.partition(":")[2]
         for each in (address, f"localhost:{port}", f"[::ffff:127.0.0.1]:{port}"):
             _, missing = asked_of(peers_of(Member("m", each, frozenset({ITS})), peers=peers))
-            assert "is no address of an instance by peer_networks" in missing["t/1"], each
+            assert "is not an address of an instance by peer_networks" in missing["t/1"], each
         assert asked == []
 
 
@@ -180,9 +180,7 @@ def test_only_its_own_partitions_of_a_peers_answer_are_taken() -> None:
     with answering(http(listing_of(ITS, OWN, rows=(ITS, OWN)).model_dump_json())) as (address, _):
         parts, missing = asked_of(peers_of(Member("m", address, frozenset({ITS}))))
     assert [part.matching for part in parts] == [0]
-    assert missing == {
-        "t/1": f"{address}: tells of t/0, which is another's by the group: it changes hands, so ask again"
-    }
+    assert missing == {"t/1": f"{address}: answers for t/0, which the group has assigned to another: ask again"}
     with answering(http(found_of(ITS, OWN, THIRD).model_dump_json())) as (address, _):
         peers = peers_of(Member("m", address, frozenset({ITS})))
 

@@ -211,10 +211,10 @@ def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Page
     asked = ["--url", web.url]
     counted = CliRunner().invoke(app, ["pending", *asked])
     assert counted.exit_code == 0
-    assert counted.stderr.startswith("note: timer.requests/3 could not be looked into, as not recovered yet")
+    assert counted.stderr.startswith("note: timer.requests/3 could not be read, as not recovered yet")
     assert CliRunner().invoke(app, ["pending", *asked, "--id", "a"]).exit_code == 0
     ended = CliRunner().invoke(app, ["pending", *asked, "--id", "b"])
-    assert str(ended.exception).startswith("nothing was found under 'b', but timer.requests/3 could not be looked into")
+    assert str(ended.exception).startswith("nothing was found under 'b', but timer.requests/3 could not be read")
 
 
 def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Page) -> None:
@@ -270,7 +270,7 @@ def test_no_number_of_askers_makes_the_queue_grow(world: World) -> None:
     with pytest.raises(BusyError):
         query_queue.submit(lambda _: None)
     with web_of(world, query_queue, answer_timeout_s=0.05) as web:
-        assert web.get("/pending") == (503, {"reason": "too many ask at a time: ask again"})
+        assert web.get("/pending") == (503, {"reason": "too many requests at a time: ask again"})
 
 
 def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> None:

@@ -1,4 +1,4 @@
-// Shows what is live anew every few seconds, unless nobody looks or somebody is at work in it.
+// Refresh the live part every few seconds, unless the page is hidden or the user works in that part.
 "use strict";
 const live = document.querySelector("[data-refresh]");
 if (live) {
@@ -12,7 +12,7 @@ if (live) {
       const fresh = page.getElementById(live.id);
       if (fresh) live.replaceChildren(...fresh.childNodes);
     } catch {
-      // The next one may come through; the time at the end of the page says how old it is.
+      // The next one may succeed; the time at the end of the page shows the age of the data.
     }
   }, 1000 * Number(live.dataset.refresh));
 }
