@@ -2,7 +2,7 @@
 
 
 class BridgeError(Exception):
-    """Ends the process with one line on stderr. `exit_code` 1: trouble outside; 2: a wrong setting or call."""
+    """Ends the process with one line on stderr. `exit_code` 1: an external failure; 2: a wrong setting or call."""
 
     exit_code = 1
 

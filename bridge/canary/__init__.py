@@ -1,1 +1,1 @@
-"""Send timers through the whole way, and measure when each arrives. Command: bridge/cli/canary_command.py."""
+"""Send timers end to end, and measure when each arrives. Command: bridge/cli/canary_command.py."""

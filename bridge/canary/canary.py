@@ -1,7 +1,7 @@
 """Timers of the canary: sent with a trace id, awaited on a topic of their own, given up after a time. Without I/O.
 
 send ---> waiting ---> arrived: lateness              a second time: a duplicate
-                  ---> lost: not there in time        later after all: late
+                  ---> lost: not there in time        later: arrived too
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from bridge.client import Sent, TimerProducer
 from schemas.headers import TRACE_ID, Headers
 
 _MOST_KNOWN = 10_000
-"""Trace ids that are kept to recognise a duplicate, or a timer that was given up."""
+"""Trace ids that are kept to recognise a duplicate, or a lost timer that arrives later."""
 
 
 class Lost(NamedTuple):

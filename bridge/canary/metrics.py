@@ -17,7 +17,7 @@ class CanaryMetrics:
         counter = partial(prometheus_client.Counter, namespace="timer_canary", registry=self.registry)
         gauge = partial(prometheus_client.Gauge, namespace="timer_canary", registry=self.registry)
         self.sent = counter("sent", "Timers that were sent.")
-        self.received = counter("received", "Timers that arrived, lost ones that arrived later too.")
+        self.received = counter("received", "Timers that arrived, including lost ones that arrived later.")
         self.lost = counter("lost", "Timers that did not arrive in time, or were not accepted by the broker.")
         self.duplicates = counter("duplicates", "Timers that arrived again.")
         self._lateness = prometheus_client.Histogram(

@@ -72,7 +72,7 @@ class ApiClient:
 
     def _reason(self, status: int, text: bytes) -> str:
         if status == _UNAUTHORIZED:
-            return "give a token of it in a file, --token-file"
+            return "it needs one of its tokens; give it in a file, --token-file"
         if status in _REDIRECTS:
             return f"answered {status}, redirects are not followed; give --url the address of the bridge itself"
         try:

@@ -65,18 +65,18 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Delayed messages for an existing Kafka.
 
-    Exit codes: 0 well, 1 trouble outside, 2 a wrong setting or call, 3 a bad audit.
+    Exit codes: 0 success, 1 an external failure, 2 a wrong setting or call, 3 a failed audit.
     """
 
 
 @app.command()
-def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is: for the audit log.")]) -> None:
-    """Make a token for the page and its API, and the line of a tokens file, which holds only its hash."""
+def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the audit log.")]) -> None:
+    """Make a token for the page and its API, and a line with its hash for a tokens file."""
     from bridge.config.secret_file import new_token
 
     made, line = new_token(name)
@@ -86,11 +86,11 @@ def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Whose it is:
 
 @app.command()
 def dev(
-    folder: Annotated[Path, typer.Option(help="Where its data lies.")] = Path(".run/dev-kafka"),
-    port: Annotated[int, typer.Option(help="On 127.0.0.1.")] = 9092,
-    topic: Annotated[list[str] | None, typer.Option(help="A topic to make if it is not there; may repeat.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of its data.")] = Path(".run/dev-kafka"),
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 9092,
+    topic: Annotated[list[str] | None, typer.Option(help="A topic to create if it is missing; may repeat.")] = None,
 ) -> None:
-    """An embedded single-node Kafka for development, until Ctrl-C.
+    """Run an embedded single-node Kafka for development until Ctrl-C.
 
     Not for production: one broker, no replication, no security, bound to loopback.
     """
@@ -100,7 +100,7 @@ def dev(
         if topic:
             _make_topics(kafka.bootstrap_servers, topic)
         ended = threading.Event()
-        # also in the background of a script, where a shell ignores SIGINT
+        # SIGINT too: a shell starts a background command with SIGINT ignored
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: ended.set())
         typer.echo(f"Kafka is ready at {kafka.bootstrap_servers}; Ctrl-C ends it")

@@ -1,4 +1,4 @@
-"""`timer-bridge canary`: send a timer now and then through the whole way, and say when one is lost."""
+"""`timer-bridge canary`: send timers end to end, and say when one is lost."""
 
 import json
 import signal
@@ -35,18 +35,18 @@ commands = typer.Typer()
 def canary(
     context: Context,
     topic: Annotated[
-        str, typer.Option("--topic", help="Its own target topic; made if it is not there.")
+        str, typer.Option("--topic", help="Its own target topic; created if it is missing.")
     ] = "timer-canary",
-    every: Annotated[str, typer.Option("--every", help="From timer to timer.")] = "1m",
+    every: Annotated[str, typer.Option("--every", help="Time between two timers.")] = "1m",
     delay: Annotated[str, typer.Option("--delay", help="How far ahead each timer is due.")] = "5s",
-    timeout: Annotated[str, typer.Option("--timeout", help="After its due time by this, a timer is lost.")] = "30s",
+    timeout: Annotated[str, typer.Option("--timeout", help="How long after its due time a timer is lost.")] = "30s",
     once: Annotated[bool, typer.Option("--once", help="Send one, and end when it has arrived or is lost.")] = False,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", min=0, max=65_535, help="Of /metrics; none if not given.")
+        int | None, typer.Option("--http-port", min=0, max=65_535, help="Port of /metrics; none if not given.")
     ] = None,
-    http_host: Annotated[str, typer.Option("--http-host", help="Where the port is opened.")] = "127.0.0.1",
+    http_host: Annotated[str, typer.Option("--http-host", help="Address of that port.")] = "127.0.0.1",
 ) -> None:
-    """Send a timer once a minute to a topic of its own, consume it there, and export lateness and losses.
+    """Send timers to a topic of its own, consume them there, and export lateness and losses.
 
     Each loss is a line of JSON on standard output. Exit codes of --once: 0 it arrived, 1 no broker, 2 a wrong call, 3
     lost. Without --once it runs until SIGTERM or Ctrl-C.
@@ -96,7 +96,7 @@ def _run(bird: "Canary", timers: TimerProducer, tail: "TopicTail", every_ms: int
 
 
 def _tail(settings: Settings, topic: str) -> "TopicTail":
-    """Return a reader of the topic, which is made if it is not there."""
+    """Return a reader of the topic. Create the topic if it is missing."""
     from bridge.kafka import ConfluentTopics, Retrier
     from bridge.kafka.reading.topic_tail import TopicTail
 

@@ -16,7 +16,7 @@ from bridge.client import Sent, TimerProducer
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 
-Topic = Annotated[str, typer.Argument(help="The real topic.")]
+Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The timer-id of what is pending.")]
 In = Annotated[str | None, typer.Option("--in", help="When: from now, such as 5s or 2h30m.")]
@@ -24,9 +24,9 @@ At = Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone
 Level = Annotated[int | None, typer.Option("--level", help="When: a delay level, such as 3 for 10 s.")]
 Everywhere = Annotated[
     bool,
-    typer.Option("--all-partitions", help="Where the timer's partition was not chosen by its id (murmur2)."),
+    typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Where each request was acknowledged, as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the position of each acknowledged request, as JSON.")]
 _SEND_TIMEOUT_MS = 30_000
 
 commands = typer.Typer()
@@ -43,11 +43,9 @@ class MessageOptions(ClusterOptions):
     level: Level = None
     key: Annotated[str | None, typer.Option("--key", help="The record's key.")] = None
     partition: Annotated[
-        int | None, typer.Option("--partition", help="The real topic's, if the key is not to choose.")
+        int | None, typer.Option("--partition", help="Partition of the target topic; by default the key chooses.")
     ] = None
-    expire_at: Annotated[str | None, typer.Option("--expire-at", help="From when on it is not delivered: as --at.")] = (
-        None
-    )
+    expire_at: Annotated[str | None, typer.Option("--expire-at", help="Reject it from this time on: as --at.")] = None
     header: Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")] = None
 
     def raw(self) -> bytes:
@@ -107,7 +105,7 @@ def cancel(context: Context, id_: Id, all_partitions: Everywhere = False, as_jso
 
 @commands.command(cls=_WithMessage)
 def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
-    """Send a message in the place of what is pending under an id; it goes out whether or not something was."""
+    """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
     with client_of(*message.chosen()) as client:
@@ -139,7 +137,7 @@ def release(context: Context, id_: Id, as_json: AsJson = False) -> None:
 
 @commands.command(cls=_OfCluster)
 def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
-    """Let timers of a real topic wait when they are due, until `resume`. Cancels and replacements go on."""
+    """Let timers for a target topic wait when they are due, until `resume`. Cancels and replacements go on."""
     with client_of(*context.obj.chosen()) as client:
         sent = client.pause(topic)
     _print_sent(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
@@ -161,11 +159,11 @@ def skip(
     offset: Annotated[int, typer.Argument(help="Of the record.")],
     as_json: AsJson = False,
 ) -> None:
-    """Park one record of a timer topic that cannot be decoded, and go on after it."""
+    """Reject one record of a timer topic that cannot be decoded, and go on after it."""
     settings, _ = context.obj.chosen()
     known = settings.timer_topics()
     if topic not in known:
-        raise SettingsError(f"{topic}: no timer topic of this bridge, which has {', '.join(known)}: give its --config")
+        raise SettingsError(f"{topic}: not a timer topic of this bridge, which has {', '.join(known)}: give --config")
     with client_of(settings, topic) as client:
         sent = [client.skip(partition, offset)]
     text = (

@@ -35,7 +35,7 @@ def locked_stores(
     remedy: what the error says to do if a bridge is running on them.
     """
     if not folder.is_dir():
-        raise SettingsError(f"{folder} is no directory: give the bridge's --data-dir, or a folder in it")
+        raise SettingsError(f"{folder} is not a directory: give the bridge's --data-dir, or a folder in it")
     parents = folder.resolve(), *folder.resolve().parents[:2]
     lock = next((parent / LOCK for parent in parents if (parent / LOCK).is_file()), None)
     locks = [*([] if lock is None else [lock]), *folder.glob(f"{OF_WORKER}*/{LOCK}")]
@@ -60,13 +60,13 @@ def _stores(folder: Path) -> list[tuple[Shard, Path]]:
         found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
         if found:
             return sorted((_shard(path), path) for path in found)
-    raise SettingsError(f"no store lies in {folder}: give the bridge's --data-dir, or a folder in it")
+    raise SettingsError(f"no store in {folder}: give the bridge's --data-dir, or a folder in it")
 
 
 def _shard(path: Path) -> Shard:
     path = path.resolve()
     if not path.name.isdigit():
-        raise SettingsError(f"{path} is not the folder of a partition: its name is no number")
+        raise SettingsError(f"{path} is not the folder of a partition: its name is not a number")
     return Shard(path.parent.name, int(path.name))
 
 

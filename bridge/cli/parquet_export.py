@@ -1,4 +1,4 @@
-"""Pending timers of stopped stores -> one Parquet file. Memory is bounded by one batch."""
+"""Write pending timers of stopped stores to one Parquet file. Memory is bounded by one batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -39,11 +39,11 @@ from timer.inspect.offline_store import StoppedStore
 
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
 _PATH = "/pending"
-_STOP_OR_ASK = "ask it by its --http-port (or --url); where it was started without one, stop it first"
+_STOP_OR_ASK = "ask it by its --http-port (or --url); if it was started without one, stop it first"
 _ROWS = 24
 _BAR = 40
 _INSTEAD = {
-    "topic": "say it as --select topic=...",
+    "topic": "write --select topic=...",
     "id": "`timer-bridge cancel`, `move` and `release` take an id",
     "data-dir": "only running bridges know a selection, so give --http-port or --url",
     "json": "it is printed as text only",
@@ -56,9 +56,9 @@ commands = typer.Typer()
 
 
 class RunningInstances:
-    """All instances of a group, so all its partitions. Raises BridgeError.
+    """All instances of a group, and so all its partitions. Raises BridgeError.
 
-    token: needed for a question by id. unread_partitions: those that the last answer lacks, as they still recover.
+    token: needed for a question by id. unread_partitions: those that the last answer lacks because they still recover.
     """
 
     def __init__(self, urls: list[str], token: str | None = None) -> None:
@@ -113,12 +113,12 @@ def _now_ms() -> int:
 
 @commands.command()
 def pending(
-    url: Annotated[list[str] | None, typer.Option("--url", help="Of a running bridge; one for each instance.")] = None,
+    url: Annotated[list[str] | None, typer.Option("--url", help="A running bridge's; one for each instance.")] = None,
     http_port: Annotated[
-        int | None, typer.Option("--http-port", help=f"Of a running bridge on 127.0.0.1. (env var: {_HTTP_PORT})")
+        int | None, typer.Option("--http-port", help=f"A running bridge's on 127.0.0.1. (env var: {_HTTP_PORT})")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="Of a stopped bridge; it is only read.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this real topic.")] = None,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="A stopped bridge's; it is only read.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this target topic.")] = None,
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
     bucket: Annotated[
         str | None, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d. (default: 1h)")
@@ -128,24 +128,24 @@ def pending(
         list[str] | None,
         typer.Option(
             "--select",
-            help="Which ones, by topic=, key= (its beginning), due-from=, due-to=, header=name=value; repeat.",
+            help="Only timers with topic=, key= (a prefix), due-from=, due-to=, header=name=value; may repeat.",
         ),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End those that --select names; counted first.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel those that --select names.")] = False,
     move_by: Annotated[
-        str | None, typer.Option("--move-by", help="Make them due so much later: 1h; -1h is earlier.")
+        str | None, typer.Option("--move-by", help="Make them due this much later: 1h; -1h is earlier.")
     ] = None,
     release: Annotated[bool, typer.Option("--release", help="Make them due now.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it; without, they are only counted.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Act on them; without it, they are only counted.")] = False,
     token_file: Annotated[
         Path | None,
-        typer.Option("--token-file", help="A token, where the bridge asks for one; to change, an operator's."),
+        typer.Option("--token-file", help="File with a token, if the bridge needs one; an operator's for changes."),
     ] = None,
 ) -> None:
-    """Show what is pending: counts by real topic, when the next is due, how many are due when; or one id.
+    """Show what is pending: counts by target topic, next due time, histogram of due times; or one id.
 
-    With --select: how many timers are so, on all instances; with --cancel, --move-by or --release, and --apply, these
-    are cancelled, moved or released.
+    With --select: count the matching timers of all instances; with --apply and one of --cancel, --move-by and
+    --release, act on them.
     """
     wanted = {"cancel": cancel, "move": move_by is not None, "release": release}
     actions = [name for name, is_wanted in wanted.items() if is_wanted]
@@ -159,7 +159,7 @@ def pending(
         return
     if actions or apply:
         raise SettingsError(
-            "--cancel, --move-by, --release and --apply are about what --select names: give it, such as"
+            "--cancel, --move-by, --release and --apply act on what --select names: give it, such as"
             " --select topic=orders"
         )
     source = _source(url, http_port, data_dir, token_file)
@@ -194,14 +194,14 @@ def _show_named(source: RunningInstances | StoppedBridge, id_: str, *, as_json: 
 
 def _unread_text(source: RunningInstances | StoppedBridge) -> str:
     names = ", ".join(source.unread_partitions)
-    return f"{names} could not be looked into, as not recovered yet: ask again when the bridge is ready"
+    return f"{names} could not be read, as not recovered yet: ask again when the bridge is ready"
 
 
 def _refuse_beside_select(given: Mapping[str, object]) -> None:
     """Refuse options that --select would ignore. Raises SettingsError."""
     for name, value in given.items():
         if value is not None:
-            raise SettingsError(f"--{name}: leave it out where --select is given: {_INSTEAD[name]}")
+            raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
 
 
 def _act_on(

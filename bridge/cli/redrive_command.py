@@ -26,12 +26,12 @@ commands = typer.Typer()
 class RedriveOptions(ClusterOptions):
     """The bridge's group and topics."""
 
-    group: Annotated[str | None, typer.Option("--group", help="The bridge's; timer-bridge if not given.")] = None
+    group: Annotated[str | None, typer.Option("--group", help="The bridge's group; timer-bridge if not given.")] = None
     rejected_topic: Annotated[
-        str | None, typer.Option("--rejected-topic", help="Where they are; timer.rejected if not given.")
+        str | None, typer.Option("--rejected-topic", help="Their topic; timer.rejected if not given.")
     ] = None
     redriven_topic: Annotated[
-        str | None, typer.Option("--redriven-topic", help="Where is marked what was sent; timer.redriven if not given.")
+        str | None, typer.Option("--redriven-topic", help="The topic of markers; timer.redriven if not given.")
     ] = None
 
 
@@ -44,7 +44,7 @@ def redrive(
             "--code", help=f"Parked with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"
         ),
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="For this real topic; may repeat.")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="For this target topic; may repeat.")] = None,
     origin: Annotated[
         list[str] | None,
         typer.Option("--origin", help="This request, as timer-origin has it: topic/partition/offset; may repeat."),
@@ -59,7 +59,7 @@ def redrive(
 ) -> None:
     """Send parked records again, from the rejected topic to their timer topic. By default, only list them.
 
-    First fix what kept them from their real topic. Each goes to its own partition as it was first sent, and is read
+    First fix what kept them from their target topic. Each goes to its own partition as it was first sent, and is read
     again: an absolute time that is past means at once, a relative delay or a level counts from now, and an id ends what
     is pending under it by now. Each record is sent once, however often this is run: what was sent is marked in the same
     transaction. Records that their sender has to fix (bad-header and others) are sent only if --code names them.
@@ -84,7 +84,7 @@ def redrive(
             try:
                 sent = work.apply(found.selected, sent_records.extend)
             except BridgeError:
-                typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before it ended", err=True)
+                typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before the error", err=True)
                 raise
     if as_json:
         typer.echo(json.dumps(_plan_json(found, sent), indent=2))
@@ -121,21 +121,21 @@ def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, An
 
 
 def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) -> None:
-    Console().print(table(("code", "real topic", ">parked", ">sent before", ">selected"), found.rows()))
+    Console().print(table(("code", "target topic", ">parked", ">sent before", ">selected"), found.rows()))
     for topic, count in sorted(found.other_topics.items()):
         doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
         typer.echo(f"{count} more are of {escaped(topic)}: give --timer-topic {escaped(topic)}{doubt}", err=True)
     if found.bare:
         typer.echo(
             f"{len(found.bare)} cannot be sent from there: they were too large for {settings.rejected_topic}, or"
-            f" undecodable: it tells only where they stand; the first at {found.bare[0].origin_text}",
+            f" undecodable, so it has only their positions; the first is {found.bare[0].origin_text}",
             err=True,
         )
     if found.foreign:
-        typer.echo(f"{found.foreign} records on {settings.rejected_topic} were not put there by a bridge", err=True)
+        typer.echo(f"{found.foreign} records on {settings.rejected_topic} were not written by a bridge", err=True)
     if sent is None:
         typer.echo(f"{len(found.selected)} would be sent: give --apply to send them")
     else:
         typer.echo(f"{sent.count} sent")
         if sent.gone:
-            typer.echo(f"{sent.gone} were gone by then: retention took them", err=True)
+            typer.echo(f"{sent.gone} were gone by then: retention deleted them", err=True)

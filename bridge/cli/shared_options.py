@@ -71,7 +71,7 @@ class ClusterOptions(ConfigOptions):
     timer_topic: Annotated[
         str | None,
         typer.Option(
-            "--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="Where requests go. (default: timer.requests)"
+            "--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="Topic of requests. (default: timer.requests)"
         ),
     ] = None
 

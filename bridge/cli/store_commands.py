@@ -32,7 +32,7 @@ _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may the
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-ForceRead = Annotated[bool, typer.Option("--force-read", help="Read although a bridge is running on it.")]
+ForceRead = Annotated[bool, typer.Option("--force-read", help="Read even if a bridge is running on it.")]
 
 commands = typer.Typer()
 
@@ -40,7 +40,7 @@ commands = typer.Typer()
 @commands.command()
 def inspect(
     folder: Folder,
-    limit: Annotated[int, typer.Option(min=0, help="How many timers and ticks to show of each store.")] = 10,
+    limit: Annotated[int, typer.Option(min=0, help="Most timers and ticks to show of each store.")] = 10,
     id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id.")] = None,
     as_json: AsJson = False,
     force_read: ForceRead = False,
@@ -103,14 +103,12 @@ def _print_result(shard: Shard, result: Verified) -> None:
 @commands.command()
 def export(
     folder: Folder,
-    out: Annotated[
-        Path, typer.Argument(metavar="OUT.parquet", help="The file to write; one that is there is replaced.")
-    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write; an existing one is replaced.")],
     force_read: ForceRead = False,
 ) -> None:
     """Write the pending timers of a stopped bridge into a Parquet file, as of its checkpoint.
 
-    Of several instances each has a file; they are imported by one command, which takes each partition from the newest.
+    Export each of several instances to its own file. One import reads all, and takes each partition from the newest.
     """
     if out.resolve().is_relative_to(folder.resolve()):
         raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
@@ -125,7 +123,7 @@ def export(
         unfinished = for_each_store(stores, take)
     typer.echo(f"{rows} pending timers written to {out}")
     if flights:
-        typer.echo(f"note: {flights} rolled copies are on their way through Kafka, and not in it", err=True)
+        typer.echo(f"note: {flights} copies in flight are not in it", err=True)
     if unfinished:
         raise BridgeError(
             f"{', '.join(map(str, unfinished))}: not in the file, as the bridge ended before their first checkpoint,"
@@ -218,9 +216,9 @@ def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, obje
         "K, settled up to",
         *(("nothing yet", "") if is_nothing else (instant_text(settled[0]), f"origin {settled[1]}")),
     )
-    yield "L, lowest live offset", checkpoint["low_offset"], ""
+    yield "L, lowest pending offset", checkpoint["low_offset"], ""
     yield "pending", checkpoint["pending"], f"{len(checkpoint['held'])} held"
-    yield "copies on their way", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
+    yield "copies in flight", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
     yield "wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""
     yield "closed cleanly", "yes" if one["closed"] else "no", ""
     ends = {UNITS: f"{checkpoint['units_end']} units", IDS: "", BODIES: f"to {checkpoint['body_end']}"}

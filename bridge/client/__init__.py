@@ -425,7 +425,7 @@ class TimerProducer:
         return _all_acknowledged(self._outbox.send(topic, partition, raw_key, raw_value, headers), ended)
 
     def _send_elsewhere(self, id_: Text, partition: int, headers: Headers) -> "list[Future[Sent]]":
-        """Send it also to the partition by the other count, if that is another one and exists."""
+        """Send it to the partition by the other count too, if that differs and exists."""
         if self._other_partitions is None:
             return []
         other = partition_for(id_, self._other_partitions)
@@ -480,7 +480,7 @@ def _user_headers(headers: Pairs) -> Headers:
     kept: Headers = []
     for name, value in headers:
         if name in CONTROL:
-            raise ValueError(f"header {name} is the bridge's: say it with an argument, or name yours otherwise")
+            raise ValueError(f"header {name} is the bridge's: use an argument, or another name")
         kept.append((name, None if value is None else _bytes(value)))
     return kept
 

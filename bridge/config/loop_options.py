@@ -40,7 +40,7 @@ class TurnOptions:
     Timer topics that hold less than their equal share of the stores' bytes may use half of it.
     """
     prepare_from: int = 100_000
-    """Timers and requests to read at a start from which on a background recovery is used."""
+    """Number of timers and requests to read at a start from which on they are read in the background."""
     max_wait_ms: int = 500
     """Longest wait for a message. A due timer ends it earlier."""
     clock_skew_margin_ms: int = 360_000

@@ -67,7 +67,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
-    data_dir: Path = Field(Path("timer-data"), description="Where the local cache lies.")
+    data_dir: Path = Field(Path("timer-data"), description="Folder of the local store.")
     workers: Annotated[int, BeforeValidator(_workers)] = Field(
         1,
         description="Processes that share the partitions, each a member of the group; auto: one for each core.",
@@ -81,17 +81,17 @@ class Settings(BaseModel):
     static_membership: bool = Field(
         True, description="A restart moves no partition; a stop hands over only after the session time-out (10 s)."
     )
-    timer_topic: str = Field("timer.requests", description="Where producers send requests.")
-    rejected_topic: str = Field("timer.rejected", description="Where refused and undeliverable records go.")
+    timer_topic: str = Field("timer.requests", description="Topic of requests.")
+    rejected_topic: str = Field("timer.rejected", description="Topic of refused and undeliverable records.")
     journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
     receipts_topic: str = Field("timer.receipts", description="Topic of receipts, which say how each request ended.")
-    allow_targets: Patterns = Field(("*",), description="Real topics that timer_topic takes: patterns with * and ?.")
-    deny_targets: Patterns = Field((), description="Those of them that it does not take.")
+    allow_targets: Patterns = Field(("*",), description="Target topics that timer_topic allows: patterns with * and ?.")
+    deny_targets: Patterns = Field((), description="Exceptions from allow_targets.")
     allow_actions: Names = Field(
-        ACTIONS, description="What requests on timer_topic may ask for: schedule, cancel, replace, move."
+        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move."
     )
     max_requests_per_s: Limit = Field(
-        None, description="Of timer_topic on this instance, divided by its workers; more wait."
+        None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
     )
     max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
     max_pending_bytes: Limit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
@@ -100,30 +100,30 @@ class Settings(BaseModel):
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
     targets: dict[str, TargetSettings] = Field(
-        default_factory=dict, description='Limits of real topics, tables [targets."PATTERN"] of the config.'
+        default_factory=dict, description='Limits of target topics, tables [targets."PATTERN"] of the config.'
     )
-    redriven_topic: str = Field("timer.redriven", description="Where `redrive` marks what it has sent again.")
-    backfilled_topic: str = Field("timer.backfilled", description="Where `backfill` marks what it has delivered.")
-    imported_topic: str = Field("timer.imported", description="Where `import` marks how far it has come.")
+    redriven_topic: str = Field("timer.redriven", description="Topic where `redrive` marks what it has sent again.")
+    backfilled_topic: str = Field("timer.backfilled", description="Topic where `backfill` marks what it has delivered.")
+    imported_topic: str = Field("timer.imported", description="Topic where `import` marks how far it has come.")
     control_topic: str = Field(
-        CONTROL_TOPIC, description="Where operators ask for pauses and skips; senders need no right to it."
+        CONTROL_TOPIC, description="Topic of operators' pauses and skips; senders need no right to it."
     )
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
-    partitions: int = Field(4, description="Of a timer topic that is missing and made.", ge=1)
-    replication_factor: int = Field(-1, description="Of topics that are made; -1: the broker's default.")
+    partitions: int = Field(4, description="Partitions of a timer topic that the bridge creates.", ge=1)
+    replication_factor: int = Field(-1, description="Of topics that the bridge creates; -1: the broker's default.")
     compressed_requests: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
-    fix_topics: bool = Field(False, description="Sets compression.type=uncompressed of timer topics at start.")
+    fix_topics: bool = Field(False, description="Set compression.type=uncompressed of timer topics at start.")
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
-    levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one for all above.")
+    levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
     profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
     roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
     segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
-    min_free_bytes: int = Field(1 << 30, description="Room on the disk below which intake pauses.", ge=0)
+    min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
     checkpoint_interval: Duration = Field(2000, description="How often the local store is made durable.", gt=0)
     max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
     max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
@@ -134,22 +134,22 @@ class Settings(BaseModel):
         ge=0,
         le=1000,
     )
-    compression: Compression = Field("none", description="Of what is published: none, lz4, zstd, snappy or gzip.")
+    compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
     linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
     prepare_from: int = Field(
-        100_000, description="Records to read at a start from which on a process of its own reads them.", ge=0
+        100_000, description="Number of records to read at a start from which on a separate process reads them.", ge=0
     )
     max_clock_skew: Duration = Field(1000, description="Warn if a broker's clock differs by more than this.", gt=0)
-    adopt_progress: str | None = Field(None, description="Where progress is lost: earliest, latest or an epoch ms.")
+    adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
-    http_port: int = Field(0, description="For health and pending timers over HTTP; 0: off.", ge=0, le=65535)
-    http_host: str = Field("127.0.0.1", description="Where the port is opened; 0.0.0.0 lets everybody read.")
+    http_port: int = Field(0, description="Port of health and pending timers over HTTP; 0: off.", ge=0, le=65535)
+    http_host: str = Field("127.0.0.1", description="Address of the port; 0.0.0.0 lets every host read.")
     http_hosts: Patterns = Field(
         (), description="Names in the Host header that are answered, beside IP addresses: patterns with * and ?."
     )
-    page: bool = Field(False, description="A page and an API on http_port, to look after the group.")
+    page: bool = Field(False, description="Serve a page and an API on http_port, to look after the group.")
     page_read_tokens: Path | None = Field(None, description="A file of tokens, by `timer-bridge token`, that may read.")
-    page_operator_tokens: Path | None = Field(None, description="The same, of those that may change something too.")
+    page_operator_tokens: Path | None = Field(None, description="The same, of tokens that may also change something.")
     page_secret: Path | None = Field(
         None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
     )
@@ -159,14 +159,14 @@ class Settings(BaseModel):
     advertised_http: str | None = Field(
         None, description="host:port by which other instances ask this one; its own address if left out."
     )
-    log_format: Format = Field("text", description="Of log lines: text or json.")
+    log_format: Format = Field("text", description="Format of log lines: text or json.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
     kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.", repr=False)
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
         if self.roll_window > 24 * DAY_MS:
-            raise ValueError("roll_window: at most 24d, as a unit of the store holds no longer delay")
+            raise ValueError("roll_window: at most 24d, as a unit of the store cannot hold a longer delay")
         if self.slots * self.tick_ms <= 2 * self.roll_window:
             raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
         parse_levels(self.levels)
@@ -179,7 +179,7 @@ class Settings(BaseModel):
         if self.workers > 1 and "group.instance.id" in self.kafka:
             raise ValueError("workers: each needs a name of its own, so leave kafka.group.instance.id out")
         for name in self.kafka.keys() & RESERVED.keys():
-            raise ValueError(f"kafka: {name} is not to be set: {RESERVED[name]}")
+            raise ValueError(f"kafka: {name} may not be set: {RESERVED[name]}")
         return self
 
     @property
@@ -189,7 +189,7 @@ class Settings(BaseModel):
     def _check_page(self) -> None:
         """Raise ValueError if the page's settings do not fit together."""
         if self.page and not self.http_port:
-            raise ValueError("page: give --http-port, where it is to be")
+            raise ValueError("page: give --http-port, the port to serve it on")
         if self.page and not self.has_tokens and not is_loopback(self.http_host):
             raise ValueError(
                 f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
@@ -323,7 +323,7 @@ class Given(NamedTuple):
 def collect(
     flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None, *, about_topic: bool = False
 ) -> dict[str, Given]:
-    """Return the given settings by name, librdkafka's as `kafka.NAME`. A value of None is not given.
+    """Return the given settings by name, librdkafka's as `kafka.NAME`. None means not given.
 
     about_topic: True for a command about one timer topic. If that topic has a table in the file, the flag or variable
     does not make it the main one. Raises SettingsError.

@@ -8,8 +8,8 @@ rejected      records as large as a request with its reason; LogAppendTime, as f
 control       one partition, compacted: the newest record of each key is the state that operators want
 redriven      compacted: markers of rejected records that were sent again
 
-The ACLs of the bridge's user are checked too. Otherwise a journal that may be written but not read would be noticed at
-the first rebuild, and a timer topic that may not be written at the first roll.
+The ACLs of the bridge's user are checked too. Otherwise a journal that may be written but not read would be noticed
+only at the first rebuild, and a timer topic that may not be written at the first roll.
 """
 
 from collections.abc import Mapping
@@ -42,8 +42,8 @@ other value a record of 3 KB may become 100 MB in each reader. A journal needs n
 """
 _LEAST_READ_BYTES = 16 << 20
 _LARGER_WHEN_READ = 4
-"""Times max.message.bytes that a compressed batch may become: a sender limits a batch by its size before compression,
-and the topic's limit may be raised while the bridge runs."""
+"""Factor of max.message.bytes that a compressed batch may grow to: a sender limits a batch by its size before
+compression, and the topic's limit may be raised while the bridge runs."""
 _ANSWER_BYTES = 1 << 20
 """Room around the records in an answer of a broker, and for other answers."""
 

@@ -161,8 +161,8 @@ class OwnTopics:
 
     def _grow(self, name: str, before: int, partitions: int) -> None:
         text = (
-            "%s grew from %d to %d partitions: keys, and with them ids, may be in another one now; a cancel of what was"
-            " sent before may not meet it"
+            "%s grew from %d to %d partitions: keys and ids may map to other partitions now; a cancel of a timer that"
+            " was sent before may not find it"
         )
         log.warning(text, name, before, partitions)
         self._topics.grow(self._journals[name], partitions)

@@ -1,7 +1,7 @@
 """A server as a child process that ends with us: when we stop it, at Ctrl-C, and when we are killed.
 
-child = Child([java, ...], folder, b"started")   its output goes to folder/logs/console.log
-child.ready_or_ended.wait(60)                    child.ready is True if it is ready
+child = ChildProcess([java, ...], folder, b"started")    its output goes to folder/logs/console.log
+child.ready_or_ended.wait(60)                           child.ready is True if it is ready
 """
 
 import contextlib

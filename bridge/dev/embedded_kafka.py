@@ -52,7 +52,7 @@ PROPERTIES = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
-    # The internal topics come with the first use; 50 partitions each would take seconds.
+    # The internal topics are created at the first use; 50 partitions each would take seconds.
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "1",
@@ -69,7 +69,7 @@ PROPERTIES = {
 
 G1 = ("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
 SHORT_PAUSES = ("-XX:+UseZGC", "-XX:+AlwaysPreTouch")
-"""For latency measurements: a young collection of G1 was seen to pause a broker for 100 ms. -Xms is taken at once."""
+"""For latency measurements: a young collection of G1 paused a broker for 100 ms. -Xms is touched at start."""
 
 LOG4J2 = """
 status = error

@@ -1,6 +1,6 @@
 """Kafka's jars, fetched once into a cache, so that the embedded broker needs no Kafka distribution.
 
-The list is what `org.apache.kafka:kafka_2.13` and a binding for slf4j resolve to.
+The list is `org.apache.kafka:kafka_2.13` and a binding for slf4j, with their dependencies.
 """
 
 import os

@@ -18,7 +18,7 @@ OTHER = "other"
 class BatchHistogram(Collector):
     """A histogram that takes a numpy array at once: a transaction may deliver 10,000 timers.
 
-    One thread writes, any thread reads. An update replaces the state, so that no reader sees half of a batch.
+    One thread writes, any thread reads. An update replaces the state, so no reader sees half a batch.
     """
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:

@@ -64,7 +64,7 @@ class FakeHistory:
         return {shard for shard in shards if self.must_wait(shard)}
 
     def must_wait(self, shard: Shard) -> bool:
-        """Wait for open transactions."""
+        """Return True if an open transaction has to end before the history can be read."""
         log = self._journal(shard)
         return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
 

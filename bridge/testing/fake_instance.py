@@ -49,7 +49,7 @@ class FakeInstance:
         self.disks: dict[Shard, SimDisk] = {}
         self.fuse = Fuse()
         self.holds_preparations = False
-        """True to let no background recovery end."""
+        """True to keep background recoveries from ending."""
         self.bridge: Bridge | None = None
         self.status = Status()
         self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)

@@ -156,7 +156,7 @@ class FakeKafka:
         return self._epochs[owner]
 
     def finish(self, owner: str) -> None:
-        """Return True if every transaction of `owner` is complete, with its markers."""
+        """Abort the open transactions of `owner`, and write the missing markers of all."""
         for transaction in list(self._unfinished.get(owner, ())):
             if transaction.state is State.OPEN:
                 transaction.state = State.ABORTED

@@ -88,7 +88,7 @@ class Partition:
             self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
 
     def committed(self, start: int, end: int) -> Iterator[Entry]:
-        """Return the committed records of [start, end). `end`: at most the last stable offset."""
+        """Yield the committed records of [start, end). `end`: at most the last stable offset."""
         for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
             stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
             if stands and not entry.is_marker:

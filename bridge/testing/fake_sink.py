@@ -268,7 +268,7 @@ def producer_ids(transactional_id: str) -> list[str]:
 
 
 def size_of(record: Outgoing) -> int:
-    """Return about the bytes of the record in a batch of its own."""
+    """Return the approximate bytes of the record in a batch of its own."""
     headers = sum(len(name) + len(value or b"") + 2 for name, value in record.headers)
     return RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 

@@ -12,7 +12,7 @@ from timer.testing import Fuse
 
 
 class FakeSource:
-    """Implements Source. `poll` lets time pass until something has arrived, or the timeout.
+    """Implements Source. `poll` lets time pass until a record or a rebalance comes, or the timeout.
 
     With `rng` a poll returns a part of the records, as a fetch does.
     """

@@ -1,4 +1,4 @@
-"""Time of a test: it passes when the test says so, and events run at their ms."""
+"""Time of a test: it passes when the test says so, and events run at their time."""
 
 import heapq
 import itertools
@@ -51,4 +51,4 @@ class FakeClock:
 
 
 def nothing_happens(_where: str) -> None:
-    """Default of `meanwhile`: at a call of a port, nobody else acts."""
+    """Default of `meanwhile`: nothing else acts during a call of a port."""

@@ -1,6 +1,6 @@
 """Serve `http_port` for all workers. Each worker serves a Unix socket in its data directory.
 
-    /health/live, /health/ready    well if all workers are; the reason names the worker
+    /health/live, /health/ready    200 if all workers are well; the reason names the worker
     /metrics                       of all workers, with the label worker
     /pending                       of all workers, added up
     /worker-2/api/v1/...           passed on to worker 2: reads of its partitions, by other instances and workers

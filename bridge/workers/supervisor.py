@@ -1,4 +1,4 @@
-"""Run the workers as child processes, start again each one that dies, and serve `http_port` for all.
+"""Run the workers as child processes, restart each one that dies, and serve `http_port` for all.
 
     supervisor   signals, restarts, http_port (reverse_proxy.py); no Kafka client
     worker 1     data_dir              as without workers, so that a bridge that gets workers keeps its stores
@@ -37,7 +37,7 @@ _TURN_S = 0.1
 _ASK_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _GOOD_LIFE_S = 60.0
-"""After a life as long as this, the next restart is at once again."""
+"""After running for this long, a worker is restarted at once again."""
 
 
 class Process(Protocol):
@@ -47,7 +47,7 @@ class Process(Protocol):
 
 @dataclass
 class Worker:
-    """One worker, life after life."""
+    """One worker, over its restarts."""
 
     number: int
     process: Process | None = None
@@ -74,7 +74,7 @@ class Supervisor:
     def __init__(self, workers: int, start: Callable[[int], Process], now_s: Callable[[], float]) -> None:
         self.stop_requested = False
         self.was_ready = False
-        """True once all workers were ready at a time."""
+        """True once all workers were ready at the same time."""
         self.exit_code = 0
         self._workers = [Worker(number) for number in range(1, workers + 1)]
         self._start = start

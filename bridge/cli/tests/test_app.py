@@ -31,7 +31,7 @@ def test_a_shell_completes_commands_and_options(words: list[str], offered: set[s
 
 def test_the_help_shows_defaults() -> None:
     told = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
-    assert "Where producers send requests. (default: timer.requests)" in told
+    assert "Topic of requests. (default: timer.requests)" in told
     assert "Kafka's address, host:port[,host:port...]. (required)" in told
 
 

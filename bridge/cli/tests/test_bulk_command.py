@@ -77,7 +77,7 @@ def test_timers_without_an_id_are_counted_and_reported(place: Place, token: Path
     done = pending(place, "--select", "key=k1", "--cancel", "--apply", token=token)
     assert done.stdout == "cancel: 10 requests sent; 10 cancelled\n"
     assert (done.exit_code, "1 have no id, so no request can name them" in str(done.exception)) == (1, True)
-    assert "pause the real topic" in str(done.exception)
+    assert "pause the target topic" in str(done.exception)
 
 
 def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_are_left_alone(
@@ -131,7 +131,7 @@ def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments
 def test_options_that_a_selection_ignores_are_refused(place: Place, token: Path, beside: list[str], told: str) -> None:
     found = pending(place, *beside, "--select", "key=k1", "--cancel", "--apply", token=token)
     assert isinstance(found.exception, SettingsError), found.output
-    assert f"{beside[0]}: leave it out where --select is given: {told}" in str(found.exception)
+    assert f"{beside[0]}: leave it out if --select is given: {told}" in str(found.exception)
     assert count(place) == 20
 
 

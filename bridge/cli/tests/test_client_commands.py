@@ -172,7 +172,7 @@ def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.Mo
 
     refusals = [skip(*place).exception for place in (("timer.elsewhere", "0", "7"), ("timers", "1", "7"))]
     assert list(map(str, refusals)) == [
-        "timer.elsewhere: no timer topic of this bridge, which has timers, timer.payments: give its --config",
+        "timer.elsewhere: not a timer topic of this bridge, which has timers, timer.payments: give --config",
         "timers/1: no such partition: it has 1, from 0 on",
     ]
     assert kafka.read(CONTROL) == []

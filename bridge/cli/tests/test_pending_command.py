@@ -144,7 +144,7 @@ def test_pending_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) 
 
 def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -> None:
     never_checkpointed(tmp_path)
-    assert "note: timer.requests/0 could not be looked into" in run("--data-dir", tmp_path).stderr
+    assert "note: timer.requests/0 could not be read" in run("--data-dir", tmp_path).stderr
     with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be looked"):
         run("--data-dir", tmp_path, "--id", "x")
 
@@ -178,7 +178,7 @@ def test_a_server_that_is_not_a_bridge_is_reported(answer: bytes) -> None:
         ((), "give --http-port or --url of a running bridge, or --data-dir of a stopped one"),
         (("--url", "http://a", "--data-dir", "b"), "give one of them"),
         (("--url", "localhost:8321"), "write http://host:port"),
-        (("--data-dir", "/nowhere"), "/nowhere is no directory"),
+        (("--data-dir", "/nowhere"), "/nowhere is not a directory"),
         (("--select", "topic=orders"), "give --http-port or --url of a running bridge"),
         (("--http-port", "1", "--bucket", "5m"), "--bucket: '5m' is not a number of whole hours"),
     ],

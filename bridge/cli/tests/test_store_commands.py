@@ -313,7 +313,7 @@ def test_a_folder_without_a_store_is_refused(ask: Callable[..., Result], tmp_pat
     with pytest.raises(SettingsError, match="no directory"):
         ask(folder)
     folder.mkdir()
-    with pytest.raises(SettingsError, match="no store lies in"):
+    with pytest.raises(SettingsError, match="no store in"):
         ask(folder)
     (folder / "timer").mkdir()
     with pytest.raises(SettingsError, match="not the folder of a partition"):

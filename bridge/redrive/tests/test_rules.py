@@ -252,7 +252,7 @@ def test_records_that_are_not_sent_are_reported_with_the_reason(monkeypatch: pyt
     assert "1 more are of timer.other: give --timer-topic timer.other, if that is a timer topic of yours" in beside
     assert "1 cannot be sent from there: they were too large for timer.rejected" in beside
     assert "the first at timer.requests/2/7" in beside
-    assert "1 records on timer.rejected were not put there by a bridge" in beside
+    assert "1 records on timer.rejected were not written by a bridge" in beside
 
 
 @pytest.mark.parametrize("main", [None, "timer.requests", "timer.other"])
@@ -272,13 +272,13 @@ def test_the_hint_about_another_timer_topic_works(
 
 def test_missing_and_refused_records_and_wrong_times_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     code, told, beside = redrive(monkeypatch, RedriveResult(count=1, gone=2), "--apply")
-    assert (code, "1 sent" in told, "2 were gone by then: retention took them" in beside) == (0, True, True)
+    assert (code, "1 sent" in told, "2 were gone by then: retention deleted them" in beside) == (0, True, True)
     code, _, beside = redrive(monkeypatch, RedriveResult(refused=[(seen(undelivered()), "too-large")]), "--apply")
     assert (code, "1 were not sent, as timer.requests does not take them (too-large)" in beside) == (1, True)
     code, _, beside = redrive(monkeypatch, RedriveResult(), "--from", "yesterday")
     assert (code, "--from: 'yesterday' is no instant" in beside) == (1, True)
     code, _, beside = redrive(monkeypatch, BridgeError("no broker answers"), "--apply")
-    assert (code, "1 of 1 sent before it ended" in beside, "no broker answers" in beside) == (1, True, True)
+    assert (code, "1 of 1 sent before the error" in beside, "no broker answers" in beside) == (1, True, True)
 
 
 def test_chunks_keep_to_number_and_bytes() -> None:
