@@ -1,4 +1,4 @@
-"""The timer topic to Parquet by day, so that audit and backfill outlive the topic's retention.
+"""Keep the timer topic as Parquet by day, so that audit and backfill outlive the topic's retention.
 
     timer.requests --> OUT/records/day=2026-01-31/*.parquet      committed records as they are, each once
                        OUT/checkpoint                            its offsets; the next run continues there
@@ -7,7 +7,7 @@ A run archives up to the current end and stops; with --follow it never stops. A 
 only the files that its log names (`records/_spark_metadata`). Other readers may find a second file of a killed run:
 (topic, partition, offset) identifies a record.
 
-Exit codes: 0 done, 1 trouble, 2 wrong arguments.
+Exit codes: 0 done, 1 failed, 2 wrong arguments.
 """
 
 import json
@@ -42,7 +42,7 @@ class ArchiveArguments:
     access: KafkaAccess
     out: Annotated[Location, location()]
     timer_topic: Setting = "timer.requests"
-    follow: Annotated[bool, switch("go on until it is ended, a batch a minute")] = False
+    follow: Annotated[bool, switch("run until it is stopped, a batch a minute")] = False
     master: str | None = None
     jars: Path | None = None
 
@@ -57,7 +57,7 @@ def run_archive(arguments: ArchiveArguments) -> int:
 
 
 def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
-    """Raise JobFailedError if retention has deleted the archive's next records, or the topic is another."""
+    """Raise JobFailedError if retention has deleted the archive's next records, or it is another topic."""
     done = archive_ends(out, timer_topic)
     spans = {span.partition: span for span in cluster.spans([timer_topic])} if done else {}
     for partition in sorted(done.keys() | spans.keys()):

@@ -1,13 +1,13 @@
 """Audit from Kafka's topics alone that every timer was delivered once, when due, and unchanged.
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
-    real topics -----+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per real topic
-    timer.rejected --+   (audit_rules.classes)               +--> OUT/hours        lateness per real topic and hour
+    target topics ---+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per target topic
+    timer.rejected --+   (audit_rules.classes)               +--> OUT/hours        lateness per target topic and hour
     timer.receipts --+                                       +--> OUT/report.html  verdict first
 
-What is proved, and what is not: docs/audit.md.
+Limits of the proof: docs/audit.md.
 
-Exit codes: 0 clean, 1 the audit could not be made, or not of all, 2 wrong arguments, 3 a fault was found.
+Exit codes: 0 clean, 1 the audit failed or is incomplete, 2 wrong arguments, 3 a fault was found.
 
     python -m spark_jobs.audit --bootstrap-servers localhost:9092 --out audit
 """
@@ -120,7 +120,7 @@ def _once(
 def _write_requests(
     outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
 ) -> UnjudgedCounts:
-    # A request that retention took is outside the log, but its copy was read and speaks for it.
+    # A request that retention deleted is outside the log, but its copy was read and stands in for it.
     is_gone = coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
     outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & is_gone)
     marked = outcomes.withColumn("outside", outside)

@@ -1,4 +1,4 @@
-"""Errors of the jobs, by who must act: the caller, or the operator. A fault in the data is no error."""
+"""Errors of the jobs, by who must act: the caller, or the operator. A fault in the data is not an error."""
 
 
 class UsageError(ValueError):

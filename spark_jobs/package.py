@@ -27,7 +27,7 @@ JOBS = {
     "backfill": "spark_jobs.backfill.job",
     "import": "spark_jobs.importer.job",
 }
-_STARTER = '''"""Of spark_jobs.package: spark-submit --py-files timer-bridge.zip timer-bridge-job.py audit --help"""
+_STARTER = '''"""By spark_jobs.package: spark-submit --py-files timer-bridge.zip timer-bridge-job.py audit --help"""
 
 import sys
 

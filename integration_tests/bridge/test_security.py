@@ -490,4 +490,4 @@ def test_the_audit_is_let_in_by_the_same_settings_and_tells_no_secret(
     stranger = auditor.config(tmp_path, uuid4().hex)
     refused = command("audit", *where, "--out", str(tmp_path / "none"), "--config", str(stranger))
     assert refused.returncode == 1
-    assert "does not let us in: look at sasl.mechanism, sasl.username, sasl.password in [kafka]" in refused.stderr
+    assert "refuses the login: check sasl.mechanism, sasl.username, sasl.password in [kafka]" in refused.stderr

@@ -89,7 +89,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     told |= {name.replace("-", "_"): count for name, count in counts.items()}
     told |= {f"lateness_{name}": value for name, value in LATE._asdict().items()}
     topics = tuple(Row(**{**told, "topic": name}) for name in TOPICS)
-    notes = (f"Requests name real topics that do not exist: {LONG}. They cannot be delivered.",)
+    notes = (f"Requests name target topics that do not exist: {LONG}. They cannot be delivered.",)
     verdict = AuditVerdict(out, AT_MS, counts, LATE, topics, 1_000, 1_234_579, notes, ("Never read: 3 offsets.",))
     trend = [
         DaySummary(f"2025-12-{n:02d}", 40_000 + n, n % 5 // 4, 40_000, 12, 3, 15 + n, 900 * n) for n in range(1, 31)

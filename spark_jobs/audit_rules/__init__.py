@@ -1,1 +1,1 @@
-"""What became of each request: evidence, classes, verdicts."""
+"""The outcome of each request: evidence, classes, verdicts."""

@@ -92,7 +92,7 @@ _FAULT_RULES = (
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
         "deliveries > 0 AND (malformed OR kind IN ('cancel', 'move', 'pause', 'resume'))",
-        "its headers do not say when or where, or it is no timer; it was never to be delivered",
+        "its headers lack a time or a target, or it is not a timer: it must not be delivered",
     ),
     Rule(
         _A.CANCELLED_BUT_DELIVERED,
@@ -119,7 +119,7 @@ _FAULT_RULES = (
         "deliveries = 0 AND (wrongly_expired OR"
         " (rejections = 0 AND kind_of_timer AND NOT is_undecided AND NOT told_ahead AND NOT is_unread"
         " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
-        "due, but neither delivered nor rejected; or gone before what should have ended it came",
+        "due, but neither delivered nor rejected; or gone before the request that should have ended it",
     ),
     Rule(
         _A.FALSE_RECEIPT,
@@ -161,17 +161,17 @@ _OTHER_RULES = (
         "is_cancel AND (told_missed IS NOT NULL OR unanswered)",
         "a cancel with nothing pending under its id",
     ),
-    Rule(_A.SWITCH, "is_switch", "pauses or resumes a real topic"),
+    Rule(_A.SWITCH, "is_switch", "pauses or resumes a target topic"),
     Rule(_A.MOVE, "is_move", "gives what is pending under its id another time"),
     Rule(
         _A.HELD,
         "deliveries = 0 AND rejections = 0 AND next.kind IS NULL AND expected_ms <= settled_ms AND waits",
-        "due, but an operator has paused its real topic",
+        "due, but an operator has paused its target topic",
     ),
-    Rule(_A.PENDING, "true", "not due yet; or still on its way: due so lately, or behind an open transaction"),
+    Rule(_A.PENDING, "true", "not due yet; or due too recently to judge, or hidden by an open transaction"),
 )
 
-_WAIVED = Rule(_A.WAIVED, "is_waived AND size(faults) > 0", "a fault that is known: --waivers says why, and until when")
+_WAIVED = Rule(_A.WAIVED, "is_waived AND size(faults) > 0", "a known fault: --waivers has the reason and the end")
 RULES = (_WAIVED, *_FAULT_RULES, *_OTHER_RULES)
 FAULTS = tuple(rule.name for rule in _FAULT_RULES)
 
@@ -188,7 +188,7 @@ _TOLD_TRULY = (
     "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
     " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)"
 )
-"""Every receipt that says that this was ended names the next request, and its kind."""
+"""True if every receipt that says that this was ended names the next request, and its kind."""
 _FACTS = {
     # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
     "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
@@ -269,7 +269,7 @@ def _is_open() -> Column:
     """Return a column: True if the class may still change.
 
     It may if no outcome is there yet; if an unread request with the id may precede the delivery; or if a receipt may
-    still come. What comes later than that names the timer or the request that ended it, and opens it again.
+    still come. A later record names the timer or the request that ended it, and opens it again.
     """
     waits = F.col("class").isin(_A.PENDING.value, _A.HELD.value) | F.array_contains("faults", _A.MISSING.value)
     just_now = F.expr("id IS NOT NULL AND delivered_ms + skew_ms >= as_of_ms")

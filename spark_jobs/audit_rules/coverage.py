@@ -1,6 +1,6 @@
 """Which origins are inside the range of requests that an audit covers.
 
-range   timer.requests/0 [1200, 9800) and, as retention took what lies between, [9900, 20000)
+range   timer.requests/0 [1200, 9800) and, as retention deleted the others, [9900, 20000)
 origin  timer.requests/0/1199   before the range                   not judged
         timer.requests/0/20000  after the range                    not judged; kept for the next run, if there is one
         other.timers/0/1500     another bridge's                   not judged
@@ -51,12 +51,12 @@ def is_outside(timer_topic: str, spans: Sequence[Span]) -> Column:
 
 
 def holes(spans: Sequence[Span]) -> list[Span]:
-    """Return what lies between the spans of each partition."""
+    """Return the holes between the spans of each partition."""
     return [a._replace(start=a.end, end=b.start) for a, b in pairwise(spans) if a[:2] == b[:2] and a.end < b.start]
 
 
 def is_in(spans: Sequence[Span], topic: Column, partition: Column, at: Column) -> Column:
-    """Return a column: True if the offset is in one of the spans. There are few spans: an audit that runs has none."""
+    """Return a column: True if the offset is in one of the spans. There are few spans: a regular audit has none."""
     return _any(spans, lambda s: (topic == s.topic) & (partition == s.partition) & at.between(s.start, s.end - 1))
 
 

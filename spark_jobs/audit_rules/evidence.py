@@ -1,7 +1,7 @@
 """Records of every kind of topic -> evidence about origins -> one row per origin.
 
     timer topic      -> asked, copies                 \\
-    real topics      -> deliveries, place, got         \\
+    target topics    -> deliveries, place, got         \\
     rejected topic   -> rejections, error               >  fold(...): counts add up, minima and maxima stay
     receipts topic   -> answered_ms, told_...          /
     the last run     -> all of these                  /
@@ -70,11 +70,11 @@ class PartitionCount(NamedTuple):
 def deliveries(
     records: DataFrame, trace_header: str = names.TRACE_ID, counts: Sequence[PartitionCount] = ()
 ) -> DataFrame:
-    """Return evidence of the records of real topics that have a `timer-origin`, or a header that only a bridge writes.
+    """Return evidence of the records of target topics with a `timer-origin`, or a header that only a bridge writes.
 
-    Without an origin, the record's own place stands for it, with a `?`. A record with a trace id alone is evidence of
-    that, and tells something if a request has it (`traces`). Other records there are ignored. counts: of the topics
-    in which the partition of a key is known.
+        Without an origin, the record's own place stands for it, with a `?`. A record with a trace id alone is evidence of
+    that, and counts if a request has it (`traces`). Other records there are ignored. counts: of the topics
+        in which the partition of a key is known.
     """
     records = _with_key_partition(records, counts)
     h = F.col("headers")
@@ -126,7 +126,7 @@ def origins(records: DataFrame) -> DataFrame:
 def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -> DataFrame:
     """Return evidence of the records of the rejected topic. A record too large for that topic has no contents there.
 
-    profiles: the bridge's setting. The headers of the request's profile are no foreign ones.
+    profiles: the bridge's setting. The headers of the request's profile are not foreign.
     """
     told = records.select(
         _last_origin().alias("origin"),

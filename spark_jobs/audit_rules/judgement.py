@@ -2,7 +2,7 @@
 
 parsed timer topic --+--> requests ------------------------------+
                      +--> claims -> copies (not refused, fitting)-+--> fold by origin --> ids --> outcomes
-real, rejected, receipts topics, the last run's evidence ---------+
+target, rejected, receipts topics, the last run's evidence -------+
 """
 
 from collections.abc import Sequence
@@ -34,9 +34,9 @@ class Observations:
     closed: DataFrame | None = None
     """Evidence of timers that earlier runs closed and a new record names; it includes their copies."""
     undecided: DataFrame | None = None
-    """Origins named after the last stable offset of the real topics and the rejected one."""
+    """Origins named after the last stable offset of the target topics and the rejected one."""
     pauses: DataFrame | None = None
-    """Pauses of real topics (spark_jobs.audit_rules.pauses)."""
+    """Pauses of target topics (spark_jobs.audit_rules.pauses)."""
     waived: DataFrame | None = None
     """Origins whose faults are known."""
     deleted_before: Sequence[Span] = ()
@@ -46,7 +46,7 @@ class Observations:
     holes: Sequence[Span] = ()
     """Spans of the timer topic that were never read."""
     gaps: Sequence[coverage.OutcomeGap] = ()
-    """Records of real topics and the rejected topic that retention took since the run before."""
+    """Records of target topics and the rejected topic that retention deleted since the last run."""
     has_claims: bool = True
     has_ids: bool = True
     has_moves: bool = True
@@ -108,7 +108,7 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     if seen.has_traces:
         for asked in (seen.parsed, *_kept(seen)):
             rows = rows.unionByName(evidence.traces(asked))
-    # A trace id tells something if both a request and a record without origin have it.
+    # A trace id counts only if both a request and a record without origin have it.
     tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
     folded = with_differences(evidence.fold(rows).where(tells))
     if not as_evidence:

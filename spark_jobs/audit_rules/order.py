@@ -4,7 +4,7 @@
     t/0/7         5000     orders/1/31
     t/0/9         5000     orders/1/30     out of order: its request is later
 
-It is a relation of two deliveries, so it is no class of a request. The invariant: ARCHITECTURE.md, 10.
+It is a relation of two deliveries, so it is not a class of a request. The invariant: ARCHITECTURE.md, 10.
 """
 
 from pyspark.sql import DataFrame, Window

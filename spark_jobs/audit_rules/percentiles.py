@@ -3,7 +3,7 @@
     rows, any number --by keys and value--> counts, few --cumulative sum--> p50, p99, ...: one row per group
 
 The p-th percentile is the least value that p of a hundred deliveries do not exceed: exact below 10 s, beyond that
-rounded to four digits. So a group has at most some 9,000 values for each power of ten, and the rows are read once.
+rounded to four digits. A group has at most about 9,000 values for each power of ten, and the rows are read once.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@
 The tables are those of schemas.profiles. The parsing is the audit's own, as in headers.py: with the bridge's parser the
 audit would repeat its mistakes. A request that its profile refuses becomes one with a `timer-action` that is null.
 
-Nearly every record is native and passes unchanged, for two look-ups. The translation is a lambda, which Spark
+Nearly every record is native and passes unchanged, after two look-ups. The translation is a lambda, which Spark
 interprets: it adds no compiled code, and runs only for the other records.
 """
 

@@ -3,7 +3,7 @@
     timer-topic, one time header           schedule | replace     a timer; ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
     timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
-    timer-action: pause, resume            switch                 about a real topic alone; no timer
+    timer-action: pause, resume            switch                 about a target topic; not a timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
 

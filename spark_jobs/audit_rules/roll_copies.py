@@ -2,8 +2,8 @@
 
     origin t/0/7 asks for X   claim says X, rolls 1, not refused       a copy
                               claim says X, rolls 1, on timer.rejected a forgery that was refused: a request of its own
-                              claim says Y, or rolls 3 before 2        none: must be refused, or counts as missing
-                              claim says X, rolls 1, a second time     none: the same
+                              claim says Y, or rolls 3 before 2        no copy: must be refused, or counts as missing
+                              claim says X, rolls 1, a second time     no copy: the same
 
 A copy equals its request, follows it in its partition, and its `timer-rolls` is the next number. Its due time may
 differ if a move with its id says so.

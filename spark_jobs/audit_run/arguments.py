@@ -35,7 +35,7 @@ def time_ms(flag: str, text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{flag} {text!r} is no time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
+        raise UsageError(f"{flag} {text!r} is not a time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
     if moment.tzinfo is None:
         raise UsageError(f"{flag} {text!r} has no time zone: add Z for UTC, or +01:00")
     return round(moment.timestamp() * 1000)
@@ -120,23 +120,23 @@ class AuditArguments:
     lateness_topic: Setting = "timer.lateness"
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
-    as_of_ms: Annotated[int | None, _time("--as-of", "judge what was due by then; default: now")] = None
-    settle_ms: Annotated[int, number("due so lately is pending; default %(default)s")] = SETTLE_MS
+    as_of_ms: Annotated[int | None, _time("--as-of", "judge timers that were due by then; default: now")] = None
+    settle_ms: Annotated[int, number("pending if due within these last ms; default %(default)s")] = SETTLE_MS
     offsets: Annotated[
         Mapping[int, tuple[int, int]] | None,
-        Option(parse=parse_offsets, metavar="P:FIRST-BEHIND,...", help="requests by offset: 0:1200-9800,1:0-300"),
+        Option(parse=parse_offsets, metavar="P:FIRST-END,...", help="requests by offset: 0:1200-9800,1:0-300"),
     ] = None
     daily: Annotated[bool, switch("go on where the last run in DIR ended: reads the day, not the history")] = False
     stream: Annotated[bool, switch("go on where the last run in DIR ended, batch by batch, until SIGTERM")] = False
-    available_now: Annotated[bool, switch("with --stream: end when what stands by now is judged")] = False
+    available_now: Annotated[bool, switch("with --stream: judge what is there now, then end")] = False
     every_s: Annotated[int, number("with --stream: seconds from batch to batch; default %(default)s")] = 10
     tolerance_ms: Annotated[int, number("how long the bridge may take to read a cancel; default %(default)s")] = 10_000
     skew_ms: Annotated[int, number("how far the brokers' clocks may be apart; default %(default)s")] = 1_000
     hanging_ms: Annotated[int, number("exit code 1 if a transaction has been open for longer; default %(default)s")] = (
         900_000
     )
-    late_ms: Annotated[int | None, number("delivered later than this is late; default: nothing is")] = None
-    archive: Annotated[Location | None, location("the --out of archive, for requests that retention took")] = None
+    late_ms: Annotated[int | None, number("a delivery later than this is late; default: none is")] = None
+    archive: Annotated[Location | None, location("the --out of archive, for requests that retention deleted")] = None
     levels_ms: Annotated[
         tuple[int, ...],
         Option(
@@ -152,9 +152,9 @@ class AuditArguments:
     ] = None
     pushgateway: Annotated[str | None, Option(metavar="HOST:PORT", help="push metrics to a Pushgateway")] = None
     allow_targets: Annotated[
-        tuple[str, ...], _patterns("allow", "the bridge's setting: topics read too though no request names them")
+        tuple[str, ...], _patterns("allow", "the bridge's setting: topics to read even if no request names them")
     ] = EVERYTHING
-    deny_targets: Annotated[tuple[str, ...], _patterns("deny", "those of them that are not read")] = ()
+    deny_targets: Annotated[tuple[str, ...], _patterns("deny", "exceptions from --allow-targets")] = ()
     max_delay_ms: Annotated[
         int,
         Option(
@@ -163,7 +163,7 @@ class AuditArguments:
             is_setting=True,
             topic_key="max_delay",
             metavar="DURATION",
-            help="the bridge's longest delay: what is due later has to be refused; default 366d",
+            help="the bridge's longest delay: a request due later has to be refused; default 366d",
         ),
     ] = MAX_DELAY_MS
     delivery: Annotated[
@@ -172,7 +172,7 @@ class AuditArguments:
             parse=parse_delivery,
             is_setting=True,
             metavar="MODE",
-            help="the bridge's setting: with at-least-once, duplicates are counted, and no faults; default %(default)s",
+            help="the bridge's setting: with at-least-once, duplicates are not faults; default %(default)s",
         ),
     ] = EXACTLY_ONCE
     max_refused_percent: Annotated[
@@ -181,7 +181,7 @@ class AuditArguments:
     ] = 10
     waivers: Annotated[
         Path | None,
-        Option(type=Path, metavar="FILE", help="faults that are known: CSV or Parquet of origin, reason, until"),
+        Option(type=Path, metavar="FILE", help="known faults: CSV or Parquet of origin, reason, until"),
     ] = None
     table: Annotated[
         str | None,
@@ -212,7 +212,7 @@ class AuditArguments:
         if self.waivers is not None:
             waivers.check(self.waivers)
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
-            raise UsageError("--as-of is in the future: what is due until then cannot be judged yet")
+            raise UsageError("--as-of is in the future: timers due until then cannot be judged yet")
 
     def limits(self, as_of_ms: int) -> AuditLimits:
         return AuditLimits(

@@ -1,6 +1,6 @@
 """The folder of an audit by day or batch: which parts are done, and which one was begun.
 
-audit.json   its kind and its name                 plan.json   the part that a run has begun; it goes at the part's end
+audit.json   its kind and its name                 plan.json   the part that a run has begun; deleted at its end
 spans/PART   written last: the part is done        without it, the next run deletes what was written of the part
 current_requests.sql                               a view for users: the last row of each request
 """
@@ -50,7 +50,7 @@ def all_parts(out: Location) -> list[str]:
 
 
 def done_parts(out: Location) -> list[str]:
-    """Return the parts that are done, oldest first. Of a stream: those of its last day with any."""
+    """Return the parts that are done, oldest first. For a stream: those of the last day that has any."""
     kind = kind_of(out)
     if kind != "stream":
         return parts_of(out, SPANS, _PATTERNS["daily"])
@@ -60,7 +60,7 @@ def done_parts(out: Location) -> list[str]:
 
 @dataclass(frozen=True)
 class AuditFolder:
-    """A folder in which one run works. `name`: of this audit in the world."""
+    """A folder in which one run works. `name`: unique to this audit."""
 
     out: Location
     name: str
@@ -77,12 +77,12 @@ class AuditFolder:
         return cls(out, json.loads(told)["name"])
 
     def begin(self, part: str) -> None:
-        """Write down that the part is begun. What an earlier run left of it is deleted: SPANS first."""
+        """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""
         files.write(self.out / _PLAN, json.dumps({"part": part}).encode())
         files.delete(*(self.out / table.name / part for table in _TABLES), self.out / STATE / part)
 
     def begun(self) -> str | None:
-        """Return the part that a run has begun, and has not come to the end of."""
+        """Return the part that a run has begun and not ended."""
         told = files.read(self.out / _PLAN)
         return None if told is None else str(json.loads(told)["part"])
 

@@ -1,10 +1,10 @@
 """Run an audit by day or batch: one day, or batch after batch. What a part does: observe.py.
 
     --daily                   undo what a killed run has left, then one part, day=D, and its report
-    --stream                  the same for ever: a part each --every-s seconds, until SIGTERM or Ctrl-C
+    --stream                  the same forever: a part each --every-s seconds, until SIGTERM or Ctrl-C
     --stream --available-now  one part: it reads what is there at its start
 
-A part that a killed run has not committed is thrown away: nothing of it was told. The next part reads more than it
+A part that a killed run has not committed is thrown away: none of it was reported. The next part reads more than it
 would have, and is judged as of its own time.
 """
 
@@ -103,8 +103,8 @@ def _conclude(arguments: AuditArguments, batches: Batches) -> int:
         return 0
     row = batch_row(arguments.out, done[-1])
     print(
-        f"Audited as of {iso(row['as_of_ms'])}, batch {row['batch']}: {batches.faults:,} faults told by this run,"
-        f" {row['standing_faults']:,} stand, {row['open']:,} timers open"
+        f"Audited as of {iso(row['as_of_ms'])}, batch {row['batch']}: {batches.faults:,} faults reported by this run,"
+        f" {row['standing_faults']:,} in all, {row['open']:,} timers open"
     )
     return 3 if batches.faults or row["standing_faults"] else 1 if batches.gaps else 0
 

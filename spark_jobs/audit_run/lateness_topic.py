@@ -1,4 +1,4 @@
-"""Lateness per real topic and minute: each delivery counts in one row, and each row is on the topic once.
+"""Lateness per target topic and minute: each delivery counts in one row, and each row is on the topic once.
 
     batch 7   deliveries 12:00:58 ... 12:01:07   untold of 6 + these -> 12:00 is over: a row; 12:01 goes to untold of 7
     batch 8   a delivery of 12:00, read late                         -> a row of its own for 12:00
@@ -137,7 +137,7 @@ class LatenessTopic:
         try:
             self._sender.send(records)
         except TransactionAbortedError as refused:
-            raise JobFailedError(f"{self._topic} takes nothing ({refused}): start the audit again") from None
+            raise JobFailedError(f"{self._topic} takes no record ({refused}): start the audit again") from None
 
 
 def _parse(value: bytes | None) -> MinuteLateness | None:

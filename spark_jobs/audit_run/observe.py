@@ -2,9 +2,9 @@
 
     as_of_ms = now - skew  ->  plan  ->  ends of the timer topic  ->  ends of the others  ->  judge  ->  state, spans
 
-The time is fixed before any end is looked up: what was on a topic by then is read, so that nothing counts as missing
-that this run did not look for. The timer topic's end comes before the others': an outcome of each request that is read
-lies before theirs.
+The time is fixed before any end is looked up: every record that a topic had by then is read, so that no timer counts as
+missing only because it was not read. The timer topic's end comes before the others': an outcome of each request that is
+read lies before theirs.
 """
 
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ def _outcome_spans(
     census: read_plan.Census,
     due: DataFrame | None,
 ) -> list[Span]:
-    """Return the spans of the real topics, the rejected and the receipts topic, up to their ends now.
+    """Return the spans of the target topics, the rejected and the receipts topic, up to their ends now.
 
     A topic that is new to the audit is read from shortly before the part. If a timer of an earlier part names it, it
     did not exist then: it is read from its start.

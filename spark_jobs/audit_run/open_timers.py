@@ -4,10 +4,9 @@
     part 8 reads    wake_ms in (time of 7, time of 8]                 all of these
                     wake_ms later                                     two narrow columns; then those that are concerned
 
-A row sleeps until `wake_ms`: what was read by then is never read again. A new record may name a row before: its origin,
-the id of a new request, or a copy of it. Then the row is judged, and a row of `gone` says so. The newest parts of
-`open` are merged while together they have half as many rows as the one before. So a row is written some log2(parts)
-times.
+A row sleeps until `wake_ms`, and is not read again after that. A new record may name a row earlier: its origin, the id
+of a new request, or a copy of it. Then the row is judged, and a row of `gone` says so. The newest parts of `open` are
+merged while together they have half as many rows as the one before. A row is thus written about log2(parts) times.
 """
 
 import json
@@ -72,7 +71,7 @@ class OpenTimers:
         files.write(self.out / STATE / self.part / _FILE, json.dumps(told).encode())
 
     def due(self, spark: SparkSession, as_of_ms: int) -> DataFrame:
-        """Return the rows to look at by their time (OPEN)."""
+        """Return the rows whose time has come (OPEN)."""
         return self._rows(spark, self._folders(self.runs), F.col("wake_ms").between(self.as_of_ms + 1, as_of_ms))
 
     def concerned(self, spark: SparkSession, as_of_ms: int, by: "Concern", keep: Keep) -> DataFrame | None:
@@ -117,7 +116,7 @@ class OpenTimers:
     def written(self, new: DataFrame, gone: DataFrame | None, after: "OpenTimers", rows: int) -> "OpenTimers":
         """Write the new open rows (OPEN), and which earlier rows are gone. Return `after` with its runs.
 
-        rows: how many the new ones are.
+        rows: number of new ones.
         """
         assert after.part is not None
         spark, keep = new.sparkSession, list(self.runs)
@@ -169,7 +168,7 @@ class OpenTimers:
 
 @dataclass(frozen=True)
 class Concern:
-    """Whom new records concern. `origins`: named by a record, with `origin`; `chains`: ids of new requests, with
+    """Timers that new records concern. `origins`: named by a record, with `origin`; `chains`: ids of new requests, with
     `chain`; `families`: of rows that are due, with `family`."""
 
     origins: DataFrame

@@ -1,4 +1,4 @@
-"""Where a run begins and what it reads: OUT/spans has what the parts before have read.
+"""Offsets at which a run begins and ends: OUT/spans has those that earlier parts have read.
 
 spans of part 4   timer.requests/0 [0, 9800)           orders/0 [310, 7431)
 part 5 reads      timer.requests/0 [9800, now)         orders/0 [7431, now)       returns/0: new, from then on
@@ -62,7 +62,7 @@ def position_rows(positions: Positions) -> list[dict[str, object]]:
 def advanced(
     reached: Positions, read: Iterable[Span], topic_ids: Mapping[str, str], *, from_log_start: bool
 ) -> dict[Place, ReadPosition]:
-    """Return the positions after these spans were read. `from_log_start`: nothing stands before the new ones.
+    """Return the positions after these spans were read. `from_log_start`: no record precedes the new ones.
 
     Partitions that are invisible now, such as for a lost ACL, keep their position: they would count as new later.
     """
@@ -100,12 +100,12 @@ def spans_since(
             continue
         if topic in ids and known.topic_id not in (None, ids[topic]):
             what = f"{topic} was created again: its id is {ids[topic]}, and an earlier run has read {known.topic_id}"
-            raise JobFailedError(f"{what}: look what is lost, then give a new --out")
+            raise JobFailedError(f"{what}: check the loss, then give a new --out")
         end = now[topic, partition].end if (topic, partition) in now else 0
         if end < known.end:
             raise JobFailedError(
                 f"{topic}/{partition} ends at {end}, but an earlier run has read up to {known.end}: the topic was"
-                " created again, or lost its end (another cluster, an unclean election): look what is lost, then give a"
+                " created again, or lost its end (another cluster, an unclean election): check the loss, then give a"
                 " new --out"
             )
     spans = []

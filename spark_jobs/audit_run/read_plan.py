@@ -1,4 +1,4 @@
-"""What one run reads: the timer topic first, then, once its end is fixed, the topics with the outcomes.
+"""The records that one run reads: the timer topic first, then, once its end is fixed, the topics with the outcomes.
 
     timer.requests   [range ............)[context ...)   after the range: copies, and requests that end an id
     orders           [from - 10 min ........ end)        looked up later: a delivery of any request above is in here
@@ -154,7 +154,7 @@ def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
 
 @dataclass(frozen=True)
 class Census:
-    """Which real topics to read, and which steps of the audit the requests need."""
+    """Which target topics to read, and which steps of the audit the requests need."""
 
     topics: tuple[str, ...]
     """Those that requests name, and those that the timer topic's patterns allow."""
@@ -170,7 +170,7 @@ class Census:
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
     """Return the census of rows with `asked`. The driver gets at most one row per topic of the cluster.
 
-    The bridge's own topics are never real topics, even if a request names one: no record there is a delivery.
+    The bridge's own topics are never target topics, even if a request names one: no record there is a delivery.
     """
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
@@ -222,7 +222,7 @@ class OutcomeTopics:
 def read_outcomes(
     spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans: Iterable[Span]
 ) -> OutcomeTopics:
-    """`spans`: of the real topics, the rejected topic and the receipts topic, up to their last stable offsets."""
+    """`spans`: of the target topics, the rejected topic and the receipts topic, up to their last stable offsets."""
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     everything = tuple(spans)
     for span in everything:
@@ -245,7 +245,7 @@ def read_outcomes(
 
 
 def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[PartitionCount]:
-    """Return the counts of topics with several partitions, from when on no producer may know of fewer."""
+    """Return the counts of topics with several partitions, and the time from which every producer knows them."""
     topics, every = {span.topic for span in spans}, 1 if records_in(spans) <= _ALL_KEYS else _ONE_KEY_IN
     return [
         PartitionCount(topic, cluster.partitions[topic], first_ms + _METADATA_AGE_MS, every)
@@ -277,7 +277,7 @@ def outcome_gaps(
 
 
 def _with_outcomes(arguments: AuditArguments, spans: Iterable[Span]) -> list[Span]:
-    """Return the spans of real topics and of the rejected topic."""
+    """Return the spans of target topics and of the rejected topic."""
     return [span for span in spans if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
 
 
@@ -285,7 +285,7 @@ def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[
     """Return messages about transactions that have been open for longer than `--hanging-ms`.
 
     unstable: the spans after last stable offsets. The first record there belongs to the oldest open transaction, and
-    its timestamp tells when that began.
+    its timestamp is the begin of that.
     """
     firsts = [span._replace(end=span.start + 1) for span in unstable]
     if not firsts:
@@ -308,7 +308,7 @@ def observations(
     found: OutcomeTopics,
     census: Census,
 ) -> Observations:
-    """Return what a run has read, for `build_outcomes`. The caller adds what lies outside of its range."""
+    """Return what a run has read, for `build_outcomes`. The caller adds what is outside its range."""
     return Observations(
         parsed=parsed,
         rejections=found.rejections,
@@ -325,7 +325,7 @@ def observations(
 
 
 def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
-    """Return the pauses of real topics; None if there is no control topic. It is small, as it is compacted."""
+    """Return the pauses of target topics; None if there is no control topic. It is small, as it is compacted."""
     if arguments.control_topic not in cluster.partitions:
         return None
     records = read_records(spark, arguments.access, cluster.spans([arguments.control_topic]))
@@ -335,7 +335,7 @@ def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) ->
 def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -> list[str]:
     found = []
     if unknown:
-        found.append(f"Requests name real topics that do not exist: {shown(unknown)}. They cannot be delivered.")
+        found.append(f"Requests name target topics that do not exist: {shown(unknown)}. They cannot be delivered.")
     if arguments.rejected_topic not in cluster.partitions:
         found.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
     if arguments.receipts_topic not in cluster.partitions:
@@ -344,7 +344,7 @@ def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -
 
 
 def loss_notes(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str]) -> list[str]:
-    """Return notes on what retention or compaction has deleted of these real topics, and of the rejected topic."""
+    """Return notes on what retention or compaction has deleted of these target topics, and of the rejected topic."""
     found = []
     cut = {span.topic for span in cluster.spans(topics) if span.start > 0}
     if cut:

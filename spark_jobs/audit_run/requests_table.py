@@ -2,7 +2,7 @@
 
     OUT/requests/PART is committed  ->  MERGE INTO table ON origin  ->  the row of a later part replaces an earlier one
 
-The column `part` says what the table has: a start merges the committed parts of OUT that the table lacks. So nothing is
+The column `part` says what the table has: a start merges the committed parts of OUT that the table lacks. No row is
 lost if a run is killed between commit and merge, and a part that is merged again changes nothing.
 """
 
@@ -27,7 +27,7 @@ _DAY = (
 
 
 def opened(spark: SparkSession, arguments: AuditArguments) -> Merge:
-    """Make the table, merge the parts that it lacks, and return a function that merges one.
+    """Create the table, merge the parts that it lacks, and return a function that merges one.
 
     Nothing is read or done without --table.
     """

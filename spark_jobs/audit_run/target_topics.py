@@ -1,9 +1,9 @@
-"""Target topics that an audit reads though no request names them: those that the timer topic's patterns allow.
+"""Target topics that an audit reads even if no request names them: those that the timer topic's patterns allow.
 
     allow orders.*,bills   deny *.secret      of orders.eu, orders.secret, bills, refunds  ->  orders.eu, bills
 
-A delivery to a topic that nobody asked for is on one of these, or on one to which the bridge must not send. The pattern
-`*`, the bridge's default, names nothing: reading every topic of a cluster is asked for by `?*`. The same rules as
+A delivery that no request asked for is on one of these, or on a topic to which the bridge must not send. The pattern
+`*`, the bridge's default, selects none: to read every topic of a cluster, give `?*`. The same rules as
 bridge.intake.target_policy, written a second time on purpose.
 """
 

@@ -3,8 +3,8 @@
     origin,reason,until
     timer.requests/0/4711,lost on 2026-03-01 (INC-77); sent again by hand,2026-06-01
 
-Up to `until` (a date, or a time with its zone) such a request has the class `waived` instead of its fault: it counts,
-it is listed, and it makes no exit code.
+Up to `until` (a date, or a time with its zone) such a request has the class `waived` instead of its fault: it is
+counted and listed, but does not change the exit code.
 """
 
 import csv
@@ -35,7 +35,7 @@ def waived(spark: SparkSession, path: Path | None, as_of_ms: int) -> DataFrame |
 
 
 def check(path: Path) -> None:
-    """Raise UsageError, with the row, if the table is not as it has to be."""
+    """Raise UsageError, with the row, if the table is invalid."""
     list(_rows(path))
 
 
@@ -63,7 +63,7 @@ def _until_ms(path: Path, number: int, until: object) -> int:
         text = until.isoformat() if isinstance(until, date) else str(until).strip()
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"--waivers {path}: row {number}: until {until!r} is no time: give 2026-06-01") from None
+        raise UsageError(f"--waivers {path}: row {number}: until {until!r} is not a time: give 2026-06-01") from None
     if len(text) == len("2026-06-01"):
         return int(moment.replace(tzinfo=UTC).timestamp() * 1000) + 86_400_000
     if moment.tzinfo is None:

@@ -1,17 +1,17 @@
 """Deliver missing timers: each once, and none that a bridge will still deliver.
 
     AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked since?
-      --3--> body from the timer topic, or from an archive --4--> real topic + mark on timer.backfilled, one transaction
+      --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.backfilled, one transaction
 
 1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
 2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
-   A timer whose id a later request has is never sent (superseded.py). If its real topic may have deleted its delivery,
-   it is sent only with --although-unknown.
+   A timer whose id a later request has is never sent (superseded.py). If its target topic may have deleted its
+   delivery, it is sent only with --although-unknown.
 3. Key, value and foreign headers as they were sent; a request that is deleted is reported.
 4. By the transactional id `<group>-backfill-<timer topic>-<partition>`: it fences an older run, then reads the marks.
 
 Without --apply nothing is sent. OUT/backfill has the outcome of each timer (schemas.tables.BACKFILL).
-Exit codes: 0 done, 1 trouble, or some could not be sent, 2 wrong arguments.
+Exit codes: 0 done, 1 failed, or some could not be sent, 2 wrong arguments.
 """
 
 import os
@@ -63,7 +63,7 @@ class BackfillArguments:
 
     access: KafkaAccess
     audit: Annotated[Location, location("the --out of the audit")]
-    out: Annotated[Location, location("where it tells of each; default: --audit", required=False)]
+    out: Annotated[Location, location("for the outcome of each; default: --audit", required=False)]
     timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     journal_topic: Annotated[
@@ -76,9 +76,9 @@ class BackfillArguments:
     apply: Annotated[bool, switch("send; without it nothing is sent")] = False
     although_unknown: Annotated[
         bool,
-        switch("also what its topic may have had and forgotten (cannot-tell): for those who have looked elsewhere"),
+        switch("also send those whose delivery may have been deleted (cannot-tell); first check elsewhere"),
     ] = False
-    limit: Annotated[int | None, number("no more than these, earliest due first", metavar="N")] = None
+    limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
     per_s: Annotated[
         int | None,
         number("records a second, the same share for each partition; default: no limit", "--rate", metavar="N"),
@@ -170,7 +170,7 @@ def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
     if kind_of(audit) == "stream":
         return read_table(spark, audit, OPEN_VERDICTS, part)
     if not files.exists(folder(audit, REQUESTS, part) / "_SUCCESS"):
-        raise UsageError(f"--audit {audit}: its audit has not come to its end: let it, or make it again")
+        raise UsageError(f"--audit {audit}: its audit has not ended: let it end, or run it again")
     return read_table(spark, audit, REQUESTS, part)
 
 
@@ -248,7 +248,7 @@ def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> Data
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    description = "Deliver what an audit found missing. Without --apply it only looks."
+    description = "Deliver what an audit found missing. Without --apply, only report."
     parser = job_parser("backfill", description, BackfillArguments)
     given = resolved(parser, BackfillArguments, argv, environment)
     return BackfillArguments(**{"out": given["audit"], **given})
@@ -258,7 +258,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 def main(argv: Sequence[str] | None = None) -> int:
     done = run_backfill(parse(argv))
     print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
-    print(f"Each of them: {done.out / BACKFILL.name}")
+    print(f"Outcome of each: {done.out / BACKFILL.name}")
     return done.exit_code
 
 

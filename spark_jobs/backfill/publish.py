@@ -2,8 +2,8 @@
 
     bodies -> origin, outcome: sent | backfilled-before | expired | failed (and why)
 
-Rows pass through one after the other. Kept are a transaction's rows, and 8 bytes for each mark that was written since
-Spark looked at the marks: by another run, by a task that died, or by this one if a transaction is aborted.
+Rows are sent in order. Memory holds one transaction's rows, and 8 bytes for each mark that was written since Spark read
+the marks: by another run, by a task that died, or by this one if a transaction is aborted.
 
 If a task dies, another one repeats its rows: its producer fences the former, and the marks show what was sent.
 """
@@ -56,8 +56,8 @@ def ddl(schema: pa.Schema) -> str:
 class PublishTask:
     """Sends the records; called by mapInArrow.
 
-    per_s: average of one partition at most; None: no limit. marks_read: of each partition of the marks, up to which
-    offset Spark has looked.
+    per_s: limit of one partition, on average; None: no limit. marks_read: offset up to which Spark has read each
+    partition of the marks.
     """
 
     access: KafkaAccess
@@ -149,7 +149,7 @@ class _PartitionProducer:
         return at < len(self._marked) and self._marked[at] == row["offset"]
 
     def _new_marks(self, prefix: bytes) -> Iterator[int]:
-        """Return the offsets of timers that were marked since the last look. `prefix`: of their origins."""
+        """Return the offsets of timers that were marked since the last read. `prefix`: of their origins."""
         for mark in read_committed(self._job.access, self._job.marks_topic, self._marks_partition, self._marks_end):
             self._marks_end = max(self._marks_end, mark.offset + 1)
             if mark.value is not None and mark.key is not None and mark.key.startswith(prefix):

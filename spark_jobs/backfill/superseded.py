@@ -1,7 +1,7 @@
-"""Which missing timers a later request has ended, also since the audit: by the timer topic, as in the audit.
+"""Find missing timers that a later request has ended, even since the audit: by the timer topic, as in the audit.
 
-For a bridge that has lost a timer, nothing is pending under its id. So neither journal nor progress shows that a later
-cancel or timer has ended it.
+If a bridge has lost a timer, nothing is pending under its id: neither journal nor progress shows that a later cancel or
+timer has ended it.
 """
 
 from pyspark.sql import DataFrame

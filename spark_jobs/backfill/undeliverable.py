@@ -1,4 +1,4 @@
-"""Which missing timers must not be sent, as a bridge may still deliver them: by progress and journal (docs/formats.md).
+"""Missing timers that must not be sent, as a bridge may still deliver them. By progress and journal (docs/formats.md).
 
     C 9800   K (due 5000, 7431)   journal: held 8, rolled (3, 1), ended 5, waits orders (4000, 2]..(4500, 9]
     origin 7, expected 3900       below C, (3900, 7) <= K, and not in the journal                  settled
@@ -41,7 +41,7 @@ _DECISIONS = {"ended": "ended", "dropped": "ended", "refused": "refused", "held"
 def journal_entries(journal: DataFrame) -> DataFrame:
     """Parse records of the journal: `partition`, its offset `at`, its time `at_ms`, and the fields of JournalRecord.
 
-    Spark raises for a record that is none of this version: an unknown decision could be one that a timer waits.
+    Spark raises for a record of another version: an unknown decision could mean that a timer waits.
     """
     text = F.col("value").cast("string")
     told = F.from_json(text, _RECORD, _STRICT)
@@ -51,7 +51,7 @@ def journal_entries(journal: DataFrame) -> DataFrame:
     for field in required:
         is_ours &= field.isNotNull()
     place = F.concat_ws("/", "topic", "partition", "offset")
-    remedy = ": no journal record of this version: run the release of the bridge that writes it"
+    remedy = ": not a journal record of this version: run the release of the bridge that writes it"
     checked = F.when(is_ours, told).otherwise(F.raise_error(F.concat(place, F.lit(remedy))))
     rows = journal.select(
         "partition", F.col("offset").alias("at"), F.col("timestamp_ms").alias("at_ms"), checked.alias("told")
@@ -127,7 +127,7 @@ def _decisions(asked: DataFrame, entries: DataFrame) -> DataFrame:
 def _events(entries: DataFrame) -> DataFrame:
     """Return a row for each decision: partition, offset of the timer, kind, `at`; of copies `rolls` and `visit_ms`.
 
-    visit_ms: when the copy is looked at at the latest.
+    visit_ms: the latest possible wake-up time of the copy.
     """
 
     def each(column: str, kind: str, offset: Column, rolls: Column, visit_ms: Column) -> DataFrame:

@@ -24,7 +24,7 @@ def is_export(columns: Sequence[str]) -> bool:
 
 
 def older_partitions(files: Sequence[str]) -> dict[str, list[Shard]]:
-    """Return for each export the partitions that another export has newer. Of equal ones the first counts.
+    """Return for each export the partitions that another export has newer. If two are equal, the first counts.
 
     Raises UsageError if a file does not say how new it is.
     """

@@ -11,7 +11,7 @@ id, so a new run fences a run that was killed or is still active.
     timer-bridge import orders.csv --map due=when --map value=body --map key=id --set topic=orders --out imports/orders
     timer-bridge import a.parquet b.parquet --out imports/moved      what `timer-bridge export` wrote on each instance
 
-Exit codes: 0 done, 1 trouble, or rows were rejected or failed, 2 wrong arguments.
+Exit codes: 0 done, 1 failed, or rows were rejected or failed, 2 wrong arguments.
 """
 
 import json
@@ -127,7 +127,7 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
     if told.exists():
         known = json.loads(told.read_text())
         if any(known.get(name, each) != each for name, each in asked.items()):
-            raise UsageError(f"--out {arguments.out} holds another import, or one of other flags: give another folder")
+            raise UsageError(f"--out {arguments.out} holds another import, or one with other flags: give another")
         return str(known["name"])
     for part in ("staged", "rejects"):  # of a run that was killed
         shutil.rmtree(arguments.out / part, ignore_errors=True)
@@ -135,7 +135,7 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
     there = [name for name in rows.columns if name != BROKEN]
     missing = sorted(set(arguments.mapped.columns.values()) - set(there))
     if missing:
-        raise UsageError(f"--map: {', '.join(missing)} is no column of the file, which has {', '.join(there)}")
+        raise UsageError(f"--map: {', '.join(missing)} is not a column of the file, which has {', '.join(there)}")
     staging = rows.mapInArrow(ConvertTask(arguments.mapped), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
     try:
         good = staging.where(F.col("reason").isNull()).select("key", "value", "headers")
@@ -311,7 +311,7 @@ class _Part:
             if self._done != before:
                 return None
             if not rows or code not in _RECORD_ERRORS:
-                raise JobFailedError(f"{self._path.name}: the broker takes nothing ({code}): run it again") from None
+                raise JobFailedError(f"{self._path.name}: the broker takes no record ({code}): run it again") from None
             return code
         self._done = goal
         return None
@@ -366,7 +366,7 @@ def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
 def _format_of(file: str) -> str:
     found = _FORMATS.get(Path(file).suffix.lower())
     if found is None:
-        raise UsageError(f"{file}: its name does not tell what it is: give --format parquet, csv or json")
+        raise UsageError(f"{file}: unknown kind of file: give --format parquet, csv or json")
     return found
 
 
@@ -378,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if done.rejected:
         print(f"Each with its reason: {arguments.out / 'rejects'}")
     if done.failed:
-        print(f"{done.failed:,} were not taken by the broker: {arguments.out / 'failed'}")
+        print(f"{done.failed:,} were refused by the broker: {arguments.out / 'failed'}")
     return done.exit_code
 
 

@@ -21,7 +21,7 @@ from schemas.profiles import as_native
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
 BROKEN = "_broken_line"
-"""Column with the text of a line that is no JSON, or has other fields than the CSV's heading; null otherwise."""
+"""Column with the text of a line that is not JSON, or has other fields than the CSV's heading; null otherwise."""
 EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
 """Columns that identify an export (schemas.pending_table)."""
 IMPORTED_FROM = "imported-from"
@@ -50,11 +50,11 @@ class ColumnMapping:
         """Return the request of a row. Raises InvalidRowError."""
         if row.get(BROKEN) is not None:
             raise InvalidRowError(
-                "the line is broken: it is no JSON object, or has more or fewer fields than the heading"
+                "the line is broken: it is not a JSON object, or has more or fewer fields than the heading"
             )
         is_exported = row.keys() >= EXPORTED and not self.columns
         if is_exported and self.given:
-            raise InvalidRowError("an export says all of it itself: leave --set out, or --map its columns")
+            raise InvalidRowError("an export sets all fields: leave --set out, or --map its columns")
         found = _exported(row) if is_exported else self._by_columns(row)
         rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1)
         asked = parse(found.headers, now_ms, rules)
@@ -135,13 +135,13 @@ def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise InvalidRowError("headers are no JSON") from None
+            raise InvalidRowError("headers are not JSON") from None
     if value is None:
         return []
     if isinstance(value, list) and all(isinstance(pair, Sequence) and len(pair) == 2 for pair in value):
         value = dict(value)
     if not isinstance(value, Mapping):
-        raise InvalidRowError("headers are no object of names and values")
+        raise InvalidRowError("headers are not an object of names and values")
     return [(_foreign_name(str(name)), _bytes(each)) for name, each in value.items()]
 
 

@@ -5,8 +5,8 @@ The offsets that an audit reads are fixed before it reads them:
     timer.requests/0    [1200, 9800)      looked up first
     orders/0            [ 310, 7431)      looked up after it: a delivery of any request above is in here, or is missing
 
-Spark resolves "latest" again for each action, so two actions on a growing topic would disagree. So the spans are looked
-up here, once, up to the last stable offset (read_committed), and those of the requests before the others.
+Spark resolves "latest" again for each action, so two actions on a growing topic would disagree. The spans are looked up
+here, once, up to the last stable offset (read_committed), and those of the requests before the others.
 """
 
 import re
@@ -42,8 +42,8 @@ _OPEN_TRANSACTION_S = 120.0
 _RETRY_INTERVAL_S = 0.2
 FOREVER_MS = 2**62
 _REMEDIES = {
-    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
-    KafkaError._SSL: "look at security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
+    KafkaError._AUTHENTICATION: "check sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
+    KafkaError._SSL: "check security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _PERMANENT_ERRORS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
@@ -120,7 +120,7 @@ class Cluster:
         return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return Kafka's id of each topic: one that is created again has another. Absent if it is not told."""
+        """Return Kafka's id of each topic: one that is created again has another. Absent if unknown."""
         named = sorted(topics)
         if not named:
             return {}
@@ -145,7 +145,7 @@ class Cluster:
         try:
             self._admin.create_topics([made], request_timeout=_TIMEOUT_S)[topic].result()
         except KafkaException as wrong:
-            raise JobFailedError(f"{topic} could not be made ({wrong.args[0].str()}): make it") from wrong
+            raise JobFailedError(f"{topic} could not be created ({wrong.args[0].str()}): create it") from wrong
         self.partitions[topic] = partitions
 
     def ensure_compacted(self, topic: str, partitions: int) -> None:
@@ -157,7 +157,7 @@ class Cluster:
         try:
             policy = self._admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["cleanup.policy"].value
         except (KafkaException, TimeoutError) as wrong:
-            raise JobFailedError(f"{topic}: its settings were not told: {wrong}") from wrong
+            raise JobFailedError(f"{topic}: its settings could not be read: {wrong}") from wrong
         if policy != "compact":
             raise JobFailedError(
                 f"{topic}: cleanup.policy is {policy}: set it to compact, else what was backfilled is forgotten"
@@ -244,7 +244,7 @@ class Cluster:
                 return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
-                    raise JobFailedError(f"the broker did not tell offsets: {wrong.args[0].str()}") from wrong
+                    raise JobFailedError(f"the broker did not list offsets: {wrong.args[0].str()}") from wrong
                 time.sleep(_RETRY_INTERVAL_S)
                 self._partitions()  # makes the client look up leaders again
         return {}
@@ -261,7 +261,7 @@ class Cluster:
             except KafkaException as wrong:
                 self._admin.poll(0)  # calls error_cb
                 if self._remedy is not None:
-                    raise JobFailedError(f"{self._servers} does not let us in: {self._remedy}") from wrong
+                    raise JobFailedError(f"{self._servers} refuses the login: {self._remedy}") from wrong
                 if time.monotonic() > end_s:
                     why = f"no broker answers at {self._servers} ({wrong.args[0].str()})"
                     raise JobFailedError(f"{why}: check --bootstrap-servers") from wrong
@@ -326,7 +326,7 @@ def read_committed(
             message = consumer.poll(_POLL_S)
             if message is None:
                 if time.monotonic() > until_s:
-                    raise JobFailedError(f"{topic}/{partition}: nothing comes at {position}: run it again")
+                    raise JobFailedError(f"{topic}/{partition}: no record arrives at offset {position}: run it again")
                 continue
             error = message.error()
             if error is None:
@@ -382,7 +382,7 @@ class TransactionAbortedError(Exception):
 
 
 class TransactionalSender:
-    """Sends one transaction at a time. A newer sender with its transactional id fences it. `run`: what that one is."""
+    """Sends one transaction at a time. A newer sender with its transactional id fences it. `run`: its name in errors."""
 
     def __init__(self, access: KafkaAccess, transactional_id: str, run: str) -> None:
         self._run = run
@@ -392,7 +392,7 @@ class TransactionalSender:
             self._producer.init_transactions(_TIMEOUT_S)
         except KafkaException as wrong:
             raise JobFailedError(
-                f"the broker lets no transaction begin ({wrong.args[0].str()}): give the right (an ACL) to Write with"
+                f"the broker refuses transactions ({wrong.args[0].str()}): give the right (an ACL) to Write with"
                 f" the transactional id {transactional_id}"
             ) from wrong
 
@@ -421,7 +421,7 @@ class TransactionalSender:
         # Purged records are a consequence of the one that failed.
         code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
         if code in _FENCED_CODES:
-            raise JobFailedError(f"another {self._run} has begun meanwhile and goes on from here")
+            raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
         raise TransactionAbortedError(code)
 
     def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:

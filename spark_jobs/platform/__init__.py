@@ -1,1 +1,1 @@
-"""What all jobs share: session, tables, packaging, exit codes."""
+"""Shared by all jobs: session, tables, packaging, exit codes."""

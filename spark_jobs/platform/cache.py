@@ -38,7 +38,7 @@ def cached() -> Iterator[Keep]:
 def written(folder: Location) -> Iterator[Keep]:
     """Yield a function that writes rows to files below `folder`, and returns these, until the end of the block.
 
-    What a killed run left there is deleted first.
+    Files that a killed run left are deleted first.
     """
     files.delete(folder)
     numbers = count()

@@ -9,7 +9,7 @@ from spark_jobs.errors import JobFailedError, UsageError
 
 
 def exit_code_of(name: str, run: Callable[[], int]) -> int:
-    """Run a job. Print an error of ours on standard error, with the remedy, and return the exit code."""
+    """Run a job and return its exit code. A UsageError or JobFailedError is printed on standard error."""
     try:
         return run()
     except (UsageError, JobFailedError) as wrong:

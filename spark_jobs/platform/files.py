@@ -151,7 +151,7 @@ def _put(system: Any, at: Any, data: bytes, *, overwrite: bool = True) -> None:
 
 
 def _resolved(path: Location) -> tuple[Any, Any]:
-    """Return the file system and the path in it. Of the local one without its checksum files.
+    """Return the file system and the path in it. The local one is used without its checksum files.
 
     These are renamed after their file, so that a killed process could leave a file that cannot be read.
     """

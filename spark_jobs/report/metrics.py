@@ -3,7 +3,7 @@
     timer_audit_faults{timer_topic="timer.requests", class="missing"} 2
 
 Written after each audit and each batch of a stream, with all values of it. An audit that fails writes nothing, so
-`timer_audit_last_success_timestamp_seconds` gets old. An audit is not worse for metrics that could not be written.
+`timer_audit_last_success_timestamp_seconds` gets old. A failure to write metrics does not change the exit code.
 """
 
 import sys
@@ -21,7 +21,7 @@ from spark_jobs.report.summary import AuditVerdict
 
 JOB = "timer-audit"
 METRICS = {
-    "faults": "Faults by class that the last audit found; of a stream: that it has told since its start.",
+    "faults": "Faults by class that the last audit found; of a stream: those reported since its start.",
     "requests": "Requests that the last audit judged; of a stream: verdicts since its start.",
     "open_timers": "Timers whose verdict may change: pending and held ones.",
     "gaps": "Ranges of records that retention deleted before an audit read them; of a stream: since its start.",

@@ -78,7 +78,7 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "--bootstrap-servers" in capsys.readouterr().err
     given = ["--bootstrap-servers", "localhost:9092", "--out", str(tmp_path)]
     assert main([*given, "--from", "noon"]) == 2
-    assert "'noon' is no time" in capsys.readouterr().err
+    assert "'noon' is not a time" in capsys.readouterr().err
     assert main([*given, "--table", "audits.requests"]) == 2
     assert "--table is 'audits.requests': give catalog.database.table" in capsys.readouterr().err
 
@@ -295,7 +295,7 @@ def test_a_waiver_holds_until_its_end(tmp_path: Path, spark: SparkSession) -> No
     ("row", "named"),
     [
         ("t/0/7,,2026-06-01", "row 1 lacks a value"),
-        ("t/0/7,known,soon", "until 'soon' is no time"),
+        ("t/0/7,known,soon", "until 'soon' is not a time"),
         ("t/0/7,known,2026-06-01T12:00:00", "has no time zone"),
     ],
 )

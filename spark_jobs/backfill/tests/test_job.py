@@ -62,7 +62,7 @@ def test_a_timer_ended_by_a_later_request_is_known_from_the_audit(spark: SparkSe
     (tmp_path / "requests").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
-    with pytest.raises(UsageError, match="has not come to its end"):
+    with pytest.raises(UsageError, match="has not ended"):
         missing(spark, arguments)
     (tmp_path / "requests" / "_SUCCESS").touch()
     (found,) = missing(spark, arguments).collect()

@@ -100,8 +100,8 @@ def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: Writ
     assert (verdict.exit_code, verdict.faults) == (3, {"early": 1, "missing": 1})
     assert verdict.headline == "2 faults: 1 early, 1 missing"
     page = (tmp_path / "report.html").read_text()
-    assert page.index(verdict.headline) < page.index("Real topics")
-    assert page.index("What became of them") < page.index("Worst hours") < page.index("Rejected by code")
+    assert page.index(verdict.headline) < page.index("Target topics")
+    assert page.index("Requests by class") < page.index("Worst hours") < page.index("Rejected by code")
     assert "timer.<wbr>requests/<wbr>0/<wbr>8" in page
     assert "<script" not in page
     assert "a note &lt;b&gt;" in page
