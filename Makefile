@@ -38,7 +38,7 @@ lock: ## write requirements/*.lock from pyproject.toml; pinned versions stay [AR
 images: ## write the digest of each image of compose/.env; needs a Docker engine that can pull
 	scripts/pin-images.sh
 
-# What needs neither broker nor Spark is shared out to two workers.
+# Tests that need neither broker nor Spark run in two processes.
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Tests with a broker wait for it most of the time, so three processes share two cores; with four, tests that compare the
@@ -47,7 +47,7 @@ QUICK := --numprocesses 2 -m '$(ALONE)'
 SHARED := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
-# What reads code and what needs neither broker nor Spark: under a minute.
+# Static checks, and tests that need neither broker nor Spark: under a minute.
 .PHONY: check
 check: export SEEDS ?= 20
 check: $(READY) static ## lint, types, imports, and most tests that need no broker and no Spark
@@ -60,7 +60,7 @@ static: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .run/imports.log || { cat .run/imports.log; exit 1; }
 
-# SEEDS: how many histories the simulation plays. pytest's closing line is the last word, for people and CI alike.
+# SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI.
 .PHONY: test
 test: export SEEDS ?= 300
 test: $(READY) static ## everything: check, a real broker, Spark
@@ -97,14 +97,14 @@ bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many 
 	$(BIN)/python -m scripts.bench.pending $(if $(TIMERS),--timers $(TIMERS))
 
 .PHONY: chaos
-chaos: $(READY) ## two bridges and three brokers are hurt in every way under load, and Spark judges [MINUTES=20 SEED=1]
+chaos: $(READY) ## random faults in two bridges and three brokers under load; Spark audits the result [MINUTES=20 SEED=1]
 	$(BIN)/python -m scripts.chaos.run $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: $(READY) ## a steady load for long: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
+soak: $(READY) ## a long steady load: memory, handles and disk stay flat, each timer comes once [MINUTES=30 PER_S=10000]
 	$(BIN)/python -m scripts.chaos.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PER_S),--per-s $(PER_S))
 
-# Beside what `make setup` installs.
+# Packages besides those of `make setup`.
 PROOF := .run/proof.ready
 
 $(PROOF): $(READY) requirements/docs.lock requirements/proof.lock
@@ -118,7 +118,7 @@ $(SITE): $(READY) requirements/docs.lock
 	@touch $@
 
 .PHONY: fuzz
-fuzz: $(PROOF) ## libFuzzer on all that decodes the store's files, requests, journal and progress [SECONDS=600]
+fuzz: $(PROOF) ## libFuzzer on the decoders of store files, requests, journal and progress [SECONDS=600]
 	$(BIN)/python -m scripts.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations
@@ -163,6 +163,6 @@ format: $(READY) ## fix what ruff can fix
 	$(BIN)/ruff format .
 
 .PHONY: clean
-clean: ## remove all that runs have left, jars and images too; .venv stays
+clean: ## remove the files of all runs, jars and images too; .venv stays
 	rm -rf .run artifacts spark-warehouse metastore_db derby.log build dist ./*.egg-info .hypothesis .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

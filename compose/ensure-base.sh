@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where no image can be pulled: a Debian with Java and Python that ours are built on. Says its tag (root, mmdebstrap).
+# Makes a Debian with Java and Python to build our images on, if none can be pulled. Prints its tag (root, mmdebstrap).
 set -euo pipefail
 
 base=timer-bridge/base:bookworm
@@ -8,8 +8,8 @@ say() { echo "$(basename "$0"): $*" >&2; }
 fail() { say "$*"; exit 1; }
 
 if ! docker image inspect "$base" > /dev/null 2>&1; then
-    command -v mmdebstrap > /dev/null || fail "to build on a base of our own: apt-get install mmdebstrap"
-    [ "$(id -u)" = 0 ] || fail "to build on a base of our own needs root"
+    command -v mmdebstrap > /dev/null || fail "mmdebstrap is missing, which makes our own base: apt-get install mmdebstrap"
+    [ "$(id -u)" = 0 ] || fail "making our own base needs root"
     say "making $base, a Debian with Java and Python"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,10 @@
-"""A consumer that cannot handle everything at once: what fails comes back later, up to 16 times, then lies on a DLQ.
+"""A consumer that retries: a message that fails comes back later, up to 16 times, and then goes to a DLQ.
 
     python -m examples.consumer_retry --bootstrap-servers localhost:9092 --topic payments --group billing
 
-An offset is committed when its message is handled or its retry is acknowledged, so nothing is lost where it dies; and a
-message that was retried twice for that reason comes back once, as the retry's id is made of its place. Make the topic
-`DLQ.<group>` beforehand, or let the broker do so.
+An offset is committed when its message is handled or its retry is acknowledged, so no message is lost if the consumer
+dies. A message that was retried twice for that reason comes back once, as the retry's id is made of its position.
+Create the topic `DLQ.<group>` before, or let the broker create it.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from bridge.client import RETRIES, TimerProducer
 
 
 def handle(message: Any) -> None:
-    """Your work. Raises where it cannot be done now."""
+    """Your work. Raises if it cannot be done now."""
     if (message.value() or b"").startswith(b"fail"):
         raise RuntimeError("the bank is closed")
 
 
 def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callable[[], bool]) -> None:
-    """Handles messages one by one until it is over."""
+    """Handle messages one by one until `is_over()` returns True."""
     while not is_over():
         message = consumer.poll(0.5)
         if message is None or message.error() is not None:
@@ -33,14 +33,14 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callab
         try:
             handle(message)
             print("handled", _text(message), "after", _retries(message), "retries", flush=True)
-        except Exception as wrong:  # noqa: BLE001  (whatever it is, the message must not be lost)
+        except Exception as wrong:  # noqa: BLE001  (after any error, the message must not be lost)
             sent = timers.retry_later(message, group=group).result(30)
             print("failed", _text(message), f"({wrong}); sent to", sent.topic, flush=True)
         consumer.commit(message, asynchronous=False)
 
 
 def _text(message: Any) -> str:
-    """Of any bytes, and of none."""
+    """Return the value as text; empty for null."""
     return (message.value() or b"").decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""What a consumer sees of a topic: the first records that are committed, with their headers.
+"""Print the first committed records of a topic, with their headers.
 
 python -m examples.reader --bootstrap-servers localhost:9092 --topic orders --count 1
 """
@@ -21,7 +21,7 @@ def main() -> None:
             "bootstrap.servers": given.bootstrap_servers,
             "group.id": f"reader-{uuid4().hex}",
             "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",  # else you see what the bridge takes back, and so duplicates
+            "isolation.level": "read_committed",  # else you see aborted deliveries, and so duplicates
             "enable.auto.commit": False,
         }
     )

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Starts a Docker engine of our own when none answers. What it prints is meant for the shell:
+# Starts a Docker engine of our own if none answers. Its output is for the shell:
 #
-#     eval "$(scripts/start-docker.sh)"      # sets DOCKER_HOST and DOCKERD_PID, or nothing when an engine answers
+#     eval "$(scripts/start-docker.sh)"      # sets DOCKER_HOST and DOCKERD_PID, or nothing if an engine answers
 #     ...
 #     kill "$DOCKERD_PID"
 #
-# It needs root and Debian's docker.io. Its images stay in .run/docker, its sockets go when the machine's /tmp goes.
+# It needs root and Debian's docker.io. Its images stay in .run/docker, its sockets are in /tmp.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sees to it that the Docker engine has apache/kafka in the version that we test against:
+# Makes sure that the Docker engine has apache/kafka in the version that we test against:
 #   there already -> nothing;  else pulled;  else built here as a stand-in under the same tag (root, mmdebstrap).
 # The tests and the compose file do not know which of the two they run on.
 set -euo pipefail
@@ -19,14 +19,14 @@ build() {
     cp -r compose/kafka/Dockerfile compose/kafka/rootfs "$context/"
     base=$(compose/ensure-base.sh)
     say "building $image"
-    # The classic builder: it needs nothing that would have to be pulled.
+    # The classic builder: it pulls no other image.
     DOCKER_BUILDKIT=0 docker build --quiet --build-arg BASE="$base" --tag "$image" "$context"
 }
 
 has "$image" && exit 0
 mkdir -p .run
 exec 9> .run/kafka-image.lock
-flock 9 # of two runs at once, one builds
+flock 9 # if two run at once, one builds
 has "$image" && exit 0
 if timeout 300 docker pull --quiet "$image"; then
     exit 0

@@ -1,1 +1,1 @@
-"""Where an audit can run: Airflow, Kubernetes, YARN, cron, a notebook."""
+"""Audits by Airflow, Kubernetes, YARN and cron, and a notebook."""

@@ -1,4 +1,4 @@
-"""A daily audit of each timer topic by Airflow 3. A fault fails the task at once; other trouble is tried again.
+"""A daily audit of each timer topic by Airflow 3. A fault fails the task at once; other failures are retried.
 
 Airflow's worker needs `pip install 'kafka-timer-bridge[spark]'` and Java 17 or 21. If another environment has them, set
 TIMER_BRIDGE to its command.
@@ -23,12 +23,12 @@ def command(timer_topic: str) -> list[str]:
 
 
 def audit(timer_topic: str) -> None:
-    """Run the audit; it goes on where its last run ended, so a run that failed is made up for by the next one."""
+    """Run the audit. It continues where its last run ended, so the next run makes up for a failed one."""
     code = subprocess.run(command(timer_topic), check=False).returncode
     if code == FAULT:
         raise AirflowFailException(f"{timer_topic}: a fault was found; see {AUDITS}/{timer_topic}/report.html")
     if code != 0:
-        raise RuntimeError(f"{timer_topic}: the audit could not be made (exit code {code}); see the log above")
+        raise RuntimeError(f"{timer_topic}: the audit failed (exit code {code}); see the log above")
 
 
 @dag(schedule="15 2 * * *", start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False, max_active_runs=1)  # type: ignore[untyped-decorator]

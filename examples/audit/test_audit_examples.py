@@ -1,4 +1,4 @@
-"""Where an audit can run: what each example starts is a command of ours, with files and releases that exist."""
+"""The examples of audits start commands of ours, with files and releases that exist."""
 
 import importlib.util
 import json
@@ -32,7 +32,7 @@ def audit(words: list[str], tmp_path: Path) -> AuditArguments:
 
 
 def test_the_spark_application(tmp_path: Path) -> None:
-    """Its schema (kubeflow/spark-operator's CRD) is large: it was validated against it by hand."""
+    """It was validated by hand against the CRD of kubeflow/spark-operator, which is large."""
     told: dict[str, Any] = yaml.safe_load((HERE / "spark-application.yaml").read_text())
     spec = told["spec"]
     assert (told["apiVersion"], told["kind"]) == ("sparkoperator.k8s.io/v1beta2", "SparkApplication")
@@ -72,7 +72,7 @@ esac
 
 
 def test_the_script_for_yarn_sends_files_that_exist(tmp_path: Path) -> None:
-    """spark-submit and venv-pack are stand-ins that note what they are given; no YARN is here."""
+    """spark-submit and venv-pack are stand-ins that record their arguments, as there is no YARN."""
     told, there = tmp_path / "told", tmp_path / "there"
     for name, text in (
         ("spark-submit", RECORDER.format(told=told, there=there)),
@@ -97,12 +97,12 @@ def test_the_script_for_yarn_sends_files_that_exist(tmp_path: Path) -> None:
 
 
 class _FailError(Exception):
-    """In place of Airflow's own, which is not tried again."""
+    """Replaces Airflow's exception, after which a task is not retried."""
 
 
 @pytest.fixture
 def dag(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
-    """The DAG's module, with stand-ins for what it takes of Airflow: Airflow is not installed for tests."""
+    """The DAG's module, with stand-ins for the parts of Airflow that it imports: tests do not install Airflow."""
     tasks: list[dict[str, Any]] = []
 
     def task(**given: Any) -> Any:

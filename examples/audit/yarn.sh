@@ -1,5 +1,5 @@
 #!/bin/sh
-# An audit on YARN in cluster mode. The Python environment goes along, so the nodes need none; venv-pack: pip install it.
+# An audit on YARN in cluster mode. The Python environment is sent along, so the nodes need none; venv-pack: pip install it.
 #
 #   PYTHON   the Python of an environment with `pip install 'kafka-timer-bridge[spark]' venv-pack`, of the nodes' platform
 #   OUT      a folder that all nodes see under this path, or a URI such as hdfs:///audits/orders

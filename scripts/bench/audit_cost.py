@@ -4,7 +4,7 @@
     timer-bridge audit --master local[2]        audit_s, audit_per_s, memory and CPU of its processes
     timer-bridge import rows.parquet            import_per_s
 
-Of a hundred records of the timer topic 94 are delivered, one of them after a roll, two rejected, one is cancelled
+Out of a hundred records of the timer topic, 94 are delivered, one of them after a roll, two rejected, one is cancelled
 (with its receipt), one waits; half have ids. Deliveries are written in transactions, as a bridge writes them. The audit
 has to find each class as it was written.
 
@@ -61,7 +61,7 @@ class WrittenHistory:
                 yield PlacedRecord(TIMERS, group % PARTITIONS, b"%d" % group, *self._request(group, nth))
 
     def outcomes(self) -> Iterator[PlacedRecord]:
-        """Return deliveries, rejected records and receipts."""
+        """Yield deliveries, rejected records and receipts."""
         due = b"%d" % self._due_ms
         for group in range(self.groups):
             partition, key = group % PARTITIONS, b"%d" % group

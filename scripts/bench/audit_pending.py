@@ -4,7 +4,7 @@
     part 2    NEW requests that are due, half of them with ids; delivered       measured, on top of part 1 and alone
 
 Spark makes the records itself, so no broker is part of the time. Both are measured in turns, in one session: the ratio
-says what pending timers cost, whatever else the machine does.
+shows what pending timers cost, whatever the load of the machine.
 
     python -m scripts.bench.audit_pending --new 1000000 --pending 10000000
 """

@@ -1,6 +1,6 @@
 """`paced_sender SERVERS TOPIC TARGET PER_S SECONDS DELAY_MS BODY_BYTES`: send timers, each due DELAY_MS later.
 
-Prints the seconds that it took. If it is behind its pace, it sends as fast as it can.
+Print the seconds that it took. If it is behind its pace, it sends as fast as it can.
 """
 
 import sys

@@ -133,7 +133,7 @@ def measure(timers: int) -> dict[str, float]:
     assert found is not None
     for end in ("stop", "kill"):
         if end == "kill":
-            disk.remove(CLOSED)  # which a kill leaves unwritten
+            disk.remove(CLOSED)  # a kill leaves it unwritten
         begin_s = time.perf_counter()
         store = Store.open(disk, options, found, found.progress, (), ())
         figures[f"ready_after_{end}_s"] = time.perf_counter() - begin_s

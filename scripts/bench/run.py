@@ -5,7 +5,7 @@
 
 Scenarios are in scripts.bench.scenarios, the parts of a run in scripts.bench.suite. Each figure is the median of the
 tries in which it was measured; faults are summed. `reasons` says why a figure is missing. Exit code 3 if a message was
-lost, doubled or early, 1 if a part of ours could not be measured; a missed goal is no error.
+lost, doubled or early, 1 if a part that does not need root could not be measured; a missed goal is not an error.
 
     make bench                                            all parts, in half an hour
     make bench ARGS=--quick                               the main ratios in three minutes
@@ -95,7 +95,7 @@ def _last_run(args: argparse.Namespace) -> dict[str, Any]:
     except (OSError, ValueError):
         raise SettingsError("there is no last run to add to: leave --add out") from None
     if _versions() != last["versions"] or _machine().items() - last["machine"].items():
-        raise SettingsError("the last run was on another machine, or of other versions: leave --add out")
+        raise SettingsError("the last run was on another machine or with other versions: leave --add out")
     settings = last["settings"]
     settings["add"] = sorted({*args.add, *settings["add"]})
     for name in vars(args).keys() & settings.keys():

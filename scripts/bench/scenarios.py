@@ -51,7 +51,7 @@ from scripts.common.processes import BridgeProcess
 TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
 WARM_UP_RATES = (2_000, 30_000)
-"""None of those that are measured, as each has a target of its own."""
+"""Other rates than the measured ones, as each rate has a target of its own."""
 LIVE_UP_TO_PER_S = 1_000
 """Above this rate a Python consumer would use the CPU that is measured: it reads afterwards."""
 STEADY_DELAY_MS = 2_000

@@ -4,7 +4,7 @@ load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.
 faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
 at the end: everything is repaired, and the audit finds each timer delivered once; exceptions.jsonl has the others
 
-python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 trouble, 2 wrong call, 3 a fault
+python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 failed, 2 wrong call, 3 a fault
 """
 
 import argparse

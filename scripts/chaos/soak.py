@@ -2,7 +2,7 @@
 
 half of the load is due in 2 s, half in 2 minutes, so that units, bodies and ids come and go    .run/soak/results.json
 each 10 s    memory, handles, threads, disk of the bridge      .run/soak/samples.jsonl
-at the end   each request's one delivery is counted           exit codes: 0 flat and all came once, 1 trouble, 3 a fault
+at the end   deliveries of each request are counted           exit codes: 0 flat and all came once, 1 failed, 3 a fault
 
 python -m scripts.chaos.soak --minutes 30 --per-s 10000
 """
@@ -58,7 +58,7 @@ def sample(bridge: BridgeProcess, since_s: float) -> Sample:
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
     """Return the growth from the middle third to the last one. Raises BridgeError if there are too few samples."""
     if len(samples) < _LEAST_SAMPLES:
-        raise BridgeError(f"{len(samples)} samples tell no trend: let it run for longer")
+        raise BridgeError(f"{len(samples)} samples show no trend: let it run for longer")
     third = len(samples) // 3
     found = {}
     for name in ("rss_mb", "handles", "threads", "disk_mb"):

@@ -1,6 +1,6 @@
 """Start and end of this folder's commands: one run per folder, one line per error, no process left running.
 
-exit codes    0 fine    1 trouble    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
+exit codes    0 success    1 failed    2 wrong call    3 a fault was found    130 Ctrl-C    143 SIGTERM
 """
 
 import argparse

@@ -41,7 +41,7 @@ def lateness(late_ms: Ints) -> Lateness:
 
 
 def late_ms(deliveries: Sequence[Delivery]) -> Ints:
-    """Return lateness by the broker's clock: append time on the real topic minus due time."""
+    """Return lateness by the broker's clock: append time on the target topic minus due time."""
     return np.array([d.appended_ms - d.due_ms for d in deliveries], np.int64)
 
 

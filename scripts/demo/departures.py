@@ -1,4 +1,4 @@
-"""The demo's stream: flights out when they are to be sent, departures back as they come, counted and shown.
+"""The demo's stream: send each flight at its time, and receive, count and show departures.
 
 sent 700  =  delivered 612  +  pending 88        late now: p50 and max of the last two seconds
 """

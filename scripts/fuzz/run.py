@@ -1,10 +1,10 @@
 """`make fuzz`: libFuzzer, guided by coverage, searches for bytes on which a decoder fails with an unexpected error.
 
-    a finding    an error that is not one of ours, an input that takes more than 10 s, more than 1 GiB of memory
+    a finding    an error that the target does not expect, an input that takes more than 10 s, more than 1 GiB of memory
 
 Targets: scripts/fuzz/targets.py. .run/fuzz keeps the corpus for the next run. A finding is a file there;
 `python -m scripts.fuzz.run TARGET FILE` repeats it.
-Exit codes: 0 nothing was found, 1 a finding, 2 wrong call.
+Exit codes: 0 no finding, 1 a finding, 2 wrong call.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Targets: decoders of untrusted bytes. Each takes any bytes and may raise only our own errors.
+"""Targets: decoders of untrusted bytes. Each takes any bytes. An error that it does not expect is a finding.
 
 store        a store's folder, edited (scripts.fuzz.store_mutator): verified, inspected, opened and emptied
 checkpoint   the same with any text as its checkpoint

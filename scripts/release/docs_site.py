@@ -1,7 +1,7 @@
 """Hooks of mkdocs (`make docs`): pages of the repository's root become pages of the site, and links follow.
 
 README.md -> index.md      ARCHITECTURE.md -> ARCHITECTURE.md      docs/faq.md -> faq.md
-[x](../compose) -> x       a link to a file that is no page of the site becomes its text
+[x](../compose) -> x       a link to a file that is not a page of the site becomes its text
 """
 
 import posixpath

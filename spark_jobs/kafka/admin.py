@@ -382,7 +382,7 @@ class TransactionAbortedError(Exception):
 
 
 class TransactionalSender:
-    """Sends one transaction at a time. A newer sender with its transactional id fences it. `run`: its name in errors."""
+    """Sends one transaction at a time. A newer sender with its id fences it; `run`: the name of that one in errors."""
 
     def __init__(self, access: KafkaAccess, transactional_id: str, run: str) -> None:
         self._run = run

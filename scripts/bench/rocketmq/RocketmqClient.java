@@ -34,7 +34,7 @@ import org.apache.rocketmq.remoting.protocol.ResponseCode;
  * <pre>
  * create TOPIC QUEUES
  * send TOPIC COUNT FIRST_DUE_MS SPREAD_MS BODY_BYTES     as fast as it goes, due evenly in no order    "FAILED"
- * pace TOPIC RATE SECONDS DELAY_MS BODY_BYTES            so many a second, each due DELAY_MS later     "COUNT FAILED"
+ * pace TOPIC RATE SECONDS DELAY_MS BODY_BYTES            RATE a second, each due DELAY_MS later        "COUNT FAILED"
  * watch TOPIC                                            a push consumer, which has its queues         "0"
  * settle TOPIC                                           until nothing more is stored in TOPIC         "COUNT"
  * receive TOPIC COUNT FILE                               number, due, stored, seen: four longs each    "COUNT"
@@ -177,7 +177,7 @@ public final class RocketmqClient {
             attempt(message);
         }
 
-        /** A busy broker has taken nothing: the same again. */
+        /** A busy broker has stored nothing: send again. */
         private void attempt(Message message) throws Exception {
             producer.send(message, new SendCallback() {
                 @Override
@@ -210,7 +210,7 @@ public final class RocketmqClient {
         }
     }
 
-    /** How many are stored in the topic when nothing has been added for a while. */
+    /** Returns the number of messages stored in the topic, once none was added for a while. */
     private long settle(String topic) throws Exception {
         long last = 0;
         long since = System.currentTimeMillis();
@@ -238,7 +238,7 @@ public final class RocketmqClient {
         return sum;
     }
 
-    /** What a consumer has been handed. */
+    /** The messages that a consumer has received. */
     private static final class Seen implements MessageListenerConcurrently {
         private final DefaultMQPushConsumer consumer;
         private long[] samples = new long[1 << 16];
@@ -255,7 +255,7 @@ public final class RocketmqClient {
             consumer.start();
         }
 
-        /** A consumer that came before the name server knew its topic would look again after 20 s only. */
+        /** A consumer that starts before the name server knows its topic would look again only after 20 s. */
         void awaitQueues(String topic, int count) throws Exception {
             DefaultMQPushConsumerImpl inside = consumer.getDefaultMQPushConsumerImpl();
             long giveUp = System.currentTimeMillis() + GIVE_UP_MS;
@@ -291,7 +291,7 @@ public final class RocketmqClient {
             return System.currentTimeMillis() > last + quiet;
         }
 
-        /** Who watches from before the messages were sent waits for them from now on. */
+        /** A consumer that started before the messages were sent begins to wait now. */
         private synchronized void beginToWait() {
             last = System.currentTimeMillis();
         }

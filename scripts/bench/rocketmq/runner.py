@@ -37,7 +37,7 @@ _WARM_UPS = 3
 
 
 class Load(NamedTuple):
-    """A server, and what it is measured with."""
+    """Options of a server, and the load on it."""
 
     collector: str
     tick_ms: int

@@ -5,7 +5,7 @@
         client.ask("create orders 4")
 
 The broker's HA port binds every address and has no setting for that, hence the network. All else is RocketMQ's
-default, but for what BROKER says.
+default, except for the settings in BROKER.
 """
 
 import ctypes
@@ -70,7 +70,7 @@ def own_network() -> None:
     """Enter a network namespace. Raises BridgeError if that fails. Call it before any thread starts."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "unshare"):
-        raise BridgeError("RocketMQ needs a network namespace of its own: Linux alone has them")
+        raise BridgeError("RocketMQ needs a network namespace of its own, which only Linux has")
     if libc.unshare(_CLONE_NEWNET):
         why = os.strerror(ctypes.get_errno())
         raise BridgeError(f"RocketMQ needs a network namespace of its own, which root may make: unshare: {why}")
