@@ -156,7 +156,7 @@ def skip(
     context: Context,
     topic: Annotated[str, typer.Argument(help="The timer topic.")],
     partition: Annotated[int, typer.Argument(help="Its partition.")],
-    offset: Annotated[int, typer.Argument(help="Of the record.")],
+    offset: Annotated[int, typer.Argument(help="The record's offset.")],
     as_json: AsJson = False,
 ) -> None:
     """Reject one record of a timer topic that cannot be decoded, and go on after it."""

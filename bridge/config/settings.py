@@ -111,7 +111,7 @@ class Settings(BaseModel):
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
     delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Partitions of a timer topic that the bridge creates.", ge=1)
-    replication_factor: int = Field(-1, description="Of topics that the bridge creates; -1: the broker's default.")
+    replication_factor: int = Field(-1, description="Copies of topics that it creates; -1: the broker's default.")
     compressed_requests: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )

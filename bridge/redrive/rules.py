@@ -1,4 +1,4 @@
-"""Which rejected records are sent again, in which order, and how that is recorded.
+"""Rules of a redrive: the rejected records that are sent again, their order, and how that is recorded.
 
     rejected record    request headers | timer-error | timer-error-detail | timer-origin
     sent again         request headers                        same key, value and partition of its timer topic

@@ -6,7 +6,7 @@
 It behaves like Kafka in all that the bridge relies on:
 1. A marker is written to each partition of a transaction. Records of an aborted transaction keep their offsets.
 2. An open transaction hides all later records of its partition, and nothing else.
-3. Of two transactions with offsets, the one counts that sent them later, whichever commits first.
+3. If two transactions have offsets, the one that sent them later counts, whichever commits first.
 4. The coordinator checks the group's generation when offsets are sent; it checks neither the owner nor at the commit.
 5. A commit is answered before its markers are written: some partitions show it later (`marker_lag_ms`).
 6. A producer that starts with a transactional.id ends the open transaction of the last one; so does the timeout.

@@ -75,7 +75,7 @@ def measure(folder: Path, args: argparse.Namespace, console: Console) -> int:
         with BridgeProcess(folder, servers), streaming_audit(folder, servers, args.every_s) as out:
             far_ms = now_ms() + 86_400_000
             send_all(servers, TIMER_TOPIC, (timer(TARGET, far_ms, b"%d" % n) for n in range(max(1, args.pending))))
-            _await(lambda: len(_batches(out)) >= 2)  # Spark's start is no part of the delay
+            _await(lambda: len(_batches(out)) >= 2)  # Spark's start is not part of the delay
             send_at_rate(TimerSender(servers), TIMER_TOPIC, TARGET, args.per_s, args.seconds, args.delay_ms, b"v")
             _await(lambda: sum(_value(each, "delivered") for each in _batches(out)) >= args.per_s * args.seconds)
     delays, between_ms = delays_ms(out)

@@ -34,7 +34,7 @@ class AuditLimits:
     settle_ms: int = 10_000
     """Grace before `as_of_ms`: a timer that was expected within it may still be in a transaction."""
     tolerance_ms: int = 10_000
-    """Longest time that the bridge may take to read a request. A delivery within it after a cancel is no fault."""
+    """Longest time that the bridge may take to read a request. A delivery within it after a cancel is not a fault."""
     skew_ms: int = 1_000
     """Largest difference between the clocks of two brokers, or of a broker and the bridge."""
     late_ms: int | None = None

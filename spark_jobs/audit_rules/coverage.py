@@ -1,4 +1,4 @@
-"""Which origins are inside the range of requests that an audit covers.
+"""Conditions for origins inside the range of requests that an audit covers.
 
 range   timer.requests/0 [1200, 9800) and, as retention deleted the others, [9900, 20000)
 origin  timer.requests/0/1199   before the range                   not judged

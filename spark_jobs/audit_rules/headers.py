@@ -1,7 +1,7 @@
 """Headers and contents as Spark expressions: no Python runs for a row.
 
     headers  [("timer-topic", "orders"), ("tenant", "a"), ("timer-delay-ms", "5000")]
-    value_of(headers, "timer-topic")          "orders"   (binary; null where it is absent)
+    value_of(headers, "timer-topic")          "orders"   (binary; null if it is absent)
     decimal(value_of(..., "timer-delay-ms"))  5000       (null for "+5", " 5", "", "5.0", 2^63: never a guess)
     foreign(headers)                          [("tenant", "a")], to be delivered unchanged
 
@@ -84,7 +84,7 @@ def foreign(headers: Column) -> Column:
 
 
 def trace(headers: Column, name: str) -> Column:
-    """Return the digest of the trace id in the header `name`; null if there is none. An empty name is no header."""
+    """Return the digest of the trace id in the header `name`; null if there is none. An empty name means no header."""
     return _hash(value_of(headers, name)) if name else F.lit(None).cast("binary")
 
 

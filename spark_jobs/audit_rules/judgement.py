@@ -61,7 +61,7 @@ class UnjudgedCounts(NamedTuple):
     hidden: int
 
     def notes(self, outside: str) -> list[str]:
-        """Return notes for the report. `outside`: where the requests of `elsewhere` lie."""
+        """Return notes for the report. `outside`: says where the requests of `elsewhere` are."""
         told = []
         if self.hidden:
             told.append(

@@ -132,7 +132,7 @@ def _id(profile: Profile, record: Column) -> list[Told]:
 
 
 def _schedule(profile: Profile, sent: Column) -> list[Told]:
-    """Return topic, partition and time. Of several times the first counts that is there and does not yield."""
+    """Return topic, partition and time. If there are several times, the first that does not yield counts."""
     told = [(names.TOPIC, c.has(sent, profile.topic), c.value_of(sent, profile.topic))]
     if profile.partition is not None:
         told.append((names.PARTITION, c.has(sent, profile.partition), c.value_of(sent, profile.partition)))

@@ -39,7 +39,7 @@ def requests(
 ) -> DataFrame:
     """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
 
-    own_topics: the bridge's own, which are no legal targets. profiles: the bridge's setting. trace_header: the foreign
+    own_topics: the bridge's own, which are not legal targets. profiles: the bridge's setting. trace_header: the foreign
     header with the sender's trace id; empty: none.
     """
     h = F.col("headers")

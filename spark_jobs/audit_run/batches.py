@@ -5,8 +5,8 @@
     3 tell       faults on standard error, minutes on timer.lateness (lateness_topic.py), requests in --table
     4 forget     the tables that only the next batch needs, of batch N - 2
 
-A run that was killed between 2 and 4 does 3 and 4 again. So Parquet, topic and table repeat nothing; faults are printed
-at least once. A pending request has no row in `requests`; any other class has one, and one more when it changes.
+After a kill between 2 and 4, the next run does 3 and 4 again. Parquet, topic and table repeat nothing; faults are
+printed at least once. A pending request has no row in `requests`; any other class has one, and one more at each change.
 """
 
 import sys

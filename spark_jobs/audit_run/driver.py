@@ -1,4 +1,4 @@
-"""Run an audit by day or batch: one day, or batch after batch. What a part does: observe.py.
+"""Run an audit by day or batch: one day, or batch after batch. The steps of a part: observe.py.
 
     --daily                   undo what a killed run has left, then one part, day=D, and its report
     --stream                  the same forever: a part each --every-s seconds, until SIGTERM or Ctrl-C

@@ -123,7 +123,7 @@ def _concerned(
 ) -> _Earlier:
     """Return the timers of earlier parts that are due, or that a new record concerns.
 
-    A refused request is in no chain of its id. So the one that it follows, and the one that follows it, are judged too.
+    A refused request is in no chain of its id. Therefore the request before it and the one after it are judged too.
     """
     names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
     if new.has_claims:

@@ -43,7 +43,7 @@ class Run:
 
 @dataclass(frozen=True)
 class OpenTimers:
-    """What is open after a part. `part` None: before the first one."""
+    """The timers that are open after a part. `part` None: before the first one."""
 
     out: Location
     part: str | None = None

@@ -19,7 +19,7 @@ from spark_jobs.platform.tables import read_rows
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """What was read of one partition: intervals of offsets, in order. topic_id None: unknown."""
+    """Intervals of offsets that were read of one partition, in order. topic_id None: unknown."""
 
     intervals: tuple[tuple[int, int], ...]
     from_log_start: bool

@@ -154,7 +154,7 @@ def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
 
 @dataclass(frozen=True)
 class Census:
-    """Which target topics to read, and which steps of the audit the requests need."""
+    """The target topics to read, and the steps of the audit that the requests need."""
 
     topics: tuple[str, ...]
     """Those that requests name, and those that the timer topic's patterns allow."""

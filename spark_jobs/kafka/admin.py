@@ -190,7 +190,7 @@ class Cluster:
     def rejected_complete_since_ms(self, topic: str) -> int:
         """Return since when the rejected topic is complete; 0: always, FOREVER_MS: unknown.
 
-        Only bridges write it and create it. So its first record counts, and unknown settings are taken for those that
+        Only bridges write it and create it: its first record counts, and unknown settings are taken for those that
         a bridge creates it with.
         """
         settings = self._settings([topic])[topic]

@@ -115,7 +115,7 @@ def make_local_folder(out: Path) -> None:
 
 
 def delete(*paths: Location) -> None:
-    """Delete files and whole folders; those that do not exist are no error."""
+    """Delete files and whole folders; those that do not exist are ignored."""
     for path in paths:
         system, at = _resolved(path)
         system.delete(at, True)

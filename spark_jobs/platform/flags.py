@@ -123,7 +123,7 @@ def resolved(
     if servers is None:
         raise UsageError("--bootstrap-servers is missing: give host:port, or --config")
     if not all(isinstance(table, Mapping) for table in tables):
-        raise UsageError("kafka is no table: write [kafka] above librdkafka's settings")
+        raise UsageError("kafka is not a table: write [kafka] above librdkafka's settings")
     try:
         java = {} if properties is None else read_properties(properties)
         given["access"] = KafkaAccess(servers, merged(tables), java)  # type: ignore[arg-type]
@@ -177,7 +177,7 @@ def parse_profiles(flag: str, text: str) -> tuple[str, ...]:
     profiles = tuple(name.strip() for name in text.split(","))
     unknown = [name for name in profiles if name != NATIVE and name not in PROFILES]
     if unknown:
-        raise UsageError(f"{flag}: {unknown[0]!r} is no profile: give some of {', '.join((NATIVE, *PROFILES))}")
+        raise UsageError(f"{flag}: {unknown[0]!r} is not a profile: give some of {', '.join((NATIVE, *PROFILES))}")
     return profiles
 
 

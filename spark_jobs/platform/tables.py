@@ -108,7 +108,7 @@ def read_table(spark: SparkSession, out: Location, table: Table, part: str | Non
 
 
 def read_tables(spark: SparkSession, table: Table, places: Sequence[Location]) -> DataFrame:
-    """Return the rows of some files or folders of a table; folders below them are no columns."""
+    """Return the rows of some files or folders of a table; folders below them are not columns."""
     if not places:
         return empty_table(spark, table.spark_ddl())
     reader = spark.read.schema(_schema(table)).option("recursiveFileLookup", "true")

@@ -108,7 +108,7 @@ def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_ar
         (["--select", "topic"], "write one of topic=..., key=..."),
         (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
         (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
-        (["--cancel"], "--cancel, --move-by, --release and --apply are about what --select names"),
+        (["--cancel"], "--cancel, --move-by, --release and --apply act on what --select names"),
         (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
     ],
 )
@@ -121,7 +121,7 @@ def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments
 @pytest.mark.parametrize(
     ("beside", "told"),
     [
-        (["--topic", "orders"], "say it as --select topic=..."),
+        (["--topic", "orders"], "write --select topic=..."),
         (["--id", "id-1"], "`timer-bridge cancel`, `move` and `release`"),
         (["--data-dir", "."], "only running bridges"),
         (["--json"], ""),

@@ -310,7 +310,7 @@ def ask(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Result]
 
 def test_a_folder_without_a_store_is_refused(ask: Callable[..., Result], tmp_path: Path) -> None:
     folder = tmp_path / "folder"
-    with pytest.raises(SettingsError, match="no directory"):
+    with pytest.raises(SettingsError, match="not a directory"):
         ask(folder)
     folder.mkdir()
     with pytest.raises(SettingsError, match="no store in"):

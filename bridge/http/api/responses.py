@@ -111,9 +111,7 @@ class Counted(BaseModel):
     taken: int = Field(
         description="Number of timers that the token covers, the first by due time: the action is for these."
     )
-    without_id: int = Field(
-        description="Of these, timers without an id: no request can name them, so none acts on them."
-    )
+    without_id: int = Field(description="Those of them without an id: no request can name them, so none acts on them.")
     first: list[str] = Field(description="The first ones by id, or by position if they have none.")
     token: str
     after: str | None = Field(None, description="To count the next ones; null: there are none.")

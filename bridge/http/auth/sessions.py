@@ -51,7 +51,7 @@ class Token(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who sent a request, and from which address. `is_from_peer`: another instance sent it for the caller."""
+    """The sender of a request, and its address. `is_from_peer`: another instance sent it for the caller."""
 
     name: str
     role: Role

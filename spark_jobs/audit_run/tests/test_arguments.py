@@ -196,7 +196,7 @@ def test_profiles_are_those_of_the_timer_topic(tmp_path: Path) -> None:
     assert parse_audit(asked, {"TIMER_BRIDGE_PROFILES": "native, karafka"}).profiles == ("native", "karafka")
     assert parse_audit([*asked, "--profiles", "native"], {}).profiles == ("native",)
     assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).profiles == ("native", "rocketmq")
-    with pytest.raises(UsageError, match="--profiles: 'rabbit' is no profile: give some of native, rocketmq"):
+    with pytest.raises(UsageError, match="--profiles: 'rabbit' is not a profile: give some of native, rocketmq"):
         parse_audit([*asked, "--profiles", "native,rabbit"], {})
 
 

@@ -62,7 +62,7 @@ def test_all_fields() -> None:
         ({"when": -5}, "due is -5"),
         ({"when": NOW_MS + 86_400_001}, "too-far"),
         ({"id": ""}, "bad-header: timer-id"),
-        ({"extra": "{"}, "headers are no JSON"),
+        ({"extra": "{"}, "headers are not JSON"),
         ({"extra": '{"timer-topic": "x"}'}, "timer-topic is the bridge's own"),
     ],
 )
