@@ -145,7 +145,7 @@ def test_pending_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) 
 def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -> None:
     never_checkpointed(tmp_path)
     assert "note: timer.requests/0 could not be read" in run("--data-dir", tmp_path).stderr
-    with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be looked"):
+    with pytest.raises(BridgeError, match=r"nothing was found under 'x', but timer.requests/0 could not be read"):
         run("--data-dir", tmp_path, "--id", "x")
 
 

@@ -82,7 +82,7 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
 
     def told(shard: Shard, seconds: int, count: int, *, times: str = "") -> str:
         return (
-            f"{shard}: a sender's transaction has been open for {seconds} s: the {count} offsets behind its first"
+            f"{shard}: a sender's transaction has been open for {seconds} s: the {count} offsets after its first"
             f" record, requests and cancels, are not read before it ends; find the sender, or end it by"
             f" kafka-transactions.sh find-hanging and abort{times}"
         )

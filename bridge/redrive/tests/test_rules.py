@@ -251,7 +251,7 @@ def test_records_that_are_not_sent_are_reported_with_the_reason(monkeypatch: pyt
     assert (code, "1 would be sent: give --apply to send them" in told) == (0, True)
     assert "1 more are of timer.other: give --timer-topic timer.other, if that is a timer topic of yours" in beside
     assert "1 cannot be sent from there: they were too large for timer.rejected" in beside
-    assert "the first at timer.requests/2/7" in beside
+    assert "the first is timer.requests/2/7" in beside
     assert "1 records on timer.rejected were not written by a bridge" in beside
 
 
