@@ -196,7 +196,7 @@ class ConfluentRedrive:
     def _publish(self, batch: TransactionContents) -> SendFailure | None:
         producer = self._require_producer()
         try:
-            return producer.fill(batch) or producer.commit(batch)
+            return producer.await_acknowledgements(batch) or producer.commit(batch)
         except FencedError as wrong:
             raise FencedError(_FENCED) from wrong
         except OutcomeUnknownError as wrong:

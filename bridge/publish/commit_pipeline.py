@@ -113,7 +113,7 @@ class CommitPipeline:
             match self._outcome_of(unit):
                 case Committed():
                     self._aborted.popleft()
-                    self._advance(unit)
+                    self._settle(unit)
                 case Aborted() as outcome:
                     self._record_abort(unit, outcome)
 
@@ -122,7 +122,7 @@ class CommitPipeline:
         outcome = self._outcome_of(unit)
         self._in_flight.popleft()
         if isinstance(outcome, Committed):
-            self._advance(unit)
+            self._settle(unit)
             return
         self._record_abort(unit, outcome)
         self._aborted.append(unit)
@@ -143,7 +143,7 @@ class CommitPipeline:
         self._metrics.transaction_ended(outcome)
         return outcome
 
-    def _advance(self, unit: _CommitUnit) -> None:
+    def _settle(self, unit: _CommitUnit) -> None:
         now_ms = self._clock.now_ms()
         for owned, frozen in unit.parts:
             owned.committed(frozen)

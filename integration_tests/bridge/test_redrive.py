@@ -137,7 +137,9 @@ def test_a_redrive_sends_the_records_that_a_dead_one_left_uncommitted(place: Pla
     found = dead.look(place.everything)
     found.limit_to(None)
     assert dead._producer is not None
-    assert dead._producer.fill(dead._batch(dead._requests(found.selected))) is None  # and never committed
+    assert (
+        dead._producer.await_acknowledgements(dead._batch(dead._requests(found.selected))) is None
+    )  # and never committed
     assert place.all_of_it() == 5
     assert sorted(int(record.value()) for record in place.sent()) == list(range(5))
     dead.close()

@@ -76,13 +76,13 @@ class TestOutages:
                 asked_twice = TransactionalProducer(settings, world.retrier)
             late = TransactionalProducer(settings, world.retrier)
             batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
-            assert asked_twice.fill(batch) or asked_twice.commit(batch)
+            assert asked_twice.await_acknowledgements(batch) or asked_twice.commit(batch)
             assert asked_twice.is_broken
-            assert late.fill(batch) is None
+            assert late.await_acknowledgements(batch) is None
             assert late.commit(batch) is None
             TransactionalProducer(settings, world.retrier)
             with pytest.raises(FencedError):
-                assert late.fill(batch) or late.commit(batch)
+                assert late.await_acknowledgements(batch) or late.commit(batch)
 
     def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
         """The first transaction's markers are written before the kill, as Kafka 4.3 may forget them without a leader.

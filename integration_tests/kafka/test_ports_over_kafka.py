@@ -114,7 +114,7 @@ class TestSink:
         former = [TransactionalProducer(each, world.retrier) for each in settings]
         for number, producer in enumerate(former):
             batch = TransactionContents([out(target, b"lost")], {world.shard(): progress(number)}, group_metadata, {})
-            assert producer.fill(batch) is None
+            assert producer.await_acknowledgements(batch) is None
         sink = world.sink()
         for number, producer in enumerate(former):
             with pytest.raises(FencedError):
@@ -128,7 +128,7 @@ class TestSink:
         settings = clients.producer(world.connection("dead"), 0) | {"transaction.timeout.ms": DEAD_TIMEOUT_MS}
         dead = TransactionalProducer(settings, world.retrier)
         contents = TransactionContents([out(target, b"lost")], {world.shard(): progress(1)}, group_metadata, {})
-        assert dead.fill(contents) is None
+        assert dead.await_acknowledgements(contents) is None
         began_s = time.monotonic()
         publish(world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
@@ -144,7 +144,7 @@ class TestSink:
         def fenced(slot: ProducerSlot) -> bool:
             TransactionalProducer(settings, world.retrier)
             try:
-                assert slot.producer.fill(batch) or slot.producer.commit(batch)
+                assert slot.producer.await_acknowledgements(batch) or slot.producer.commit(batch)
             except FencedError:
                 return True
             slot.replace_if_broken()
@@ -160,7 +160,7 @@ class TestSink:
         assert [fenced(slot) for _ in range(4)] == [False, False, False, True]
         slot = healed()
         assert not fenced(slot)
-        assert slot.producer.fill(batch) is None
+        assert slot.producer.await_acknowledgements(batch) is None
         assert slot.producer.commit(batch) is None
         assert fenced(slot)
         assert world.cluster.values(target) == [b"v"]

@@ -27,7 +27,7 @@ from timer.index.due_counts import DueCounts
 from timer.index.id_index import hash_of
 from timer.index.segment_liveness import EndedUnits, LiveCounts
 from timer.maintenance.startup_scan import LiveScan, ranges_at
-from timer.schedule.due_queue import in_order
+from timer.schedule.row_queue import in_order
 
 
 class NoStoreError(Exception):

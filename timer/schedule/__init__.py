@@ -2,7 +2,7 @@
 
     release_queue     the whole order of release: begin here. It owns the four below
     tick_reader       reads the rows of a tick from the TimerLog, when the tick comes
-    due_queue         rows of open ticks, in order
+    row_queue         rows of open ticks, in order
     out_of_order      rows that K has passed already
     target_backlog    rows whose target is paused, limited or unavailable; each target: waiting_target
     release_policy    which rows leave in one turn, if targets are limited

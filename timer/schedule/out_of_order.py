@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
-from timer.schedule.due_queue import DueQueue
+from timer.schedule.row_queue import RowQueue
 
 _GROUPS_PER_COOLDOWN = 8
 """Timers whose cooldowns begin within an eighth of a cooldown form one group."""
@@ -50,9 +50,9 @@ class OutOfOrderTimers:
     """Rows of TIMER_ROW; the bodies are on disk."""
 
     def __init__(self) -> None:
-        self._queue = DueQueue()
+        self._queue = RowQueue()
         self._cooling_down: list[_CoolingDown] = []
-        self._blocked: dict[int, DueQueue] = {}
+        self._blocked: dict[int, RowQueue] = {}
         """By hash of the target."""
         self._units: set[int] = set()
 
@@ -103,7 +103,7 @@ class OutOfOrderTimers:
 
     def block(self, hash_: int, run: Rows) -> None:
         """Add `run` to wait for its target."""
-        self._blocked.setdefault(hash_, DueQueue()).push(run)
+        self._blocked.setdefault(hash_, RowQueue()).push(run)
         self._units.update(run["unit"].tolist())
 
     def blocked(self) -> list[int]:
@@ -169,7 +169,7 @@ class OutOfOrderTimers:
         return not self.has_due(now_ms) and not self.blocked()
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
-        """Remove and return the rows whose wake-up time has come; limits as in DueQueue.take."""
+        """Remove and return the rows whose wake-up time has come; limits as in RowQueue.take."""
         if self._cooling_down:
             for each in self._cooling_down:
                 for run in each.take(now_ms):

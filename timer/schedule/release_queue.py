@@ -22,10 +22,10 @@ from timer.files.wheel import Wheel
 from timer.format.unit import MAGIC_DELETE, NO_ROWS, Ints, Rows, joined
 from timer.index.pending_index import PendingIndex
 from timer.schedule.backlog_summary import WaitingTimers
-from timer.schedule.due_queue import DueQueue
 from timer.schedule.out_of_order import OutOfOrderTimers
 from timer.schedule.pending_keys import Waits, pending_in_order
 from timer.schedule.release_policy import OPEN, Gate, ReleasePolicy, Room, rotated_to
+from timer.schedule.row_queue import RowQueue
 from timer.schedule.target_backlog import TargetBacklog
 from timer.schedule.tick_reader import LoadedTicks, TickReader
 from timer.schedule.waiting_target import WaitingTarget, last_key
@@ -65,7 +65,7 @@ class ReleaseQueue:
         self.has_staged = False
         """True if something changed since the last commit."""
         self._cursor = settled.visit_ms // wheel.tick_ms - 1 if settled != NOTHING_SETTLED else -1
-        self._queue = DueQueue()
+        self._queue = RowQueue()
         self.out_of_order = OutOfOrderTimers()
         self._backlogs = TargetBacklog(waits, wheel.tick_ms)
         self._ticks = TickReader(units, wheel, index.ended)

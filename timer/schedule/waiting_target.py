@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from schemas.journal import END, Wait
 from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Rows, topic_hash
-from timer.schedule.due_queue import DueQueue
 from timer.schedule.pending_keys import KeyRanges, in_key_ranges
+from timer.schedule.row_queue import RowQueue
 
 _MAX_KEY_RANGES = 32
 
@@ -18,7 +18,7 @@ class KeyRange:
     after: Key
     until: Key
     covered: Key
-    queue: DueQueue = field(default_factory=DueQueue)
+    queue: RowQueue = field(default_factory=RowQueue)
 
     @classmethod
     def of(cls, after: Key, until: Key) -> "KeyRange":

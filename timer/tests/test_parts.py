@@ -19,7 +19,7 @@ from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, stable_argsort, topic
 from timer.index import id_index as ids
 from timer.index.id_index import IdIndex, hash_of, hashes_of
 from timer.schedule import tick_reader
-from timer.schedule.due_queue import DueQueue
+from timer.schedule.row_queue import RowQueue
 from timer.schedule.target_backlog import TargetBacklog
 from timer.schedule.tick_reader import LoadedTicks
 from timer.schedule.waiting_target import KeyRange, WaitingTarget
@@ -248,7 +248,7 @@ def keys(run: Rows) -> list[tuple[int, int]]:
 
 
 def test_repointed_bodies_match_their_units_in_any_order() -> None:
-    queue, units = DueQueue(), [2, 4, 6, 8, 9, 10]
+    queue, units = RowQueue(), [2, 4, 6, 8, 9, 10]
     for some in (units[:3], units[3:]):
         run = run_of_keys(*((5, unit) for unit in some))
         run["unit"] = some
@@ -258,7 +258,7 @@ def test_repointed_bodies_match_their_units_in_any_order() -> None:
 
 
 def test_the_byte_limit_cuts_but_one_row_always_leaves() -> None:
-    queue = DueQueue()
+    queue = RowQueue()
     queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
     assert keys(queue.take(9, 9, 1)) == [(1, 1)]
     assert keys(queue.take(9, 9, 19)) == [(1, 2)]
@@ -267,13 +267,13 @@ def test_the_byte_limit_cuts_but_one_row_always_leaves() -> None:
 
 @pytest.mark.parametrize("limit_bytes", [20, 29])
 def test_bodies_that_fit_to_the_byte_leave(limit_bytes: int) -> None:
-    queue = DueQueue()
+    queue = RowQueue()
     queue.push(run_of_keys((1, 1), (1, 2), (1, 3)))
     assert keys(queue.take(9, 9, limit_bytes)) == [(1, 1), (1, 2)]
 
 
 def test_many_small_runs_are_merged_into_one() -> None:
-    queue = DueQueue()
+    queue = RowQueue()
     for number in range(40):
         queue.push(run_of_keys((number % 7, number)))
         assert len(queue._runs) <= 16
@@ -285,7 +285,7 @@ def test_many_small_runs_are_merged_into_one() -> None:
     st.lists(st.tuples(st.integers(0, 25), st.integers(1, 7)), max_size=20),
 )
 def test_takes_are_in_order_and_complete(pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]) -> None:
-    queue, waiting = DueQueue(), sorted(key for push in pushes for key in push)
+    queue, waiting = RowQueue(), sorted(key for push in pushes for key in push)
     for push in pushes:
         queue.push(run_of_keys(*push))
     for now_ms, limit in takes:
@@ -389,7 +389,7 @@ def test_recent_timers_get_a_share_below_one_a_turn() -> None:
 
 
 def test_all_rows_of_a_target_are_removed() -> None:
-    queue, run = DueQueue(), np.zeros(6, TIMER_ROW)
+    queue, run = RowQueue(), np.zeros(6, TIMER_ROW)
     run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
     queue.push(run[:3])
     queue.push(run[3:])

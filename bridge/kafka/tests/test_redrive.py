@@ -28,7 +28,7 @@ class Producer:
         self.taken: list[int] = []
         self._most = most
 
-    def fill(self, batch: TransactionContents) -> SendFailure | None:
+    def await_acknowledgements(self, batch: TransactionContents) -> SendFailure | None:
         if len(batch.records) > 2 * self._most:
             self.timed_out_while_sending = True
             return SendFailure(cause=LATE)

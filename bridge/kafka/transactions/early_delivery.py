@@ -47,7 +47,7 @@ class EarlyDeliverySender:
         self._own_topics = own_topics
         self._config = clients.early_delivery_producer(connection)
         self._retrier = retrier
-        self._loaded: Sequence[Outgoing] | None = None
+        self._started: Sequence[Outgoing] | None = None
         self._deliveries: list[tuple[int, Outgoing]] = []
         self._fatal: KafkaError | None = None
         self._make_producer()
@@ -56,17 +56,17 @@ class EarlyDeliverySender:
         """Return the indices of all records that are not deliveries."""
         return [index for index, record in enumerate(outgoing) if record.topic in self._own_topics]
 
-    def load(self, outgoing: Sequence[Outgoing]) -> None:
-        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors."""
-        self._loaded = outgoing
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> None:
+        """Hand the deliveries to librdkafka, without waiting; `await_acknowledgements` reports errors."""
+        self._started = outgoing
         self._begin(outgoing)
         self._unless_fatal(lambda: self._sending.send(self._deliveries))
 
-    def fill(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> EarlyResult:
-        if outgoing is not self._loaded:
+    def await_acknowledgements(self, outgoing: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> EarlyResult:
+        if outgoing is not self._started:
             self._begin(outgoing)
             self._unless_fatal(lambda: self._send_in_small_batches(outgoing, max_batch_bytes))
-        self._loaded = None
+        self._started = None
         try:
             self._unless_fatal(lambda: self._await(outgoing))
         except TopicsUnavailableError as found:

@@ -1,6 +1,6 @@
-"""One librdkafka producer, one transaction at a time, in stages: `load`, `fill`, `commit`.
+"""One librdkafka producer, one transaction at a time: `start_sending`, `await_acknowledgements`, `commit`.
 
-    begin -> produce all -> acknowledged  |  offsets -> commit         None: filled; committed
+    begin -> produce all -> acknowledged  |  offsets -> commit         None: acknowledged; committed
                   \\____________\\________|_____\\_________\\-> abort     SendFailure: aborted, and why
 
 Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module handles it:
@@ -128,8 +128,8 @@ class TransactionalProducer:
         self._names_failures = True
         """True if the transaction is sent with callbacks, which say which records fail."""
         self._names_until_s = math.inf if replaces_broken else 0.0
-        self._loaded: TransactionContents | None = None
-        self._load_error: KafkaException | None = None
+        self._started: TransactionContents | None = None
+        self._send_error: KafkaException | None = None
         self._began_s = 0.0
         self._timed_caller = TimedCaller("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
@@ -137,25 +137,29 @@ class TransactionalProducer:
         self.partitions_of = self._sending.partitions_of
         self._start()
 
-    def load(self, batch: TransactionContents) -> None:
-        """Do the part of `fill` that does not wait; it may run on another thread. `fill` reports its errors.
+    def start_sending(self, batch: TransactionContents) -> None:
+        """Begin a transaction and hand its records to librdkafka, without waiting.
 
+        It may run on another thread than the other methods. `await_acknowledgements` reports its errors.
         Failed records are named only after a failure, until `_NAMES_S` after the next commit. A transaction that fails
         without names is repeated with them.
         """
-        self._loaded = batch
-        self._load_error = None
+        self._started = batch
+        self._send_error = None
         self._names_failures = time.monotonic() < self._names_until_s
         try:
             with unwrapped():
                 self._begin(batch.records)
                 self._sending.send(enumerate(batch.records), names_failures=self._names_failures)
         except KafkaException as failure:
-            self._load_error = failure
+            self._send_error = failure
 
-    def fill(self, batch: TransactionContents) -> SendFailure | None:
-        """Send all records and wait for acknowledgements. Return None on success: call `commit` or `give_up` next."""
-        return self._abort_on_error(lambda: self._fill(batch))
+    def await_acknowledgements(self, batch: TransactionContents) -> SendFailure | None:
+        """Wait until all records are acknowledged. Return None on success: call `commit` or `give_up` next.
+
+        Sends them first if `start_sending` was not called for this batch.
+        """
+        return self._abort_on_error(lambda: self._await_all(batch))
 
     def commit(self, batch: TransactionContents) -> SendFailure | None:
         """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
@@ -163,7 +167,7 @@ class TransactionalProducer:
         return failed or self._commit()
 
     def give_up(self) -> None:
-        """Abort the filled transaction."""
+        """Abort the transaction whose records are acknowledged."""
         self._abort(None)
 
     def probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
@@ -219,14 +223,14 @@ class TransactionalProducer:
             return SendFailure(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
         return None
 
-    def _fill(self, batch: TransactionContents) -> None:
-        if batch is not self._loaded:
+    def _await_all(self, batch: TransactionContents) -> None:
+        if batch is not self._started:
             self._names_failures = True
             self._begin(batch.records)
             for _ in self._sending.send_in_small_batches([*enumerate(batch.records)], batch.max_batch_bytes):
                 self._await_acknowledgements()
-        elif self._load_error is not None:
-            raise self._load_error
+        elif self._send_error is not None:
+            raise self._send_error
         if self._sending.failures:
             self._producer.flush(_FLUSH_S)  # collect further failures
             raise _RecordFailedError

@@ -11,11 +11,11 @@
 
 Two stages, each for one transaction at a time and in the order of `submit`:
 
-    T1  fill | commit |                  fill: records sent and acknowledged, so targets keep the order of transactions
-    T2       | fill   | commit |         commit: offsets and commit, after the earlier one has committed
-    T3                | fill   |         rejected records are searched for in a fill, with no other one in flight
+    T1  send | commit |                  send: until records are acknowledged, so targets keep the order of transactions
+    T2       | send   | commit |         commit: offsets and commit, after the earlier one has committed
+    T3                | send   |         rejected records are searched for then, with no other transaction in flight
 
-With at-least-once, a fill begins with the deliveries. They stay delivered if the transaction is aborted.
+With at-least-once, the deliveries are sent first. They stay delivered if the transaction is aborted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,11 +75,11 @@ class ConfluentSink:
         selection, batch = self._batch(transaction)
         self._last = submitted = InFlightTransaction(selection, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
-        may_send = submitted.may_fill() and is_member(batch.group_metadata)
+        may_send = submitted.may_send() and is_member(batch.group_metadata)
         if may_send and not self._failures.needs_check(submitted.outgoing):
             if self._early_sender is not None:
-                self._early_sender.load(submitted.outgoing)
-            slot.producer.load(submitted.batch)
+                self._early_sender.start_sending(submitted.outgoing)
+            slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True
         slot.worker.do(lambda: self._run(submitted))
         return submitted
@@ -135,12 +135,12 @@ class ConfluentSink:
     def _outcome(self, submitted: InFlightTransaction) -> Committed | Aborted:
         if not submitted.is_loaded and (aborted := self._aborted_before_send(submitted)) is not None:
             return aborted
-        failed = self._send_early(submitted) or self._fill(submitted)
+        failed = self._send_early(submitted) or self._send_all(submitted)
         if failed is not None:
             if not submitted.earlier_committed():
                 return _EARLIER_ABORTED
             return self._failures.sending_failed(submitted, failed)
-        submitted.note_filled()
+        submitted.note_acknowledged()
         if not submitted.earlier_committed():
             submitted.slot.producer.give_up()
             return _EARLIER_ABORTED
@@ -151,8 +151,8 @@ class ConfluentSink:
         return Committed()
 
     def _aborted_before_send(self, submitted: InFlightTransaction) -> Aborted | None:
-        """Wait until the transaction may be filled. Return None if it may be sent."""
-        if not submitted.await_fill_turn():
+        """Wait until the transaction may be sent. Return None if it may be sent."""
+        if not submitted.await_send_turn():
             return _EARLIER_ABORTED
         if self._failures.needs_check(submitted.outgoing):
             if not submitted.earlier_committed():
@@ -169,14 +169,16 @@ class ConfluentSink:
         """Send the deliveries of at-least-once. Return None if all are acknowledged, or for exactly-once."""
         if self._early_sender is None:
             return None
-        submitted.acknowledged, failed = self._early_sender.fill(submitted.outgoing, submitted.batch.max_batch_bytes)
+        submitted.acknowledged, failed = self._early_sender.await_acknowledgements(
+            submitted.outgoing, submitted.batch.max_batch_bytes
+        )
         if failed is not None and submitted.is_loaded:
             submitted.slot.producer.give_up()
         return failed
 
-    def _fill(self, submitted: InFlightTransaction) -> SendFailure | None:
+    def _send_all(self, submitted: InFlightTransaction) -> SendFailure | None:
         """Fill the transaction. Indices of the failure are those of `outgoing`; higher ones are the journal's."""
-        failed, count = submitted.slot.producer.fill(submitted.batch), len(submitted.outgoing)
+        failed, count = submitted.slot.producer.await_acknowledgements(submitted.batch), len(submitted.outgoing)
         if failed is not None and self._early_sender is not None:
             places = [*submitted.selection.places, *range(count, count + len(submitted.batch.records))]
             failed.named = {places[index]: code for index, code in failed.named.items()}

@@ -44,7 +44,7 @@ class InFlightTransaction:
         self._was_awaited = False
         self._began_s = time.monotonic()
         self._earlier = earlier
-        self._filled_or_ended = Event()
+        self._acknowledged_or_ended = Event()
         self._outcome: Future[Committed | Aborted] = Future()
 
     def is_done(self) -> bool:
@@ -60,23 +60,23 @@ class InFlightTransaction:
         """Return True if it is committed, or the caller has read its outcome. Raises the error that it ended with."""
         return isinstance(self._outcome.result(), Committed) or self._was_awaited
 
-    def may_fill(self) -> bool:
-        """Return True if there is no earlier transaction, or it is filled and not ended yet."""
+    def may_send(self) -> bool:
+        """Return True if there is no earlier transaction, or its records are acknowledged and it has not ended yet."""
         earlier = self._earlier
-        return earlier is None or (earlier._filled_or_ended.is_set() and not earlier.is_done())  # noqa: SLF001
+        return earlier is None or (earlier._acknowledged_or_ended.is_set() and not earlier.is_done())  # noqa: SLF001
 
-    def await_fill_turn(self) -> bool:
-        """Wait until the earlier transaction is filled; return False if it will not commit."""
+    def await_send_turn(self) -> bool:
+        """Wait until the records of the earlier transaction are acknowledged; return False if it will not commit."""
         if self._earlier is not None:
-            self._earlier._filled_or_ended.wait()  # noqa: SLF001
-        return self.may_fill() or self.earlier_committed()
+            self._earlier._acknowledged_or_ended.wait()  # noqa: SLF001
+        return self.may_send() or self.earlier_committed()
 
     def earlier_committed(self) -> bool:
         """Wait for the earlier transaction; return True if it is committed. Raises the error that it ended with."""
         return self._earlier is None or isinstance(self._earlier._outcome.result(), Committed)  # noqa: SLF001
 
-    def note_filled(self) -> None:
-        self._filled_or_ended.set()
+    def note_acknowledged(self) -> None:
+        self._acknowledged_or_ended.set()
 
     def end(self, outcome: Committed | Aborted) -> None:
         if isinstance(outcome, Committed):
@@ -90,4 +90,4 @@ class InFlightTransaction:
 
     def _release_waiters(self) -> None:
         self._earlier = None
-        self._filled_or_ended.set()
+        self._acknowledged_or_ended.set()

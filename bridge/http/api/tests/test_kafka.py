@@ -165,7 +165,7 @@ class Unfilled:
         self._retrier = retrier
         self.is_asked, self.is_over = Event(), Event()
 
-    def fill(self, batch: TransactionContents) -> None:
+    def await_acknowledgements(self, batch: TransactionContents) -> None:
         del batch
         while not self.is_over.is_set():
             self.is_asked.set()

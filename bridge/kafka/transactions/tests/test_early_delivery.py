@@ -63,15 +63,15 @@ def ahead(failures: Mapping[int, int], wrong: Exception | None = None) -> Any:
 
 def test_a_topic_that_was_not_acknowledged_in_time_is_named_if_others_were() -> None:
     late = KafkaError._MSG_TIMED_OUT
-    assert ahead({3: late}).fill(OUTGOING, {}).failed.unavailable == {"payments"}
-    assert ahead({1: late, 2: late, 3: late}).fill(OUTGOING, {}).failed.unavailable == frozenset()
+    assert ahead({3: late}).await_acknowledgements(OUTGOING, {}).failed.unavailable == {"payments"}
+    assert ahead({1: late, 2: late, 3: late}).await_acknowledgements(OUTGOING, {}).failed.unavailable == frozenset()
 
 
 def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
     made: Any = EarlyDeliverySender(Connection("127.0.0.1:1"), frozenset({"timer.rejected"}), Retrier(), frozenset)
     made._sending = Sending({})
     producer = made._producer
-    acknowledged, failed = made.fill(OUTGOING, {})
+    acknowledged, failed = made.await_acknowledgements(OUTGOING, {})
     assert (acknowledged, failed.unavailable) == ([1, 2, 3], {"orders", "payments"})
     assert made._producer is not producer
 
@@ -79,7 +79,7 @@ def test_topics_that_the_cluster_names_end_the_wait_for_them() -> None:
 def test_acknowledged_deliveries_count_although_others_fail() -> None:
     each = ahead({2: TOO_LARGE})
     producer = each._producer
-    sent = each.fill(OUTGOING, {"payments": 100})
+    sent = each.await_acknowledgements(OUTGOING, {"payments": 100})
     assert each._sending.sent == [1, 2, 3]
     assert (sent.acknowledged, sent.failed.named, sent.failed.cause) == ([1, 3], {2: TOO_LARGE}, None)
     assert each._producer is producer
@@ -88,15 +88,15 @@ def test_acknowledged_deliveries_count_although_others_fail() -> None:
 
 def test_a_loaded_delivery_is_sent_once() -> None:
     each = ahead({})
-    each.load(OUTGOING)
-    assert each.fill(OUTGOING, {}) == ([1, 2, 3], None)
+    each.start_sending(OUTGOING)
+    assert each.await_acknowledgements(OUTGOING, {}) == ([1, 2, 3], None)
     assert each._sending.sent == [1, 2, 3]
     each.close()
 
 
 def test_a_denied_topic_is_reported_as_by_a_transaction_without_naming_records() -> None:
     each = ahead({1: DENIED, 2: DENIED})
-    sent = each.fill(OUTGOING, {})
+    sent = each.await_acknowledgements(OUTGOING, {})
     assert (sent.acknowledged, sent.failed.named, sent.failed.cause.code()) == ([3], {}, DENIED)
     each.close()
 
@@ -105,7 +105,7 @@ def test_a_denied_topic_is_reported_as_by_a_transaction_without_naming_records()
 def test_a_producer_after_a_fatal_error_is_replaced(code: int) -> None:
     each = ahead({3: code})
     producer = each._producer
-    sent = each.fill(OUTGOING, {})
+    sent = each.await_acknowledgements(OUTGOING, {})
     assert (sent.acknowledged, sent.failed.named) == ([1, 2], {3: code})
     assert each._producer is not producer
     each.close()
@@ -117,7 +117,7 @@ def test_deliveries_cut_off_by_a_fatal_error_do_not_count_as_acknowledged() -> N
     wrapped.__cause__ = fatal
     each = ahead({}, wrapped)
     producer = each._producer
-    sent = each.fill(OUTGOING, {})
+    sent = each.await_acknowledgements(OUTGOING, {})
     assert (sent.acknowledged, sent.failed.cause) == ([], fatal.args[0])
     assert each._producer is not producer
     each.close()

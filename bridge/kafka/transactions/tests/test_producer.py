@@ -118,9 +118,9 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
 
         def __init__(self, *_: object, **__: object) -> None: ...
 
-        def load(self, batch: object) -> None: ...
+        def start_sending(self, batch: object) -> None: ...
 
-        def fill(self, batch: object) -> SendFailure:
+        def await_acknowledgements(self, batch: object) -> SendFailure:
             del batch
             return SendFailure(unavailable=none)
 

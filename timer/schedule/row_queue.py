@@ -19,7 +19,7 @@ def in_order(run: Rows) -> Rows:
     return run[np.lexsort((run["origin"], run["visit_ms"]))]
 
 
-class DueQueue:
+class RowQueue:
     """Sorted runs of pending timers: rows, never bodies."""
 
     def __init__(self) -> None:
