@@ -9,11 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, admin
 
 from bridge.client import TimerProducer, cancel_headers, headers_for, partition_for
 from bridge.errors import BridgeError
@@ -196,6 +197,67 @@ def test_other_spellings(served: Served) -> None:
     for record in delivered.values():
         names = [name for name, _ in record.headers()]
         assert names == ["trace", "timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls"]
+
+
+DYING_SHARE_GROUP = """
+import os
+from confluent_kafka import ShareConsumer
+from examples import share_group
+
+class Dying(ShareConsumer):
+    def acknowledge(self, message, kind):
+        if message.value() == b"fails":
+            os._exit(9)
+        super().acknowledge(message, kind)
+
+share_group.ShareConsumer = Dying
+share_group.main()
+"""
+
+
+@pytest.mark.broker
+def test_a_share_group_gets_a_failed_record_again_later_and_once(kafka: Broker, tmp_path: Path) -> None:
+    """The first consumer dies when it has sent the retry, so the group delivers the record again."""
+    names, group, servers = Names(), f"share-{uuid4().hex[:8]}", kafka.bootstrap_servers
+    retries = f"{names.target}.retry"
+    Admin(servers).create_topics([names.target, retries], partitions=1, settings=BROKER_CLOCK)
+    read_from_begin(servers, group)
+    producer = Producer({"bootstrap.servers": servers})
+    for value in (b"fine", b"fails"):
+        producer.produce(names.target, value)
+    assert producer.flush(PATIENCE_S) == 0
+    arguments = ["--bootstrap-servers", servers, "--group", group, "--topic", names.target]
+    arguments += ["--retry-topic", retries, "--timer-topic", names.timers]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with BridgeProcess(tmp_path, servers, [*names.arguments, "--levels", "15s"]):
+        dying = subprocess.run(
+            [sys.executable, "-c", DYING_SHARE_GROUP, *arguments], cwd=ROOT, env=env, timeout=PATIENCE_S, check=False
+        )
+        assert dying.returncode == 9
+        command = [sys.executable, "-m", "examples.share_group", *arguments]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=env) as example:
+            try:
+                (retried,) = read(kafka, retries, 1)
+            finally:
+                example.send_signal(signal.SIGTERM)
+                said, _ = example.communicate(timeout=PATIENCE_S)
+        sent = read(kafka, names.timers, 2)
+    assert (retried.value(), dict(retried.headers())["timer-retries"]) == (b"fails", b"1")
+    assert len({dict(record.headers())["timer-id"] for record in sent}) == 1
+    assert "failed fails" in said
+
+
+def read_from_begin(servers: str, share_group: str) -> None:
+    kafka_admin: Any = admin
+    entry = kafka_admin.ConfigEntry(
+        "share.auto.offset.reset", "earliest", incremental_operation=kafka_admin.AlterConfigOpType.SET
+    )
+    of_group = kafka_admin.ConfigResource(
+        kafka_admin.ConfigResource.Type.GROUP, share_group, incremental_configs=[entry]
+    )
+    client = admin.AdminClient({"bootstrap.servers": servers})
+    for future in client.incremental_alter_configs([of_group]).values():
+        future.result(PATIENCE_S)
 
 
 @pytest.mark.broker
