@@ -310,3 +310,5 @@ class BridgeRunner:
                 bridge.monitors.check_open_transactions()
                 bridge.monitors.check_clocks()
         bridge.finish()
+        pending = bridge.pending
+        log.info("stopped: %d timers are pending in %d partitions", sum(pending.values()), len(pending))

@@ -127,7 +127,7 @@ def require_archive(out: Location) -> None:
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    parser = job_parser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments)
+    parser = job_parser("archive", "Keep the timer topic as Parquet by day.", ArchiveArguments, "--out archive")
     return ArchiveArguments(**resolved(parser, ArchiveArguments, argv, environment))
 
 

@@ -74,7 +74,7 @@ def _options(
     """
 
 
-@app.command()
+@app.command(epilog="Example: timer-bridge token alice")
 def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the audit log.")]) -> None:
     """Make a token for the page and its API, and a line with its hash for a tokens file."""
     from bridge.config.secret_file import new_token
@@ -84,7 +84,7 @@ def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in 
     typer.echo(f"line for page_operator_tokens or page_read_tokens: {line}")
 
 
-@app.command()
+@app.command(epilog="Example: timer-bridge dev --topic orders")
 def dev(
     folder: Annotated[Path, typer.Option(help="Folder of its data.")] = Path(".run/dev-kafka"),
     port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 9092,

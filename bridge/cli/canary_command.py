@@ -31,7 +31,10 @@ _TOPIC_CONFIG = {"retention.ms": "3600000", "cleanup.policy": "delete"}
 commands = typer.Typer()
 
 
-@commands.command(cls=command_with(ClusterOptions))
+@commands.command(
+    cls=command_with(ClusterOptions),
+    epilog="Example: timer-bridge canary --every 1m --http-port 8322 --bootstrap-servers broker:9092",
+)
 def canary(
     context: Context,
     topic: Annotated[

@@ -111,7 +111,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-@commands.command()
+@commands.command(epilog="Example: timer-bridge pending --http-port 8321 --select topic=orders --cancel")
 def pending(
     url: Annotated[list[str] | None, typer.Option("--url", help="A running bridge's; one for each instance.")] = None,
     http_port: Annotated[

@@ -35,7 +35,10 @@ class RedriveOptions(ClusterOptions):
     ] = None
 
 
-@commands.command(cls=command_with(RedriveOptions))
+@commands.command(
+    cls=command_with(RedriveOptions),
+    epilog="Example: timer-bridge redrive --topic orders --bootstrap-servers broker:9092 --apply",
+)
 def redrive(
     context: typer.Context,
     code: Annotated[

@@ -15,7 +15,10 @@ log = logging.getLogger(__name__)
 commands = typer.Typer()
 
 
-@commands.command(cls=command_with(RunOptions))
+@commands.command(
+    cls=command_with(RunOptions),
+    epilog="Example: timer-bridge run --bootstrap-servers broker:9092 --data-dir timer-data --http-port 8321",
+)
 def run(context: typer.Context) -> None:
     """Run the bridge until SIGTERM or Ctrl-C."""
     from bridge.process import run as run_bridge  # not for check-config
@@ -37,7 +40,9 @@ def run(context: typer.Context) -> None:
         raise typer.Exit(error.exit_code) from error
 
 
-@commands.command("check-config", cls=command_with(RunOptions))
+@commands.command(
+    "check-config", cls=command_with(RunOptions), epilog="Example: timer-bridge check-config --config bridge.toml"
+)
 def check_config(context: typer.Context) -> None:
     """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
     given = context.obj.given()

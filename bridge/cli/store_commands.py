@@ -37,7 +37,7 @@ ForceRead = Annotated[bool, typer.Option("--force-read", help="Read even if a br
 commands = typer.Typer()
 
 
-@commands.command()
+@commands.command(epilog="Example: timer-bridge inspect /var/lib/timer-bridge --limit 20")
 def inspect(
     folder: Folder,
     limit: Annotated[int, typer.Option(min=0, help="Most timers and ticks to show of each store.")] = 10,
@@ -63,7 +63,7 @@ def inspect(
         raise BridgeError(f"no timer is pending under {id_!r} in {folder}, as of the last checkpoint")
 
 
-@commands.command()
+@commands.command(epilog="Example: timer-bridge verify /var/lib/timer-bridge")
 def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
     """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
     reports: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ def _print_result(shard: Shard, result: Verified) -> None:
         typer.echo(f"{shard}: FAULT: {result.fault}", err=True)
 
 
-@commands.command()
+@commands.command(epilog="Example: timer-bridge export /var/lib/timer-bridge pending.parquet")
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write; an existing one is replaced.")],

@@ -256,7 +256,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
     Raises UsageError, or argparse's SystemExit after --help or a wrong flag.
     """
-    parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments)
+    parser = job_parser("audit", "Prove from Kafka's topics what became of every timer.", AuditArguments, "--out audit")
     each = resolved_each(parser, AuditArguments, argv, environment)
     audits = [AuditArguments(**given) for given in each.values()]
     return audits if len(audits) == 1 else [_one_of_several(audit) for audit in audits]

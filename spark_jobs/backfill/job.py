@@ -249,7 +249,7 @@ def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> Data
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Deliver what an audit found missing. Without --apply, only report."
-    parser = job_parser("backfill", description, BackfillArguments)
+    parser = job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
     given = resolved(parser, BackfillArguments, argv, environment)
     return BackfillArguments(**{"out": given["audit"], **given})
 

@@ -334,7 +334,7 @@ def _transaction_rows(rows: Sequence[Mapping[str, Any]], most: int) -> Sequence[
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ImportArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Send the rows of files as timers, each once; a second run goes on."
-    parser = job_parser("import", description, ImportArguments)
+    parser = job_parser("import", description, ImportArguments, "pending.parquet --out imported")
     parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines")
     parser.add_argument(
         "--map",

@@ -59,9 +59,13 @@ def directory(text: str = "", **for_argparse: Any) -> Option:
     return Option(type=Path, metavar="DIR", help=text, **for_argparse)
 
 
-def job_parser(job: str, description: str, arguments: type[Any]) -> argparse.ArgumentParser:
-    """Return the parser of a job, with the flags that all jobs share and those of its arguments, a dataclass."""
-    parser = argparse.ArgumentParser(prog=f"timer-bridge {job}", description=description)
+def job_parser(job: str, description: str, arguments: type[Any], example: str) -> argparse.ArgumentParser:
+    """Return the parser of a job, with the flags that all jobs share and those of its arguments, a dataclass.
+
+    example: arguments of a typical call, besides --bootstrap-servers.
+    """
+    shown = f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}"
+    parser = argparse.ArgumentParser(prog=f"timer-bridge {job}", description=description, epilog=shown)
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
     parser.add_argument(

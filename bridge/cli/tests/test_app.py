@@ -1,9 +1,12 @@
 """The command line as a whole."""
 
+import shlex
 import subprocess
 import sys
 
 import pytest
+from typer import Context
+from typer.main import get_group
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
@@ -33,6 +36,28 @@ def test_the_help_shows_defaults() -> None:
     told = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
     assert "Topic of requests. (default: timer.requests)" in told
     assert "Kafka's address, host:port[,host:port...]. (required)" in told
+
+
+def test_the_help_of_each_command_has_an_example_that_parses() -> None:
+    commands = get_group(app)
+    context = Context(commands)
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        assert command is not None
+        if command.context_settings.get("ignore_unknown_options"):  # Spark's parse their own
+            continue
+        example = str(command.epilog)
+        assert example.startswith(f"Example: timer-bridge {name} "), name
+        _, *words = shlex.split(example.removeprefix("Example: timer-bridge "))
+        command.make_context(name, words)
+
+
+@pytest.mark.parametrize("job", ["audit", "backfill", "archive", "import"])
+def test_the_help_of_each_spark_job_has_an_example(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app([job, "--help"])
+    assert ended.value.code == 0
+    assert f"Example: timer-bridge {job} --bootstrap-servers broker:9092 " in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(
