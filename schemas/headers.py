@@ -7,13 +7,15 @@
 
     timer-action: cancel         ->  Cancel(id=...)
     timer-action: move           ->  Move(id=..., due_ms=...)
+    timer-of: timers/3/812       ->  ByOrigin(...): the same for the timer of the request at this place, without an id
     timer-action: pause          ->  Pause()
     timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
 
 Rules, in order (design, "Headers"):
 1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once".
 2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
-   (`missing-id`), move a time too. pause and resume parse, as older versions accepted them; intake refuses them.
+   (`missing-id`), or `timer-of` for a cancel or move; move needs a time too. pause and resume parse, as older versions
+   accepted them; intake refuses them.
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; later than `max_delay_ms`: `too-far`.
    A cancel needs none and ignores it, as the id alone names the timer.
    `timer-expire-ms` that is not after the due time: `bad-header`, as the timer could never be delivered.
@@ -46,6 +48,8 @@ ROLLS = "timer-rolls"
 RELEASED_MS = "timer-released-ms"
 PROFILE = "timer-profile"
 """Only on stored requests: the profile that parsed them (schemas.profiles)."""
+OF = "timer-of"
+"""Names a timer by its origin. Only a cancel or move without an id has a use for it; else it is a foreign header."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 BARE = b", so key, value and headers are left at timer-origin"
@@ -122,6 +126,13 @@ class Move(NamedTuple):
     due_ms: int
 
 
+class ByOrigin(NamedTuple):
+    """Make the timer of the request at `origin` (topic/partition/offset) due at `due_ms`, or cancel it (None)."""
+
+    origin: bytes
+    due_ms: int | None
+
+
 class Pause(NamedTuple):
     """Pause or resume a real topic: older versions read this from timer topics. See schemas.control."""
 
@@ -152,7 +163,7 @@ class BadValueError(ValueError):
     """A number in a header that is not a plain decimal in range."""
 
 
-Asked: TypeAlias = Schedule | Cancel | Move | Pause | Claim | Refusal
+Asked: TypeAlias = Schedule | Cancel | Move | ByOrigin | Pause | Claim | Refusal
 
 
 def parse(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
@@ -195,13 +206,13 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, rules: Rules) -> Asked:
         if ours.get(ACTION) in _PAUSES:
             return Pause()
         if ID in ours or ACTION in ours:
-            return _with_id(ours, timestamp_ms, rules)
+            return _with_id(headers, ours, timestamp_ms, rules)
         return _schedule(ours, timestamp_ms, rules, None)
     except BadValueError as wrong:
         return Refusal("bad-header", str(wrong))
 
 
-def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Schedule | Cancel | Move | Refusal:
+def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> Asked:
     action = ours.get(ACTION, b"schedule")
     if action not in (b"schedule", b"cancel", b"replace", MOVE):
         return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move")
@@ -209,24 +220,29 @@ def _with_id(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> 
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
         return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
     if id_ is None and action != b"schedule":
-        return Refusal("missing-id", f"{action.decode()} needs the {ID} of a timer")
+        named = [value for name, value in headers if name == OF] if action in (b"cancel", MOVE) else []
+        if not named:
+            return Refusal("missing-id", f"{action.decode()} needs the {ID} of a timer")
+        if len(named) > 1 or not named[0]:
+            return Refusal("bad-header", f"{OF} is null, empty or there twice: send topic/partition/offset once")
+        due_ms = _move_ms(ours, timestamp_ms, rules) if action == MOVE else None
+        return due_ms if isinstance(due_ms, Refusal) else ByOrigin(named[0], due_ms)
     if action == b"cancel":
         assert id_ is not None
         return Cancel(id_)
     if action == MOVE:
         assert id_ is not None
-        return _move(ours, id_, timestamp_ms, rules)
+        due_ms = _move_ms(ours, timestamp_ms, rules)
+        return due_ms if isinstance(due_ms, Refusal) else Move(id_, due_ms)
     asked = _schedule(ours, timestamp_ms, rules, id_)
     return asked._replace(replaces=True) if isinstance(asked, Schedule) and action == b"replace" else asked
 
 
-def _move(ours: dict[str, bytes | None], id_: bytes, timestamp_ms: int, rules: Rules) -> Move | Refusal:
+def _move_ms(ours: dict[str, bytes | None], timestamp_ms: int, rules: Rules) -> int | Refusal:
     due_ms = _due_ms(ours, timestamp_ms, rules)
-    if isinstance(due_ms, Refusal):
-        return due_ms
-    if due_ms - timestamp_ms > rules.max_delay_ms:
+    if not isinstance(due_ms, Refusal) and due_ms - timestamp_ms > rules.max_delay_ms:
         return _too_far(due_ms - timestamp_ms, rules)
-    return Move(id_, due_ms)
+    return due_ms
 
 
 def _too_far(ahead_ms: int, rules: Rules) -> Refusal:

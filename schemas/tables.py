@@ -101,13 +101,13 @@ class Kind(Enum):
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
         "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY, "
-        "whole_id BINARY, trace BINARY",
+        "whole_id BINARY, of_origin STRING, trace BINARY",
         _WANT,
     )
     """A parsed request; `id`, `own_key`, `whole_id`, `trace` and `want` are digests.
 
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
-    the whole text, the cancel is for that one.
+    the whole text, the cancel is for that one. of_origin: the timer that a cancel or move names by its origin.
     """
     PLACE = _struct(
         "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "

@@ -308,6 +308,9 @@ class Store:
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         return self.queries.find(ids)
 
+    def find_origin(self, origin: int) -> Rows:
+        return self.queries.find_origin(origin)
+
     def bodies(self, rows: Rows) -> list[Body]:
         return self.queries.bodies(rows)
 

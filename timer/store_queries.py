@@ -11,6 +11,7 @@ from timer.format.unit import NO_ROWS, Rows, topic_hash
 from timer.index.due_counts import HOUR_MS, DueRange
 from timer.index.due_range_search import DueRangeSearch
 from timer.index.id_index import hashes_of
+from timer.index.origin_index import OriginIndex
 from timer.index.pending_index import PendingIndex
 from timer.schedule.pending_log import PendingLog
 from timer.schedule.release_queue import ReleaseQueue
@@ -108,6 +109,30 @@ class StoreQueries:
                 else:  # another id with that hash, or damage: then this raises
                     self.bodies(row)
         return found
+
+    def find_origin(self, origin: int) -> Rows:
+        """Return the row of the pending timer with this origin, no row if there is none.
+
+        The first call reads all units: 0.1 us each.
+        """
+        if self._index.origins is None:
+            index = OriginIndex()
+            for rows in self._all_rows():
+                index.add(rows)
+            self._index.origins = index
+        for start, end in self._index.origins.places(origin):
+            for rows in self._rows_between(max(start, self._log.low_unit), min(end, self._units.end)):
+                found: Rows = rows[rows["origin"] == origin]
+                if len(found):
+                    return found
+        return NO_ROWS
+
+    def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
+        """Yield the pending rows among units [start, end) by segment."""
+        while start < end:
+            stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
+            yield self._log.rows(start, stop)
+            start = stop
 
     def bodies(self, rows: Rows) -> list[Body]:
         return self._body_reader.read(rows)

@@ -16,7 +16,6 @@ from bridge.cli.api_client import ApiClient
 from bridge.cli.output import escaped
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
-from bridge.http.api.actions import NO_ID_REMEDY
 from bridge.http.api.requests import API, Selector, error_text
 from bridge.http.api.responses import ActedOnSelection, Counted
 
@@ -57,18 +56,14 @@ def act_on(
         return
     while parts[-1].after is not None:  # all parts are counted first, so timers that arrive meanwhile are in no part
         parts.append(_count(api, asked, parts[-1].after))
-    later = without_id = 0
+    later = 0
     for after, counted in zip([None, *(part.after for part in parts)], parts, strict=False):
         body = {**asked, **more, "after": after, "token": counted.token}
         done = api.post(f"{API}/selection/{action}", body, ActedOnSelection)
         _show_result(action, done)
         later += max(0, done.left - (counted.matching - counted.taken))
-        without_id += done.without_id
-    left = [f"{later} more match that were not counted: look at them, then run it again"] if later else []
-    if without_id:
-        left.append(f"{without_id} have no id, so no request can name them and they are left: {NO_ID_REMEDY}")
-    if left:
-        raise BridgeError("; ".join(left))
+    if later:
+        raise BridgeError(f"{later} more match that were not counted: look at them, then run it again")
 
 
 def _count(api: ApiClient, asked: dict[str, Any], after: str | None) -> Counted:
@@ -92,8 +87,6 @@ def _show_result(action: str, done: ActedOnSelection) -> None:
 
 def _show_count(counted: Counted, action: str | None) -> None:
     typer.echo(f"{counted.matching} timers match")
-    if counted.without_id:
-        typer.echo(f"{counted.without_id} of the first {counted.taken} have no id: no request can name them", err=True)
     for each in counted.first:
         Console().print(f"  {escaped(each)}")
     if action is not None:

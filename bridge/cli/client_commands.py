@@ -19,6 +19,10 @@ from bridge.errors import SettingsError
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The timer-id of what is pending.")]
+IdIfAny = Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")]
+Origin = Annotated[
+    str | None, typer.Option("--origin", help="Instead of an ID: topic/partition/offset of the timer's request.")
+]
 In = Annotated[str | None, typer.Option("--in", help="When: from now, such as 5s or 2h30m.")]
 At = Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone, or epoch ms.")]
 Level = Annotated[int | None, typer.Option("--level", help="When: a delay level, such as 3 for 10 s.")]
@@ -66,7 +70,9 @@ def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
 _WithMessage, _OfCluster = command_with(MessageOptions), command_with(ClusterOptions)
 
 
-@commands.command(cls=_WithMessage)
+@commands.command(
+    cls=_WithMessage, epilog="Example: timer-bridge send orders --in 5s 'hello' --bootstrap-servers broker:9092"
+)
 def send(
     context: Context,
     id_: Annotated[
@@ -95,15 +101,26 @@ def lines_of(raw: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")] if raw else []
 
 
-@commands.command(cls=_OfCluster)
-def cancel(context: Context, id_: Id, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
+@commands.command(cls=_OfCluster, epilog="Example: timer-bridge cancel reminder-7 --bootstrap-servers broker:9092")
+def cancel(
+    context: Context,
+    id_: IdIfAny = None,
+    origin: Origin = None,
+    all_partitions: Everywhere = False,
+    as_json: AsJson = False,
+) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
-    with client_of(*context.obj.chosen()) as client:
-        sent = client.cancel_everywhere(id_) if all_partitions else [client.cancel(id_)]
-    _print_sent(f"cancel of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    with _client_for(context, id_, origin) as (client, name):
+        if all_partitions and isinstance(name, Sent):
+            raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
+        sent = client.cancel_everywhere(name) if all_partitions else [client.cancel(name)]  # type: ignore[arg-type]
+    _print_sent(f"cancel of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_WithMessage)
+@commands.command(
+    cls=_WithMessage,
+    epilog="Example: timer-bridge replace reminder-7 orders --in 2h 'later' --bootstrap-servers broker:9092",
+)
 def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
     """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
@@ -116,26 +133,37 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_js
     _print_sent(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_OfCluster)
+@commands.command(
+    cls=_OfCluster, epilog="Example: timer-bridge move reminder-7 --in 2h --bootstrap-servers broker:9092"
+)
 def move(
-    context: Context, id_: Id, in_: In = None, at: At = None, level: Level = None, as_json: AsJson = False
+    context: Context,
+    id_: IdIfAny = None,
+    origin: Origin = None,
+    in_: In = None,
+    at: At = None,
+    level: Level = None,
+    as_json: AsJson = False,
 ) -> None:
     """Give what is pending under an id another time. Its receipt tells whether something was."""
     asked = _when(in_, at, level)
-    with client_of(*context.obj.chosen()) as client:
-        sent = [client.move(id_, **asked)]
-    _print_sent(f"move of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    with _client_for(context, id_, origin) as (client, name):
+        sent = [client.move(name, **asked)]
+    _print_sent(f"move of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_OfCluster)
-def release(context: Context, id_: Id, as_json: AsJson = False) -> None:
+@commands.command(
+    cls=_OfCluster,
+    epilog="Example: timer-bridge release --origin timer.requests/3/4711 --bootstrap-servers broker:9092",
+)
+def release(context: Context, id_: IdIfAny = None, origin: Origin = None, as_json: AsJson = False) -> None:
     """Release what is pending under an id now."""
-    with client_of(*context.obj.chosen()) as client:
-        sent = [client.release(id_)]
-    _print_sent(f"release of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    with _client_for(context, id_, origin) as (client, name):
+        sent = [client.release(name)]
+    _print_sent(f"release of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_OfCluster)
+@commands.command(cls=_OfCluster, epilog="Example: timer-bridge pause orders --bootstrap-servers broker:9092")
 def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     """Let timers for a target topic wait when they are due, until `resume`. Cancels and replacements go on."""
     with client_of(*context.obj.chosen()) as client:
@@ -143,7 +171,7 @@ def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     _print_sent(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_OfCluster)
+@commands.command(cls=_OfCluster, epilog="Example: timer-bridge resume orders --bootstrap-servers broker:9092")
 def resume(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     """Let the timers of a paused topic go on."""
     with client_of(*context.obj.chosen()) as client:
@@ -151,7 +179,9 @@ def resume(context: Context, topic: Topic, as_json: AsJson = False) -> None:
     _print_sent(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
 
 
-@commands.command(cls=_OfCluster)
+@commands.command(
+    cls=_OfCluster, epilog="Example: timer-bridge skip timer.requests 3 4711 --bootstrap-servers broker:9092"
+)
 def skip(
     context: Context,
     topic: Annotated[str, typer.Argument(help="The timer topic.")],
@@ -180,6 +210,21 @@ def _print_sent(text: str, sent: "list[Future[Sent]]", *, as_json: bool) -> None
 
 def _places(sent: "list[Future[Sent]]") -> str:
     return ", ".join(f"{each.result().topic}/{each.result().partition}" for each in sent)
+
+
+@contextmanager
+def _client_for(context: Context, id_: str | None, origin: str | None) -> Iterator[tuple[TimerProducer, str | Sent]]:
+    """Yield a producer for the timer that is named by its id or its origin, and that name."""
+    settings, timer_topic = context.obj.chosen()
+    try:
+        sent = None if origin is None else Sent.parse(origin)
+    except ValueError as error:
+        raise SettingsError(f"--{error}") from error
+    name = id_ if sent is None else sent
+    if name is None or (id_ is not None and sent is not None):
+        raise SettingsError("give an ID or --origin")
+    with client_of(settings, timer_topic if sent is None else sent.topic) as client:
+        yield client, name
 
 
 @contextmanager

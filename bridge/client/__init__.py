@@ -4,6 +4,8 @@
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
         timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
         timers.cancel("reminder-7")
+        sent = timers.schedule("orders", b"later", delay="1h").result()
+        timers.cancel(sent)                            # a timer without an id, by the position of its request
         timers.pause("orders")                         # due timers wait until timers.resume("orders")
         timers.flush()                                 # raises if a request was not acknowledged
 
@@ -18,6 +20,7 @@ language, as long as the number of partitions stays the same: docs/growing.md sa
 """
 
 import hmac
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -43,6 +46,7 @@ from schemas.headers import (
     KEY,
     MAX_INT64,
     MOVE,
+    OF,
     PARTITION,
     TOPIC,
     Refusal,
@@ -51,7 +55,7 @@ from schemas.headers import (
     parse,
 )
 from schemas.murmur2 import partition_of
-from schemas.origin import Shard
+from schemas.origin import Shard, origin
 
 Text: TypeAlias = bytes | str
 """A str is sent as UTF-8."""
@@ -68,6 +72,7 @@ RETRY_OF = "timer-retry-of"
 """Header: topic/partition/offset where the message failed first."""
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
 
+_POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ANYTHING = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
@@ -78,6 +83,14 @@ class Sent(NamedTuple):
     topic: str
     partition: int
     offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Sent":
+        """Parse topic/partition/offset, as in `timer-origin`. Raises ValueError."""
+        found = _POSITION.fullmatch(text)
+        if found is None:
+            raise ValueError(f"origin: {text!r}: write topic/partition/offset of its request, as timer-origin has it")
+        return cls(found[1], int(found[2]), int(found[3]))
 
 
 class Outbox(Protocol):
@@ -160,22 +173,29 @@ def headers_for(
     return _checked(ours) + _user_headers(headers)
 
 
-def cancel_headers(id: Text) -> Headers:  # noqa: A002
-    """Return all headers of a request to cancel `id`; send it to `partition_for(id, ...)`."""
-    ours: Headers = [(ACTION, b"cancel"), (ID, _bytes(id))]
-    return _checked(ours)
+def cancel_headers(id: Text | Sent) -> Headers:  # noqa: A002
+    """Return all headers of a request to cancel `id`; send it to `partition_for(id, ...)`.
+
+    id: or the position of the timer's request, for a timer without an id; send it to that partition then.
+    """
+    return _checked([(ACTION, b"cancel"), _name_header(id)])
 
 
 def move_headers(
-    id: Text,  # noqa: A002
+    id: Text | Sent,  # noqa: A002
     *,
     at: datetime | str | int | None = None,
     delay: timedelta | str | int | None = None,
     level: int | None = None,
 ) -> Headers:
-    """Return all headers of a request to move `id` to another due time; send it to `partition_for(id, ...)`."""
-    ours: Headers = [(ACTION, MOVE), (ID, _bytes(id)), _due_header(at, delay, level)]
-    return _checked(ours)
+    """Return all headers of a request to move `id` to another due time. See `cancel_headers`."""
+    return _checked([(ACTION, MOVE), _name_header(id), _due_header(at, delay, level)])
+
+
+def _name_header(name: Text | Sent) -> tuple[str, bytes | None]:
+    if isinstance(name, Sent):
+        return OF, origin(Shard(name.topic, name.partition), name.offset)
+    return ID, _bytes(name)
 
 
 def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
@@ -317,11 +337,15 @@ class TimerProducer:
         replaced = self.replace(id, topic, value, **asked)
         return [replaced, *self.cancel_everywhere(id, but=replaced.result().partition)]
 
-    def cancel(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+    def cancel(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Cancel what is pending under `id`. The receipt says if something was.
 
+        id: or the position of the timer's request, as `schedule` returns it: needed for a timer without an id.
         partition: of the timer topic, for a timer that was not placed by its id; the cancel goes only there.
+        Raises ValueError if the request is on another timer topic.
         """
+        if isinstance(id, Sent):
+            return self._send_about(id, cancel_headers(id))
         if partition is not None:
             return self._send_empty(partition, id, cancel_headers(id))
         return self._send(id, id, None, cancel_headers(id))
@@ -332,7 +356,7 @@ class TimerProducer:
 
     def move(
         self,
-        id: Text,  # noqa: A002
+        id: Text | Sent,  # noqa: A002
         *,
         at: datetime | str | int | None = None,
         delay: timedelta | str | int | None = None,
@@ -341,16 +365,18 @@ class TimerProducer:
     ) -> "Future[Sent]":
         """Move what is pending under `id` to another due time, earlier or later. The receipt says if something was.
 
-        partition: of the timer topic, for a timer that was not placed by its id.
+        id, partition: see `cancel`.
         """
         headers = move_headers(id, at=at, delay=delay, level=level)
+        if isinstance(id, Sent):
+            return self._send_about(id, headers)
         if partition is not None:
             return self._send_empty(partition, id, headers)
         first = self.partition_of(id)
         return _all_acknowledged(self._send_empty(first, id, headers), self._send_elsewhere(id, first, headers))
 
-    def release(self, id: Text, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
-        """Make what is pending under `id` due now."""
+    def release(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+        """Make what is pending under `id` due now. See `cancel`."""
         return self.move(id, delay=0, partition=partition)
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
@@ -415,6 +441,12 @@ class TimerProducer:
     def _send_empty(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":
         """Send a request without a value to a partition of the timer topic."""
         return self._outbox.send(self._timer_topic, partition, _bytes(id_), None, headers)
+
+    def _send_about(self, request: Sent, headers: Headers) -> "Future[Sent]":
+        """Send a request by origin to the partition of the timer's request."""
+        if request.topic != self._timer_topic:
+            raise ValueError(f"{request}: no request on {self._timer_topic}: use a producer for {request.topic}")
+        return self._outbox.send(self._timer_topic, request.partition, None, None, headers)
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic, raw_key = self._timer_topic, None if key is None else _bytes(key)

@@ -19,6 +19,8 @@ from schemas.origin import Shard, origin
 from timer.format.body import Body, LongNameError, pack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
 
+_MAX_DIGITS = 18
+"""Any number with so many digits is below 2^63."""
 _TIMES = frozenset(TIMES)
 assert _TIMES < CONTROL
 
@@ -71,7 +73,7 @@ class CopiesInFlight:
         self._shard = shard
         self._flights: dict[tuple[int, int], CopyInFlight] = {}
         """By origin and rolls."""
-        self._origins: set[int] = set()
+        self._by_origin: dict[int, tuple[int, int]] = {}
         self._by_id: dict[str, set[tuple[int, int]]] = {}
         self._rolled_ms: dict[tuple[int, int], int] = {}
         self._unpublished: set[tuple[int, int]] = set()
@@ -101,22 +103,21 @@ class CopiesInFlight:
 
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:
         """Return the copy that `record` is; None if it is not one of ours."""
-        prefix = origin(self._shard, 0)[:-1]
-        number = claim.origin.removeprefix(prefix)
-        if not claim.origin.startswith(prefix) or not number.isdigit() or len(number) > 19:
-            return None
-        flight = self._flights.get((int(number), claim.rolls))
-        if (
-            flight is None
-            or (flight.origin, flight.rolls) in self._unpublished
-            or origin(self._shard, flight.origin) != claim.origin
-        ):
+        number = self.offset_of(claim.origin)
+        flight = None if number is None else self._flights.get((number, claim.rolls))
+        if flight is None or (flight.origin, flight.rolls) in self._unpublished:
             return None
         try:
             encoded, _ = pack_headers(record.headers)
         except LongNameError:  # a stored request has none
             return None
         return flight if digest(record.key, record.value, encoded) == flight.digest else None
+
+    def offset_of(self, name: bytes) -> int | None:
+        """Return the offset in topic/partition/offset; None if it is not of this partition, or not as we write it."""
+        digits = name.rpartition(b"/")[2]
+        number = int(digits) if digits.isdigit() and len(digits) <= _MAX_DIGITS else -1
+        return number if number >= 0 and origin(self._shard, number) == name else None
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
         """True if this process rolled the copy within the last `span_ms` of its clock."""
@@ -130,6 +131,11 @@ class CopiesInFlight:
         found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
         return [flight for flight in found if flight.origin not in self.ended]
 
+    def with_origin(self, number: int) -> list[CopyInFlight]:
+        """Return the copy with this origin if its timer has not ended."""
+        key = self._by_origin.get(number)
+        return [] if key is None or number in self.ended else [self._flights[key]]
+
     def stage(self, flight: CopyInFlight) -> None:
         """Add a copy that the next transaction publishes. A request may end it from now on."""
         self.depart([flight])
@@ -142,7 +148,7 @@ class CopiesInFlight:
                 self._rolled_ms[flight.origin, flight.rolls] = now_ms
                 self._unpublished.discard((flight.origin, flight.rolls))
             self._flights[flight.origin, flight.rolls] = flight
-            self._origins.add(flight.origin)
+            self._by_origin[flight.origin] = (flight.origin, flight.rolls)
             if flight.id_hash:
                 self._by_id.setdefault(flight.id_hash, set()).add((flight.origin, flight.rolls))
 
@@ -151,7 +157,7 @@ class CopiesInFlight:
         for key in landed:
             flight = self._flights.pop(key)
             self._rolled_ms.pop(key, None)
-            self._origins.discard(flight.origin)
+            self._by_origin.pop(flight.origin, None)
             self.ended.discard(flight.origin)
             if flight.id_hash:
                 self._by_id[flight.id_hash].discard(key)
@@ -160,4 +166,4 @@ class CopiesInFlight:
 
     def end(self, origins: Iterable[int]) -> None:
         """Note that these timers have ended. Those without a copy in flight are ignored."""
-        self.ended.update(self._origins.intersection(origins))
+        self.ended.update(self._by_origin.keys() & origins)

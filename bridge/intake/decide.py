@@ -16,7 +16,7 @@ before the release commits wins.
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
 copy is in flight at that time, it rolls once more when it is received. The next request must find a moved timer in
-flight, so a batch ends with a move (`until_move`).
+flight, so a batch ends with a move (`batch_length`).
 
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
@@ -30,12 +30,13 @@ from math import inf
 from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decisions import Intake, ReceiptDraft
-from bridge.intake.pending_ids import PendingIds, PendingTimers, Place
-from bridge.intake.quota import BEYOND_BYTES, BEYOND_TIMERS, TOO_MANY_LIMITED, Quota, TargetGate
+from bridge.intake.pending_ids import Name, PendingIds, PendingTimers, Place
+from bridge.intake.quota import BEYOND_BYTES, BEYOND_TIMERS, TOO_MANY_LIMITED, Quota
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.intake.request import RequestBatch, body_of, first_copy_size, moved_copy_size, size_of
+from bridge.intake.target_gate import TargetGate
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, Asked, Cancel, Claim, Move, Pause, Refusal, Schedule
+from schemas.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from timer.format.body import Body, LongNameError, frame_size
@@ -46,6 +47,11 @@ _NO_PAUSE = Refusal(
     "pause and resume are not taken from senders: use `timer-bridge pause` or `resume`, which need the control topic",
 )
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
+
+
+def _told_id(name: Name) -> bytes:
+    """Return the id for a receipt: none for a request by origin, as a copy in flight has only a hash of its id."""
+    return name if isinstance(name, bytes) else b""
 
 
 @dataclass
@@ -66,7 +72,8 @@ class BatchIntake:
         """Return what becomes of the requests."""
         self._taken = Intake(overdue=dict(self.overdue))
         self._decisions = self._taken.decisions
-        self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken)
+        origin = None if requests.origin is None else self.flights.offset_of(requests.origin)
+        self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken, origin)
         self._window_ms = self.options.rules.roll_window_ms
         self._counts_bytes = self.quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
@@ -81,7 +88,9 @@ class BatchIntake:
             case Cancel():
                 self._cancel(record, ask)
             case Move():
-                self._move(record, ask)
+                self._move(record, ask.id, ask.due_ms)
+            case ByOrigin():
+                self._change_by_origin(record, ask)
             case Pause():
                 self._refuse(record, _NO_PAUSE)
             case Claim():
@@ -168,45 +177,62 @@ class BatchIntake:
             missed = self._missed(ask.fallback[1])
         self._receipt(missed, record, -1, ask.id)
 
-    def _end(self, kind: Kind, record: Record, id_: bytes) -> bool:
-        """End the timer that is pending under `id_`. Return True if there was one."""
-        ended = self._take_out(id_) + [(flight.origin, flight.due_ms) for flight in self._ids.in_flight(id_)]
-        if ended:
+    def _change_by_origin(self, record: Record, ask: ByOrigin) -> None:
+        """Cancel or move the timer of an origin, with or without an id."""
+        name = self.flights.offset_of(ask.origin)
+        if name is None:
+            detail = f"{OF} is {shown(ask.origin)}: send topic/partition/offset of a request to its own partition"
+            self._refuse(record, Refusal("bad-header", detail))
+        elif ask.due_ms is not None:
+            self._move(record, name, ask.due_ms)
+        elif denied := self.options.policy.action_refusal("cancel"):
+            self._refuse(record, denied)
+        elif not self._end("cancelled", record, name):
+            self._receipt(self._missed(name), record, -1, _told_id(name))
+
+    def _end(self, kind: Kind, record: Record, name: Name) -> bool:
+        """End the timer that is pending under `name`. Return True if there was one."""
+        body = None if isinstance(name, bytes) else self._ids.body(name)
+        id_ = name if isinstance(name, bytes) else body and body.id
+        ended = self._take_out(name) + [(flight.origin, flight.due_ms) for flight in self._ids.in_flight(name)]
+        if ended and id_:
             self._taken.ended_ids.add(id_)
         for origin, due_ms in ended:
             self._ids.ended.add(origin)
             self._decisions.ended.append(origin)
-            self._receipt(kind, record, origin, id_, due_ms)
+            self._receipt(kind, record, origin, _told_id(name), due_ms)
         self.quota.timers += len(ended)
         return bool(ended)
 
-    def _take_out(self, id_: bytes) -> list[tuple[int, int | None]]:
+    def _take_out(self, name: Name) -> list[tuple[int, int | None]]:
         if self._counts_bytes:
-            self.quota.size_bytes += self._ids.stored_bytes(id_)
-        return self._ids.take_out(id_)
+            self.quota.size_bytes += self._ids.stored_bytes(name)
+        return self._ids.take_out(name)
 
-    def _missed(self, id_: bytes) -> Kind:
-        is_late = id_ not in self._taken.ended_ids and self.recently.has(id_, self.now_ms)
+    def _missed(self, name: Name) -> Kind:
+        if isinstance(name, int):
+            return "not-found"
+        is_late = name not in self._taken.ended_ids and self.recently.has(name, self.now_ms)
         return "too-late" if is_late else "not-found"
 
-    def _move(self, record: Record, ask: Move) -> None:
+    def _move(self, record: Record, name: Name, due_ms: int) -> None:
         """Roll the timer with its new due time, so that every rule of rolls holds for moves."""
         if denied := self.options.policy.action_refusal("move"):
             self._refuse(record, denied)
             return
-        in_flight, body = self._ids.in_flight(ask.id), self._ids.body(ask.id)
+        in_flight, body = self._ids.in_flight(name), self._ids.body(name)
         if body is None and not in_flight:
-            self._receipt(self._missed(ask.id), record, -1, ask.id)
+            self._receipt(self._missed(name), record, -1, _told_id(name))
             return
         if body is not None:
             if body.rolls == 0 and moved_copy_size(body) > self.options.max_message_bytes:
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
-            self._take_out(ask.id)
-            self._roll(body, ask.due_ms)
-        self._decisions.rolled += [flight._replace(due_ms=ask.due_ms) for flight in in_flight]
+            self._take_out(name)
+            self._roll(body, due_ms)
+        self._decisions.rolled += [flight._replace(due_ms=due_ms) for flight in in_flight]
         origin = in_flight[0].origin if body is None else body.origin
-        self._receipt("moved", record, origin, ask.id, ask.due_ms)
+        self._receipt("moved", record, origin, _told_id(name), due_ms)
 
     def _roll(self, body: Body, due_ms: int) -> None:
         """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""

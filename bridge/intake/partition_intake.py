@@ -14,9 +14,10 @@ from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
 from bridge.intake.decide import BatchIntake
 from bridge.intake.decisions import Intake
-from bridge.intake.quota import Quota, TargetGate
+from bridge.intake.quota import Quota
 from bridge.intake.recently_delivered import RecentlyDelivered
-from bridge.intake.request import RequestBatch, needing_no_room, until_move
+from bridge.intake.request import RequestBatch, batch_length, needing_no_room
+from bridge.intake.target_gate import TargetGate
 from bridge.ports import Record
 from bridge.release.draft import Draft
 from bridge.release.due_timers import DueTimers
@@ -31,17 +32,16 @@ from timer.store import Store
 class IntakeStop(Enum):
     """Why intake stopped before the last record that it was given.
 
-    DISK_FULL, WHEEL_FULL and TOO_MANY_HELD outlast a turn: their values are the reasons in status and metrics. The
-    others end with the next transaction.
+    DISK_FULL, WHEEL_FULL and TOO_MANY_HELD outlast a turn: their values are the reasons in status and metrics.
     """
 
     DISK_FULL = "disk"
     WHEEL_FULL = "wheel"
     TOO_MANY_HELD = "held"
     TRANSACTION_FULL = "transaction"
-    """The next transaction has no room for more moves: intake goes on after it."""
+    """The next transaction has no room for more moves: intake goes on after its commit."""
     UNDECIDED = "undecided"
-    """A request names a timer of a transaction in flight, whose outcome decides which of them came first."""
+    """A request names a timer of a transaction in flight, or an origin while there is one: wait for its outcome."""
 
 
 class IntakeOutcome(NamedTuple):
@@ -118,9 +118,9 @@ class PartitionIntake:
         while left and not self._has_moved_enough(draft):
             count = min(count, left)
             part = self.backlog[:count]
-            del part[until_move(part) :]
+            del part[batch_length(part) :]
             requests = RequestBatch(part, self.options.rules)
-            if not all(ids.isdisjoint(requests.ids) for ids in leaving):
+            if not all(ids.isdisjoint(requests.ids) for ids in leaving) or (leaving and requests.origin is not None):
                 return IntakeStop.UNDECIDED, ""
             try:
                 self._take_in_part(requests, draft, rolling, now_ms)

@@ -1,21 +1,25 @@
-"""The timers that are pending under the ids of one batch of requests, wherever they are.
+"""The timers that are pending under the names of one batch of requests, wherever they are.
 
     in the store         -> a delete mark
     in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
     a copy in flight     -> its origin is named as ended; the copy is dropped when it is read
 
-A request with an id ends every earlier timer with that id, so at most one is pending at a time.
+A name is an id, or the offset of a timer's first request (its origin) in a batch of one request by origin. A request
+with an id ends every earlier timer with that id, so at most one is pending at a time.
 """
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decisions import Intake
 from schemas.journal import CopyInFlight
 from timer.format.body import Body, frame_size
 from timer.format.unit import Rows
+
+Name: TypeAlias = bytes | int
+"""An id, or an origin."""
 
 
 class PendingTimers(Protocol):
@@ -24,6 +28,8 @@ class PendingTimers(Protocol):
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
+
+    def find_origin(self, origin: int) -> Rows: ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
@@ -43,14 +49,24 @@ class _InBatch(NamedTuple):
 
 
 class PendingIds:
-    """Answers for each id, and takes timers out of `intake` again. For one batch."""
+    """Answers for each name, and takes timers out of `intake` again. For one batch."""
 
-    def __init__(self, store: PendingTimers, flights: CopiesInFlight, ids: list[bytes], intake: Intake) -> None:
+    def __init__(
+        self,
+        store: PendingTimers,
+        flights: CopiesInFlight,
+        ids: list[bytes],
+        intake: Intake,
+        origin: int | None = None,
+    ) -> None:
         self._store = store
         self._flights = flights
         self._intake = intake
-        self._stored = dict(store.find(ids)) if ids else {}
-        self._in_batch: dict[bytes, _InBatch] = {}
+        self._origin = origin
+        self._stored: dict[Name, Rows] = dict(store.find(ids).items()) if ids else {}
+        if origin is not None and len(row := store.find_origin(origin)):
+            self._stored[origin] = row
+        self._in_batch: dict[Name, _InBatch] = {}
         self.landed: set[tuple[int, int]] = set()
         """(origin, rolls) of copies that this batch has received."""
         self.ended: set[int] = set()
@@ -59,26 +75,28 @@ class PendingIds:
             self.put(body, Place.OVERDUE, offset)
 
     def put(self, body: Body, place: Place, at: int) -> None:
-        """Note the timer, which is in this batch, under its id."""
-        if body.id is not None:
-            self._in_batch[body.id] = _InBatch(place, at, body)
+        """Note the timer, which is in this batch, under its name."""
+        name = body.origin if body.origin == self._origin else body.id
+        if name is not None:
+            self._in_batch[name] = _InBatch(place, at, body)
 
     def is_pending(self, id_: bytes | None) -> bool:
         return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.in_flight(id_)))
 
-    def in_flight(self, id_: bytes) -> list[CopyInFlight]:
+    def in_flight(self, name: Name) -> list[CopyInFlight]:
         """Return the copies in flight that were not received or ended by this batch."""
+        found = self._flights.with_id(name) if isinstance(name, bytes) else self._flights.with_origin(name)
         return [
             flight
-            for flight in self._flights.with_id(id_)
+            for flight in found
             if (flight.origin, flight.rolls) not in self.landed and flight.origin not in self.ended
         ]
 
-    def body(self, id_: bytes) -> Body | None:
+    def body(self, name: Name) -> Body | None:
         """Return the timer; None if none is in the store or in this batch."""
-        if id_ in self._in_batch:
-            return self._in_batch[id_].body
-        return self._store.bodies(self._stored[id_])[0] if id_ in self._stored else None
+        if name in self._in_batch:
+            return self._in_batch[name].body
+        return self._store.bodies(self._stored[name])[0] if name in self._stored else None
 
     def is_for(self, id_: bytes, target: str) -> bool:
         """True if a timer for this target is pending under the id."""
@@ -87,22 +105,22 @@ class PendingIds:
             return body.target == target
         return any(flight.target == target for flight in self.in_flight(id_))
 
-    def stored_bytes(self, id_: bytes | None) -> int:
+    def stored_bytes(self, name: Name | None) -> int:
         """Return the bytes that the store will hold of the timer; 0 if none, or if it is a copy."""
-        if id_ is None:
+        if name is None:
             return 0
-        found = self._in_batch.get(id_)
+        found = self._in_batch.get(name)
         in_batch = 0 if found is None or found.place is Place.MOVED else frame_size(found.body)
-        return in_batch + (int(self._stored[id_]["body_size"][0]) if id_ in self._stored else 0)
+        return in_batch + (int(self._stored[name]["body_size"][0]) if name in self._stored else 0)
 
-    def take_out(self, id_: bytes) -> list[tuple[int, int | None]]:
+    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
         """Take the timer out of the store or of this batch. Return its origin and, if known, its due time."""
         taken_out: list[tuple[int, int | None]] = []
-        row = self._stored.pop(id_, None)
+        row = self._stored.pop(name, None)
         if row is not None:
             self._intake.batch.end(row)
             taken_out.append((int(row["origin"][0]), None))
-        found = self._in_batch.pop(id_, None)
+        found = self._in_batch.pop(name, None)
         if found is not None:
             self._drop(found)
             taken_out.append((found.body.origin, found.at if found.place is Place.MOVED else found.body.due_ms))

@@ -14,9 +14,11 @@ from schemas.headers import (
     DELIVER_MS,
     ID,
     MOVE,
+    OF,
     PARTITION,
     TOPIC,
     Asked,
+    ByOrigin,
     Cancel,
     Claim,
     Headers,
@@ -29,6 +31,7 @@ from schemas.profiles import as_native, as_sent, has_profile, marked, read
 from timer.format.body import Body, pack_headers, unpack_headers
 
 _MOVES = (ACTION, MOVE)
+_CANCELS = (ACTION, b"cancel")
 _WITH_ID = (Schedule, Cancel, Move)
 _UNDECODABLE = Refusal(
     "undecodable",
@@ -46,6 +49,8 @@ class RequestBatch:
         ids = {ask.id: None for _, ask in self.asked if isinstance(ask, _WITH_ID) and ask.id is not None}
         ids |= {ask.fallback[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.fallback is not None}
         self.ids = list(ids)
+        self.origin = next((ask.origin for _, ask in self.asked if isinstance(ask, ByOrigin)), None)
+        """Named by a request by origin, which is the only one of its batch."""
 
 
 def ask_of(record: Record, rules: Rules) -> Asked:
@@ -55,9 +60,18 @@ def ask_of(record: Record, rules: Rules) -> Asked:
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
-def until_move(records: Sequence[Record]) -> int:
-    """Return how many of `records` may be one batch: up to the first move, with it."""
-    return next((at + 1 for at, record in enumerate(records) if _MOVES in record.headers), len(records))
+def batch_length(records: Sequence[Record]) -> int:
+    """Return how many of `records` may be one batch: up to the first move, with it.
+
+    A request by origin is a batch of its own, so that its timer is in the store, overdue or in flight.
+    """
+    for at, record in enumerate(records):
+        is_move = _MOVES in record.headers
+        if (is_move or _CANCELS in record.headers) and any(name == OF for name, _ in record.headers):
+            return max(at, 1)
+        if is_move:
+            return at + 1
+    return len(records)
 
 
 def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
@@ -65,8 +79,13 @@ def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
 
     A move takes a timer out of the store, and its copy would wait for room: the timer could leave later than unmoved.
     """
-    need = (at for at, record in enumerate(records) if isinstance(ask_of(record, rules), Schedule | Claim | Move))
+    need = (at for at, record in enumerate(records) if _needs_room(ask_of(record, rules)))
     return next(need, len(records))
+
+
+def _needs_room(ask: Asked) -> bool:
+    is_move = isinstance(ask, ByOrigin) and ask.due_ms is not None
+    return is_move or isinstance(ask, Schedule | Claim | Move)
 
 
 def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:

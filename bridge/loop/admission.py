@@ -88,7 +88,7 @@ class Admission:
             case IntakeStop.TRANSACTION_FULL | None:
                 if waited:
                     self._status.partition_running(owned.shard)
-                if stop is not None:
+                if stop is not None:  # only until the next commit, so neither status nor metrics show it
                     self._source.pause(owned.shard)
                     self._metrics.intake_resumed(owned.shard)
                 elif owned.backlog:

@@ -6,17 +6,14 @@ log is scanned step by step. Bytes that are not UTF-8 are given in base64.
 
 import base64
 from codecs import utf_8_decode
-from collections.abc import Callable
 
 from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
-from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.format.body import Body, unpack_headers
-from timer.format.unit import Rows
 
 MAX_SHOWN_BYTES = 64 << 10
 """Most bytes of a value that are shown."""
@@ -73,42 +70,16 @@ def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> 
     return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
 
 
-class OriginSearch:
-    """Find the timer whose first request has this offset, one step after each turn, as search.Search does."""
-
-    def __init__(self, shard: Shard, origin: int, *, with_value: bool) -> None:
-        self.found: Found | None = None
-        """None if the partition is not open here."""
-        self._shard = shard
-        self._origin = origin
-        self._with_value = with_value
-        self._owned: OwnedPartition | None = None
-        self._next: int | None = 0
-
-    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Do the next step. True if the search is done. Raises CorruptStoreError."""
-        owned = bridge.shards.get(self._shard)
-        if owned is None:
-            return True
-        if owned is not self._owned:  # opened again: its units are others
-            self._owned, self._next = owned, 0
-        while self._next is not None:
-            scanned, self._next = owned.store.queries.list_pending(self._next)
-            rows = scanned[scanned["origin"] == self._origin]
-            if len(rows):
-                self._finish(owned, now_ms, [rows[:1]])
-                return True
-            if self._next is not None and should_stop():
-                return False
-        self._finish(owned, now_ms, [])
-        return True
-
-    def _finish(self, owned: OwnedPartition, now_ms: int, rows: list[Rows]) -> None:
-        leaving = [body for body in owned.leaving() if body.origin == self._origin]
-        rolling = [flight for flight in owned.flights.alive() if flight.origin == self._origin]
-        found = timers_with_bodies(self._shard, owned, now_ms, leaving, rows, rolling)
-        timers = [_detail(timer, body, None, with_value=self._with_value) for timer, body in found]
-        self.found = Found(at_ms=now_ms, timers=timers)
+def find_by_origin(bridge: Bridge, shard: Shard, origin: int, now_ms: int, *, with_value: bool) -> Found | None:
+    """Return the timer whose first request has this offset; None if the partition is not open here."""
+    owned = bridge.shards.get(shard)
+    if owned is None:
+        return None
+    leaving = [body for body in owned.leaving() if body.origin == origin]
+    row = owned.store.find_origin(origin)
+    rows = [row] if len(row) else []
+    found = timers_with_bodies(shard, owned, now_ms, leaving, rows, owned.flights.with_origin(origin))
+    return Found(at_ms=now_ms, timers=[_detail(timer, body, None, with_value=with_value) for timer, body in found])
 
 
 def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:

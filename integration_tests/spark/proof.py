@@ -68,7 +68,8 @@ def _moved(record: Record, place: int) -> Record:
     def moved(text: bytes | None) -> bytes | None:
         return text and _ORIGIN.sub(lambda at: b"timer.requests/%d/" % number(at[1], int(at[2])), text)
 
-    headers = tuple((name, moved(value) if name == names.ORIGIN else value) for name, value in record.headers)
+    named = (names.ORIGIN, names.OF)
+    headers = tuple((name, moved(value) if name in named else value) for name, value in record.headers)
     if record.topic.encode() in _TOPICS:
         at = number(record.topic.encode(), record.partition)
         return record._replace(topic="timer.requests", partition=at, headers=headers)

@@ -9,6 +9,7 @@ from schemas.headers import (
     MAX_INT64,
     TIMES,
     Asked,
+    ByOrigin,
     Cancel,
     Claim,
     Move,
@@ -149,6 +150,31 @@ def test_a_cancel_needs_its_id_alone() -> None:
     assert ask(("timer-action", b"cancel"), ("timer-id", b"x")) == Cancel(b"x")
 
 
+PLACE = ("timer-of", b"timer.requests/3/7")
+
+
+def test_a_cancel_or_move_may_name_its_timer_by_origin() -> None:
+    cancel, move, later = ("timer-action", b"cancel"), ("timer-action", b"move"), ("timer-deliver-ms", b"%d" % NOW_MS)
+    assert parse([cancel, PLACE], NOW_MS, RULES) == ByOrigin(PLACE[1], None)
+    assert parse([move, PLACE, later], NOW_MS, RULES) == ByOrigin(PLACE[1], NOW_MS)
+    assert parse([cancel, PLACE, ("timer-id", b"x")], NOW_MS, RULES) == Cancel(b"x"), "as before there was timer-of"
+    assert ask(PLACE) == Schedule("orders", NOW_MS + 1000, -1), "a foreign header"
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([("timer-action", b"move"), PLACE], "missing-time"),
+        ([("timer-action", b"move"), PLACE, ("timer-deliver-ms", b"%d" % 10**18)], "too-far"),
+        ([("timer-action", b"cancel"), PLACE, PLACE], "bad-header"),
+        ([("timer-action", b"cancel"), ("timer-of", None)], "bad-header"),
+        ([("timer-action", b"replace"), PLACE], "missing-id"),
+    ],
+)
+def test_a_wrong_request_by_origin_is_refused(headers: list[tuple[str, bytes | None]], expected: str) -> None:
+    assert code(parse(headers, NOW_MS, RULES)) == expected
+
+
 def test_replace_and_schedule_ask_for_the_same_timer() -> None:
     assert ask(("timer-id", b"x")) == Schedule("orders", NOW_MS + 1000, -1, b"x")
     assert ask(("timer-id", b"x"), ("timer-action", b"replace")) == Schedule("orders", NOW_MS + 1000, -1, b"x", True)
@@ -249,6 +275,9 @@ def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_ref
             assert target.isascii()
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
+        case ByOrigin(origin=origin, due_ms=due_ms):
+            assert len(origin) > 0
+            assert due_ms is None or 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
         case Move(id=id_, due_ms=due_ms):
             assert 0 < len(id_) <= 1024
             assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms

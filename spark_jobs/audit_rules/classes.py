@@ -124,6 +124,7 @@ _FAULT_RULES = (
     Rule(
         _A.FALSE_RECEIPT,
         "told_done > 0 AND told_missed IS NOT NULL OR told_ended > 0 AND requested AND (rejections > 0 OR NOT may_end"
+        " OR (id IS NULL AND next.kind IS NULL AND NOT told_ahead AND NOT may_be_ended)"
         " OR (next.kind IS NOT NULL AND NOT told_truly AND NOT may_be_ended))",
         "a receipt says that it was ended, but not by the next request with its id; or it cannot have been ended",
     ),
@@ -183,7 +184,7 @@ def _paused_until(time_ms: str) -> str:
     )
 
 
-_MAY_END = "NOT malformed AND kind IN ('schedule', 'replace') AND id IS NOT NULL"
+_MAY_END = "NOT malformed AND kind IN ('schedule', 'replace')"
 _TOLD_TRULY = (
     "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
     " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)"
@@ -211,8 +212,8 @@ _FACTS = {
     " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     # A receipt says that it was ended, by a request that came after the last one that was read.
     "told_ahead": f"coalesce({_MAY_END} AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
-    # A request with its id may be among those that were never read.
-    "may_be_ended": "coalesce(kind_of_timer AND id IS NOT NULL AND before_hole, false)",
+    # A request that names it may be among those that were never read.
+    "may_be_ended": "coalesce(kind_of_timer AND before_hole, false)",
     "is_unread": "coalesce(may_be_ended OR kind_of_timer AND in_gap, false)",
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"

@@ -10,6 +10,9 @@ move ends nothing either: it counts for the request before it, even if that had 
 A cancel for RocketMQ's `topic+id` is in the chain of the whole text if a timer before it has that as its id; else in
 the chain of the id, and only if the timer before it there waits for that topic.
 
+A cancel or move by origin is in the chain of that timer if the timer is the last one before it there; else in none. The
+chain of a timer without an id has no other requests.
+
 A request that was refused at intake is in no chain. One that was accepted, and refused by its target later (it was due,
 or only a target gives its code), is in its chain: it had ended the request before it.
 """
@@ -25,14 +28,18 @@ _AMBIGUOUS_CODES = ("too-large", "bad-target")
 """Codes of both intake and targets: a receipt that it was accepted, or else the time, decides which it was."""
 
 
-def link_ids(folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True) -> DataFrame:
+def link_ids(
+    folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True, has_by_origin: bool = True
+) -> DataFrame:
     """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left, origin."""
     asked = F.col("asked")
-    stands = asked["id"].isNotNull() & ~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy")
-    stands = F.coalesce(stands, F.lit(False))
+    is_taken = F.coalesce(~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy"), F.lit(False))
+    stands = is_taken & asked["id"].isNotNull()
     chained = folded.withColumn("chain", F.when(stands, _chain_of(asked["id"])).otherwise(F.col("origin")))
     if has_whole_ids:
         chained = _with_whole_ids(chained, stands)
+    if has_by_origin:
+        chained = _with_origins(chained, is_taken)
     order = _by_offset()
     if has_moves:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
@@ -72,6 +79,22 @@ def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:
     decided = found.withColumn("waits_for", waits_for)
     decided = decided.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
     return decided.drop("whole", "is_known", "waits_for")
+
+
+def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
+    """Return `chained` with the chain of each request by origin."""
+    asked, is_timer = F.col("asked"), is_taken & F.col("asked.kind").isin("schedule", "replace")
+    names_one = is_taken & asked["of_origin"].isNotNull()
+    family = F.when(names_one, asked["of_origin"]).otherwise(F.col("origin"))
+    found = chained.withColumn("family", family).withColumn("names_one", names_one)
+    of_timer = F.max(F.when(is_timer, F.col("chain"))).over(Window.partitionBy(F.xxhash64("family"), "family"))
+    chain = F.when(F.col("names_one"), F.coalesce(of_timer, "origin")).otherwise(F.col("chain"))
+    found = found.withColumn("chain", chain)
+    last_timer = F.last(F.when(is_timer, F.col("origin")), ignorenulls=True).over(_before("chain"))
+    found = found.withColumn("last_timer", last_timer)
+    misses = F.col("names_one") & ~F.col("last_timer").eqNullSafe(asked["of_origin"])
+    found = found.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
+    return found.drop("family", "names_one", "last_timer")
 
 
 def _moved(chained: DataFrame, is_move: Column) -> DataFrame:

@@ -51,6 +51,7 @@ class Observations:
     has_ids: bool = True
     has_moves: bool = True
     has_whole_ids: bool = True
+    has_by_origin: bool = True
     has_traces: bool = True
 
 
@@ -116,7 +117,14 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     if not seen.has_ids:
         found = outcomes(folded.withColumn("previous", F.expr(NO_PREVIOUS)))
     else:
-        found = outcomes(link_ids(folded, has_moves=seen.has_moves, has_whole_ids=seen.has_whole_ids))
+        found = outcomes(
+            link_ids(
+                folded,
+                has_moves=seen.has_moves,
+                has_whole_ids=seen.has_whole_ids,
+                has_by_origin=seen.has_by_origin,
+            )
+        )
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )

@@ -3,6 +3,7 @@
     timer-topic, one time header           schedule | replace     a timer; ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
     timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
+    timer-of instead of the id             cancel, move           the same for the timer of the request at that place
     timer-action: pause, resume            switch                 about a target topic; not a timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
@@ -24,6 +25,8 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
+_MAX_DIGITS = 18
+"""Of an offset in `timer-of`."""
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
 _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
@@ -63,6 +66,7 @@ def requests(
         c.contents(key, F.col("value"), h).alias("want"),
         c.digest(F.col("own_key")).alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
+        F.when(action.isin("cancel", "move") & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
         c.trace(h, trace_header).alias("trace"),
         _has_duplicates(h).alias("doubled"),
         _bad_id(h).alias("bad_id"),
@@ -99,6 +103,22 @@ def copy_claim_of(asked: Column) -> Column:
 def _target(headers: Column, own_topics: Set[str]) -> Column:
     name = c.topic_name(c.value_of(headers, names.TOPIC))
     return F.when(~name.isin(*own_topics), name) if own_topics else name
+
+
+def _of_origin(headers: Column) -> Column:
+    """Return the origin in the one `timer-of`; null if it is not of this partition, or not as the bridge writes it."""
+    others = F.array_remove(headers["key"], names.OF)
+    name = c.origin_name(c.value_of(headers, names.OF))
+    fits = _own_origin(_offset_in(name)).eqNullSafe(name) & (_offset_in(name) < 10**_MAX_DIGITS)
+    return F.when((F.size(headers) - F.size(others) == 1) & fits, name)
+
+
+def _offset_in(origin: Column) -> Column:
+    return F.get(F.split(origin, "/"), F.lit(2)).try_cast("bigint")
+
+
+def _own_origin(number: Column) -> Column:
+    return F.concat_ws("/", F.col("topic"), F.col("partition"), number)
 
 
 def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
@@ -139,7 +159,7 @@ def _malformed() -> Column:
     A claim is either a copy or malformed.
     """
     kind = F.col("kind")
-    no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull()
+    no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull() & F.col("of_origin").isNull()
     never = F.coalesce(F.col("expire_ms") <= F.col("due_ms"), F.lit(False))
     schedule = F.col("target").isNull() | F.col("due_ms").isNull() | F.col("bad_schedule") | F.col("null_key") | never
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
@@ -153,8 +173,8 @@ def _malformed() -> Column:
 
 def _claimed() -> Column:
     """Return the claimed origin if it is an earlier request in the same partition; else null."""
-    number = F.get(F.split("says_origin", "/"), F.lit(2)).try_cast("bigint")
-    own = F.concat_ws("/", F.col("topic"), F.col("partition"), number) == F.col("says_origin")
+    number = _offset_in(F.col("says_origin"))
+    own = _own_origin(number) == F.col("says_origin")
     told = (F.col("rolls") >= 1) & F.col("is_absolute") & F.col("due_ms").isNotNull() & F.col("target").isNotNull()
     fits = own & (number < F.col("offset")) & told & ~F.col("doubled") & ~F.col("bad_schedule") & ~F.col("bad_id")
     return F.when(fits, F.col("says_origin"))

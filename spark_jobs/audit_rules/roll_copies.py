@@ -22,7 +22,7 @@ from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.audit_rules.requests import ASKED, copy_claim_of
 from spark_jobs.kafka.admin import Span
 
-_MOVED = ("move", "moved_low", "moved_high")
+_MOVED = ("is_moved", "moved_low", "moved_high")
 
 
 def claims(parsed: DataFrame) -> DataFrame:
@@ -70,12 +70,17 @@ def verify_claims(
 
 
 def _with_moves(claimed: DataFrame, moves: DataFrame) -> DataFrame:
-    """Return the claims with `move`, the move of the claim's id to its due time, if there is one."""
+    """Return the claims with `move`, the move of the claim's id or origin to its due time, if there is one."""
     says = F.col("says")
     # A claim without an id matches no move. It gets a key of its own, as Spark would send all nulls to one task.
     key = F.when(says["id"].isNotNull(), F.concat(F.lit(b"="), says["id"])).otherwise(F.col("place").cast("binary"))
     is_same = (F.col("partition") == F.col("move.partition")) & (says["due_ms"] == F.col("move.due_ms"))
-    return claimed.join(_times(moves), is_same & (key == F.concat(F.lit(b"="), F.col("move.id"))), "left")
+    found = claimed.join(_times(moves, "id"), is_same & (key == F.concat(F.lit(b"="), F.col("move.id"))), "left")
+    is_of = (F.col("origin") == F.col("other.of_origin")) & (says["due_ms"] == F.col("other.due_ms"))
+    by_origin = _times(moves, "of_origin").withColumnRenamed("move", "other")
+    both = found.join(by_origin, is_of, "left")
+    is_moved = F.col("move").isNotNull() | F.col("other").isNotNull()
+    return both.withColumn("is_moved", is_moved).drop("move", "other")
 
 
 def _equals_request() -> Column:
@@ -84,8 +89,8 @@ def _equals_request() -> Column:
     # A copy of a request in another scheduler's headers is native, and has no `timer-action`.
     is_plain = (wanted["action"] == "replace") & (says["action"] == "schedule")
     wanted = wanted.withField("action", F.when(is_plain, "schedule").otherwise(wanted["action"]))
-    is_moved = F.col("move").isNotNull() | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
-    as_moved = is_moved & wanted["id"].isNotNull() & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
+    is_moved = F.col("is_moved") | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
+    as_moved = is_moved & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
     return says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False))
 
 
@@ -99,12 +104,12 @@ def _is_next_number() -> Column:
     return is_first & (F.col("rolls") - before == rank)
 
 
-def _times(moves: DataFrame) -> DataFrame:
-    """Return the distinct times that each id was moved to, as `move`."""
+def _times(moves: DataFrame, by: str) -> DataFrame:
+    """Return the distinct times that each id (or origin) was moved to, as `move`."""
     asked = F.col("asked")
-    times = moves.where((asked["kind"] == "move") & asked["id"].isNotNull())
+    times = moves.where((asked["kind"] == "move") & asked[by].isNotNull())
     return times.select(
-        F.struct(*(asked[name].alias(name) for name in ("partition", "id", "due_ms"))).alias("move")
+        F.struct(*(asked[name].alias(name) for name in ("partition", by, "due_ms"))).alias("move")
     ).distinct()
 
 

@@ -128,6 +128,9 @@ def _concerned(
     names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
     if new.has_claims:
         names = names.unionByName(roll_copies.claims(new.parsed).select("origin"))
+    if new.has_by_origin:
+        of_origin = F.col("asked.of_origin")
+        names = names.unionByName(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
     is_earlier = ~coverage.is_outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")
     names, refused = names.where(is_earlier), new.rejections.select("origin").where(is_earlier)
     chains = _union([new.parsed.select(chain_of(F.col("asked"), by).alias("chain")) for by in ("id", "whole_id")])
@@ -198,6 +201,7 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         closed=closed,
         has_claims=has_claims,
         has_ids=new.has_ids or part.state.has_ids,
+        has_by_origin=new.has_by_origin or part.state.has_by_origin,
     )
 
 
@@ -220,8 +224,8 @@ def _write_state(
     )
     write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.out, CLOSED, part.name)
     rows = keep(_open_rows(kept.where(stays), seen, part, limits))
-    is_id, is_claim = F.count_if(F.col("chain").isNotNull()), F.count_if(F.col("claims").isNotNull())
-    told = rows.agg(F.count("*").alias("rows"), is_id.alias("ids"), is_claim.alias("claims")).collect()[0]
+    counted = {"rows": "*", "ids": "chain", "claims": "claims", "by_origin": "asked.of_origin"}
+    told = rows.agg(*(F.count(column).alias(name) for name, column in counted.items())).collect()[0]
     was_open = 0 if earlier is None else earlier.open.count()
     after = replace(
         part.state,
@@ -229,7 +233,8 @@ def _write_state(
         number=part.number,
         as_of_ms=limits.as_of_ms,
         open=part.state.open - was_open + told["rows"],
-        has_ids=part.state.has_ids or told["ids"] > 0,
+        has_ids=part.state.has_ids or told["ids"] + told["by_origin"] > 0,
+        has_by_origin=part.state.has_by_origin or told["by_origin"] > 0,
         has_claims=part.state.has_claims or told["claims"] > 0,
     )
     gone = None

@@ -52,6 +52,7 @@ class OpenTimers:
     open: int = 0
     runs: tuple[Run, ...] = ()
     has_ids: bool = False
+    has_by_origin: bool = False
     has_claims: bool = False
 
     @classmethod

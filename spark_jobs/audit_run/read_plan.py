@@ -164,6 +164,7 @@ class Census:
     has_claims: bool
     has_moves: bool
     has_whole_ids: bool
+    has_by_origin: bool
     has_traces: bool
 
 
@@ -175,16 +176,17 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
     named = asked.groupBy(F.col("asked.target").alias("target")).agg(
-        F.count_if(F.col("asked.id").isNotNull()).alias("ids"),
+        F.count("asked.id").alias("ids"),
         F.count_if(F.col("asked.kind") == "copy").alias("claims"),
         F.count_if(F.col("asked.kind") == "move").alias("moves"),
         F.count("asked.whole_id").alias("whole_ids"),
+        F.count("asked.of_origin").alias("by_origin"),
         F.count("asked.trace").alias("traces"),
     )
     found = (
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
         .agg(
-            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids", "traces")),
+            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids", "by_origin", "traces")),
             F.count_if(~exists).alias("unknown"),
         )
         .collect()
@@ -196,10 +198,11 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     return Census(
         tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
         tuple(unknown),
-        any(row.ids for row in found),
+        any(row.ids or row.by_origin for row in found),
         any(row.claims for row in found),
         any(row.moves for row in found),
         any(row.whole_ids for row in found),
+        any(row.by_origin for row in found),
         any(row.traces for row in found),
     )
 
@@ -320,6 +323,7 @@ def observations(
         has_ids=census.has_ids,
         has_moves=census.has_moves,
         has_whole_ids=census.has_whole_ids,
+        has_by_origin=census.has_by_origin,
         has_traces=census.has_traces,
     )
 

@@ -21,18 +21,20 @@ _NEEDED = (
     "expected_ms",
     "target",
     "whole_id",
+    "of_origin",
 )
 
 
 def with_ids(parsed: DataFrame) -> DataFrame:
-    """Return the columns of parsed requests with an id. Copies and moves end nothing, so they are left out."""
+    """Return the columns of parsed requests with an id or `of_origin`, without copies and moves, which end nothing."""
     asked = F.col("asked")
-    named = parsed.where(asked["id"].isNotNull() & ~asked["kind"].isin("copy", "move"))
+    has_name = asked["id"].isNotNull() | asked["of_origin"].isNotNull()
+    named = parsed.where(has_name & ~asked["kind"].isin("copy", "move"))
     return named.select("origin", *(asked[name].alias(name) for name in _NEEDED))
 
 
 def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> DataFrame:
-    """Return `origin` and `ended_by` of the `rows` (origin, requested_ms) whose id a later accepted request has.
+    """Return `origin` and `ended_by` of the `rows` (origin, requested_ms) that a later accepted request has ended.
 
     named: `with_ids` of all requests from `rows` on. rejections: origin, error and rejected_ms of rejected records.
     """
@@ -46,4 +48,7 @@ def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> Data
     told = of_them.select("origin", F.struct(*_NEEDED).alias("asked")).join(refused, "origin", "left")
     linked = link_ids(to_evidence(told), has_moves=False)
     found = linked.where(F.col("next").isNotNull()).select("origin", F.col("next.origin").alias("ended_by"))
-    return found.join(rows.select("origin"), "origin", "left_semi")
+    by_origin = named.where(F.col("of_origin").isNotNull() & ~F.col("malformed")).join(refused, "origin", "left_anti")
+    cancelled = by_origin.groupBy(F.col("of_origin").alias("origin")).agg(F.min("origin").alias("ended_by"))
+    ended = found.unionByName(cancelled).dropDuplicates(["origin"])
+    return ended.join(rows.select("origin"), "origin", "left_semi")

@@ -79,6 +79,18 @@ def cancel(id: bytes | None, offset: int, *, at_ms: int = 2_000, partition: int 
     return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
 
 
+def cancel_of(origin: str, offset: int, *, at_ms: int = 2_000, partition: int = 0) -> Record:
+    """Return a cancel by origin."""
+    headers = ((names.ACTION, b"cancel"), (names.OF, origin.encode()))
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
+
+
+def move_of(origin: str, offset: int, due_ms: int | None, *, at_ms: int = 2_000, partition: int = 0) -> Record:
+    """Return a move by origin."""
+    asked = move(None, offset, due_ms, at_ms=at_ms)
+    return asked._replace(partition=partition, headers=(*asked.headers, (names.OF, origin.encode())))
+
+
 def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
     """What is pending under the id is to be due then."""
     also = ((names.ACTION, b"move"),)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from timer.format.unit import Ints, Rows
 from timer.index.due_counts import DueCounts
 from timer.index.id_index import IdIndex
+from timer.index.origin_index import OriginIndex
 from timer.index.segment_liveness import EndedUnits, LiveCounts
 
 
@@ -16,6 +17,8 @@ class PendingIndex:
         self._bases_of = bases_of
         self.pending = 0
         self.ids = IdIndex()
+        self.origins: OriginIndex | None = None
+        """None until the first search by origin."""
         self.dues = DueCounts(target_of)
         self.ended = EndedUnits(per_segment)
         self.units = LiveCounts()
@@ -33,6 +36,8 @@ class PendingIndex:
         with_id = run[run["id_hash"] != 0]
         if len(with_id):
             self.ids.insert(with_id["id_hash"], with_id["unit"])
+        if self.origins is not None:
+            self.origins.add(run)
 
     def remove(self, run: Rows) -> None:
         if len(run) == 0:
@@ -44,6 +49,8 @@ class PendingIndex:
         with_id = run[run["id_hash"] != 0]
         if len(with_id):
             self.ids.remove(with_id["id_hash"], with_id["unit"])
+        if self.origins is not None:
+            self.origins.remove(run)
 
     def move_bodies(self, run: Rows, positions: Ints) -> None:
         """Count the bodies of `run` at `positions`."""

@@ -197,6 +197,19 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.ended |= removed
         self.staged_ended |= removed
 
+    @rule(chosen=st.lists(st.integers(0, 400), min_size=1, max_size=4))
+    def end_by_origin(self, chosen: list[int]) -> None:
+        live = {key.origin: key.visit_ms for key in self.staged.live()}
+        batch = Batch()
+        for origin in set(chosen):
+            rows = self.store.find_origin(origin)
+            assert rows["visit_ms"].tolist() == ([live[origin]] if origin in live else [])
+            if len(rows):
+                batch.end(rows)
+                self.staged.ended.add(origin)
+                self.staged_ended.add(origin)
+        self.store.add(batch, len(self.staged.requests))
+
     @rule(limit=st.integers(1, 8), passed_ms=st.integers(-3, 5) | st.integers(-60, 120) | st.integers(200, 800))
     def take_due(self, limit: int, passed_ms: int) -> None:
         self.now_ms = max(START_MS, self.now_ms + passed_ms)
@@ -383,7 +396,8 @@ class StoreAgainstList(RuleBasedStateMachine):
 
 
 @pytest.mark.thorough
-def test_the_store_behaves_like_a_sorted_list() -> None:
+def test_the_store_behaves_like_a_sorted_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4)
     StoreAgainstList.times_full = 0
     run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
     assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
@@ -407,6 +421,46 @@ def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
     store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(9, 1100)._replace(origin=3)), 10)
     assert store.progress().low_offset == 9
+
+
+@pytest.mark.parametrize("seed", range(12, 19))
+def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of rolled timers lie among later requests. Files of few units each are deleted once they are empty."""
+    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4 if seed % 2 else 16)
+    rng = random.Random(seed)
+    disk = SimDisk(rng)
+    options = replace(OPTIONS, segment_bytes=(3 if seed % 3 else 30) * 52 + 16)
+    store = Store.create(disk, options, EMPTY)
+    pending: dict[int, int] = {}
+    for offset in range(120):
+        origin = offset
+        if pending and rng.random() < 0.5:
+            origin = rng.choice(sorted(pending))
+            pending.pop(origin)
+            batch = Batch()
+            batch.end(store.find_origin(origin))
+            store.add(batch, offset)
+            assert len(store.find_origin(origin)) == 0
+            if rng.random() < 0.3:
+                continue
+        visit_ms = 1100 + offset + (500 if rng.random() < 0.1 else 0)
+        store.add(batch_of(body(offset, visit_ms)._replace(origin=origin)), offset + 1)
+        pending[origin] = visit_ms
+        if rng.random() < 0.1:
+            due = store.due(1100 + offset, 99, 1 << 20)
+            for gone in origins(store, due):
+                del pending[gone]
+            store.committed(store.progress())
+            store.start_checkpoint(0, (), ())
+            store.finish_checkpoint()
+            if rng.random() < 0.5:
+                store.close()
+            disk.kill()
+            disk = disk.reopen()
+            found = found_in(disk)
+            store = Store.open(disk, options, found, found.progress, (), ())
+        found_ms = [store.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
+        assert found_ms == [[pending[origin]] if origin in pending else [] for origin in range(offset + 1)]
 
 
 def test_a_store_with_another_tick_is_refused_unchanged() -> None:

@@ -43,6 +43,10 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["move", "x"], "one of --in, --at and --level"),
         (["move", "x", "--in", "soon"], "delay: 'soon' is no duration"),
         (["release", ""], "bad-header: timer-id"),
+        (["cancel"], "give an ID or --origin"),
+        (["release", "x", "--origin", "timer.requests/0/1"], "give an ID or --origin"),
+        (["move", "--origin", "timer.requests/0", "--in", "5s"], "--origin: 'timer.requests/0': write topic/partition"),
+        (["cancel", "--origin", "timer.requests/0/1", "--all-partitions"], "an origin has one partition"),
         (["resume", "__x"], "bad-target"),
     ],
 )

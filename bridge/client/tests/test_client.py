@@ -319,6 +319,20 @@ def test_a_timer_is_moved_and_released(place: Place) -> None:
     assert place.values() == [b"now", b"later"]
 
 
+def test_timers_without_an_id_are_changed_by_the_positions_of_their_requests(place: Place) -> None:
+    sent = [place.timers.schedule("orders", name, delay="1h").result(0) for name in ("gone", "later", "now")]
+    place.bridge.run(1000)
+    place.timers.cancel(sent[0])
+    place.timers.move(sent[1], delay="2h")
+    place.timers.release(sent[2])
+    place.bridge.run(1000)
+    assert place.values() == [b"now"]
+    place.bridge.run(7_199_000)
+    assert place.values() == [b"now", b"later"]
+    with pytest.raises(ValueError, match="use a producer for other"):
+        place.timers.cancel(Sent("other", 0, 1))
+
+
 def test_the_context_manager_flushes_unless_an_error_leaves_it_and_closes(place: Place) -> None:
     with place.timers as timers:
         timers.schedule("orders", b"v", delay=0)

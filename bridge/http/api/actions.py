@@ -26,9 +26,6 @@ from bridge.query.search import NamedTimer
 
 SentRequests = list["Future[Sent]"]
 
-NO_ID_REMEDY = "pause the target topic to keep them from leaving; give an id to timers that may have to be changed"
-"""Advice for timers without an id, which no request can name."""
-
 
 class FormField(NamedTuple):
     """An input of a form, besides the timer or topic."""
@@ -64,12 +61,12 @@ class Action(NamedTuple):
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
     if asked.everywhere:
         return timers.cancel_everywhere(asked.raw())
-    return [timers.cancel(asked.raw(), partition=asked.partition)]
+    return [timers.cancel(asked.name(), partition=asked.partition)]
 
 
 def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     """Cancel in its own partition only: the same id elsewhere is another timer."""
-    return [timers.cancel(_id(timer), partition=timer.place.shard.partition)]
+    return [timers.cancel(_name(timer), partition=timer.place.shard.partition)]
 
 
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
@@ -86,25 +83,25 @@ def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
 
 
 def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
-    return [timers.move(asked.raw(), at=asked.at, delay=asked.delay, partition=asked.partition)]
+    return [timers.move(asked.name(), at=asked.at, delay=asked.delay, partition=asked.partition)]
 
 
 def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
     due_ms = max(0, timer.due_ms + asked.by)
-    return [timers.move(_id(timer), at=due_ms, partition=timer.place.shard.partition)]
+    return [timers.move(_name(timer), at=due_ms, partition=timer.place.shard.partition)]
 
 
 def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
-    return [timers.release(asked.raw(), partition=asked.partition)]
+    return [timers.release(asked.name(), partition=asked.partition)]
 
 
 def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
-    return [timers.release(_id(timer), partition=timer.place.shard.partition)]
+    return [timers.release(_name(timer), partition=timer.place.shard.partition)]
 
 
-def _id(timer: NamedTimer) -> bytes:
-    assert timer.raw_id is not None, "a request names a timer by its id"
-    return timer.raw_id
+def _name(timer: NamedTimer) -> bytes | Sent:
+    """Return the id of a timer; the position of its request if it has none."""
+    return timer.raw_id or Sent(*timer.place.shard, timer.origin)
 
 
 _ALL = (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
+from bridge.client import Sent
 from bridge.http.api.host_stats import disk_of, resident_bytes
 from bridge.http.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
 from bridge.http.api.responses import (
@@ -29,9 +30,10 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import joined_traffic
 from bridge.observe.status import Status
 from bridge.ports import Clock
-from bridge.query.details import OriginSearch, find_by_id
+from bridge.query.details import find_by_id, find_by_origin
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
+from schemas.origin import Shard
 
 
 class GroupReads:
@@ -121,13 +123,20 @@ class GroupReads:
             found = find_by_id(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
             return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
 
+        def by_origin(bridge: Bridge) -> GroupFound:
+            topic, partition, offset = Sent.parse(asked.origin or "")
+            shard = Shard(topic, partition)
+            found = find_by_origin(bridge, shard, offset, self._clock.now_ms(), with_value=asked.value)
+            if found is None:
+                return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
+            return GroupFound(**found.model_dump(), partitions=[str(shard)])
+
         async def own() -> GroupFound:
-            return await (self._queries.ask(by_id) if asked.origin is None else self._by_origin(asked))
+            return await self._queries.ask(by_id if asked.origin is None else by_origin)
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
         if asked.origin is not None:
-            shard, _ = asked.place()
-            missing = [each for each in missing if each.partition == str(shard)]
+            missing = [each for each in missing if each.partition == asked.origin.rpartition("/")[0]]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_from_peer:
@@ -135,14 +144,6 @@ class GroupReads:
         return GroupFound(
             at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
         )
-
-    async def _by_origin(self, asked: TimerAsked) -> GroupFound:
-        shard, offset = asked.place()
-        search = OriginSearch(shard, offset, with_value=asked.value)
-        await self._queries.search(search, self._clock.now_ms)
-        if search.found is None:
-            return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
-        return GroupFound(**search.found.model_dump(), partitions=[str(shard)])
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

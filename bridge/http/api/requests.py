@@ -3,25 +3,23 @@
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from bridge.client import Sent
 from bridge.config.durations import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from schemas.durations import parse_duration_ms
 from schemas.headers import MAX_INT64
-from schemas.origin import Shard
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"
 MAX_LISTED = 20_000
 _MAX_REJECTED = 1000
 _MAX_BUCKETS = 1000
-_POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
 
 
 class Question(BaseModel):
@@ -108,48 +106,44 @@ class TimersAsked(Selector, Read):
 class _Named(Question):
     id: str | None = None
     id_base64: str | None = Field(None, description="An id that is not UTF-8.")
+    origin: str | None = Field(None, description="topic/partition/offset of its first request, if it has no id.")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if [self.id, self.id_base64, self.origin].count(None) != 2:
+            raise ValueError("give one of id, id_base64 and origin")
+        self.name()
+        return self
+
+    def name(self) -> bytes | Sent:
+        """Return the id, or the position of the request. Raises ValueError."""
+        return self.raw() if self.origin is None else Sent.parse(self.origin)
 
     def raw(self) -> bytes:
         return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
 
 
-class _Id(_Named):
+class _WithId(_Named):
     @model_validator(mode="after")
-    def _one(self) -> "_Id":
-        if (self.id is None) == (self.id_base64 is None):
+    def _has_id(self) -> Self:
+        if self.origin is not None:
             raise ValueError("give one of id and id_base64")
-        self.raw()
         return self
 
 
 class TimerAsked(_Named, Read):
-    origin: str | None = Field(None, description="topic/partition/offset of its first request, if it has no id.")
     value: bool = Field(False, description="True: with the value of the message.")
-
-    @model_validator(mode="after")
-    def _one(self) -> "TimerAsked":
-        if [self.id, self.id_base64, self.origin].count(None) != 2:
-            raise ValueError("give one of id, id_base64 and origin")
-        self.place() if self.origin is not None else self.raw()
-        return self
 
     def named(self) -> dict[str, str]:
         """Return the field that names the timer."""
         return self.model_dump(include={"id", "id_base64", "origin"}, exclude_none=True)
-
-    def place(self) -> tuple[Shard, int]:
-        """Return partition and offset of its first request. Raises ValueError."""
-        found = _POSITION.fullmatch(self.origin or "")
-        if found is None:
-            raise ValueError("origin: write topic/partition/offset of its request, as timer-origin has it")
-        return Shard(found[1], int(found[2])), int(found[3])
 
 
 class ActionAsked(Question):
     timer_topic: str | None = Field(None, description="By default the setting timer_topic.")
 
 
-class PlacedAsked(_Id, ActionAsked):
+class PlacedAsked(_Named, ActionAsked):
     partition: int | None = Field(None, ge=0, description="The timer's, if it was not chosen by its id (murmur2).")
 
 
@@ -158,8 +152,8 @@ class CancelAsked(PlacedAsked):
 
     @model_validator(mode="after")
     def _one_place(self) -> "CancelAsked":
-        if self.everywhere and self.partition is not None:
-            raise ValueError("everywhere goes to every partition: give either that or a partition")
+        if self.everywhere and (self.partition, self.origin) != (None, None):
+            raise ValueError("everywhere goes to every partition: give either that or a partition or origin")
         return self
 
 
@@ -183,7 +177,7 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(_Id, ActionAsked):
+class ReplaceAsked(_WithId, ActionAsked):
     everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
     placed: int | None = Field(
         None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."

@@ -111,7 +111,6 @@ class Counted(BaseModel):
     taken: int = Field(
         description="Number of timers that the token covers, the first by due time: the action is for these."
     )
-    without_id: int = Field(description="Those of them without an id: no request can name them, so none acts on them.")
     first: list[str] = Field(description="The first ones by id, or by position if they have none.")
     token: str
     after: str | None = Field(None, description="To count the next ones; null: there are none.")
@@ -119,7 +118,6 @@ class Counted(BaseModel):
 
 
 class ActedOnSelection(Acted):
-    without_id: int = Field(description="Timers without an id, so no request can name them: they are left alone.")
     left: int = Field(description="Timers that match but are not in the token: they came later, or were too many.")
 
 

@@ -31,13 +31,10 @@ class Selections:
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
         found = await self._matching(caller, asked)
-        first = [
-            timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}" for timer in found.timers[:_FIRST_SHOWN]
-        ]
+        first = [_printed(timer) for timer in found.timers[:_FIRST_SHOWN]]
         return Counted(
             matching=found.matching,
             taken=len(found.timers),
-            without_id=sum(timer.raw_id is None for timer in found.timers),
             first=first,
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,
@@ -50,22 +47,20 @@ class Selections:
         with audit.logged_action(caller, f"{action.name} selection", logged) as results:
             found = await self._matching(caller, asked)
             chosen = _choose(action, found, counted)
-            named = [timer for timer in chosen if timer.raw_id is not None]
-            results.update(ids=[timer.id or timer.id_base64 for timer in named], sent=[])
-            requests = _requests_by_topic(action, named, asked)
+            results.update(ids=[_printed(timer) for timer in chosen], sent=[])
+            requests = _requests_by_topic(action, chosen, asked)
             sent = await asyncio.to_thread(self._requests.send, requests, results["sent"].append)
-            acted = ActedOnSelection(
-                action=action.name,
-                **sent._asdict(),
-                without_id=len(chosen) - len(named),
-                left=found.matching - len(chosen),
-            )
+            acted = ActedOnSelection(action=action.name, **sent._asdict(), left=found.matching - len(chosen))
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 
     async def _matching(self, caller: Caller, asked: SelectionAsked) -> GroupListing:
         filter_ = TimersAsked(**asked.selector.model_dump(), limit=MAX_PER_SELECTION, after=asked.after)
         return await self._reads.timers(caller, filter_)
+
+
+def _printed(timer: NamedTimer) -> str:
+    return timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}"
 
 
 def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> list[NamedTimer]:

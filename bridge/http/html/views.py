@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bridge.errors import BridgeError
-from bridge.http.api.actions import NO_ID_REMEDY, SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
+from bridge.http.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.requests import PendingAsked, RedriveAsked, RejectedAsked, SelectionAsked, TimerAsked, TimersAsked
 from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
@@ -203,7 +203,7 @@ class HtmlPages:
             if "value" in form:
                 asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
             done = await self._api.actions.act(caller, action, action.request_model(**asked))
-            named = _given(form, "id", "id_base64")
+            named = _given(form, "id", "id_base64", "origin")
             back = "/timer" if action.about == "timer" else "/"
             return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
@@ -235,7 +235,7 @@ class HtmlPages:
     ) -> Response:
         form_key = "" if caller is None else self._access.form_key(_session(request))
         is_open = self._access.is_open
-        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path, "no_id": NO_ID_REMEDY}
+        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path}
         text = self._rendering.page(template, caller=caller, **always, **values)
         return Response(text, status, media_type="text/html")
 

@@ -251,7 +251,7 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
     status, told = page.post("/api/v1/selection/move", {**asked, "by": "1h"})
     assert (status, "1 match now that were not counted" in told["reason"]) == (409, True)
     told = place.pages[1].post("/api/v1/selection/cancel", asked)[1]
-    assert (told["outcomes"], told["left"], told["without_id"], len(told["sent"])) == ({"cancelled": 19}, 1, 0, 19)
+    assert (told["outcomes"], told["left"], len(told["sent"])) == ({"cancelled": 19}, 1, 19)
     assert ids_of(page.get("/api/v1/timers?key_prefix=k1&header=tenant%3Da")[1]) == ["late"]
     assert page.post("/api/v1/selection/cancel", asked)[1]["sent"] == []
     status, told = page.post("/api/v1/selection/cancel", {**asked, "token": count["token"][:-1]})
@@ -261,7 +261,7 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
     selector = {"key_prefix": "k1"}
     count = page.post("/api/v1/selection/count", {"selector": selector})[1]
     told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})[1]
-    assert (count["matching"], count["without_id"], told["without_id"], told["sent"]) == (1, 1, 1, [])
+    assert (count["matching"], told["outcomes"], len(told["sent"])) == (1, {"cancelled": 1}, 1)
     monkeypatch.setattr("bridge.http.api.selection_token.GOOD_FOR_MS", 1_000)
     place.run(2_000)
     status, told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})
@@ -284,6 +284,17 @@ def test_a_timer_without_an_id_is_found_by_its_request(place: Place) -> None:
     (named,) = place.pages[0].get("/api/v1/timer?id=id-3")[1]["timers"]
     (timer,) = place.pages[0].get(f"/api/v1/timer?origin={named['shard']}/{named['origin']}")[1]["timers"]
     assert timer == named
+    first, second, third, _ = ("/".join(map(str, each)) for each in sent)
+    for page in place.pages:
+        assert page.post("/api/v1/timer/move", {"origin": first, "delay": "3h"})[1]["outcomes"] == {"moved": 1}
+    assert place.pages[0].post("/api/v1/timer/cancel", {"origin": first})[1]["outcomes"] == {"cancelled": 1}
+    assert place.pages[1].post("/api/v1/timer/cancel", {"origin": first})[1]["outcomes"] == {"not-found": 1}
+    assert place.pages[0].post("/api/v1/timer/release", {"origin": second})[1]["outcomes"] == {"moved": 1}
+    place.run(300)
+    assert [entry.value for entry in place.kafka.read("orders")] == [b"v1"]
+    asked = {"origin": third, "topic": "orders", "value": "v", "delay": "1h"}
+    assert place.pages[0].post("/api/v1/timer/replace", asked)[0] == 400
+    assert place.pages[0].post("/api/v1/timer/cancel", {"origin": third, "everywhere": True})[0] == 400
     assert place.pages[0].get(f"/api/v1/timer?origin={TIMERS}/0/4711")[0] == 404
     for error in ("4711", "t/0/x", "t/-1/7", "0/7", "t/0/7&id=a", "t/0/" + "9" * 19):
         assert place.pages[0].get(f"/api/v1/timer?origin={error}")[0] == 400, error

@@ -113,20 +113,21 @@ def test_the_cookie_is_secure_if_a_proxy_ends_tls(guarded: Place, scheme: str) -
     assert ("Max-Age=0" in ended, "Secure" in ended) == (True, secure)
 
 
-def test_a_timer_without_an_id_is_shown_and_offers_nothing_that_would_need_one(place: Place) -> None:
+def test_a_timer_without_an_id_is_changed_by_its_origin(place: Place) -> None:
     sent = place.producer.schedule("orders", "v", delay="2h").result(0)
     place.run(300)
     browser, origin = Browser(place.pages[0].url), f"{sent.topic}/{sent.partition}/{sent.offset}"
     assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
     shown = browser.show(f"/timer?origin={origin}").text
-    assert "It has no id, so no request can name it: pause the target topic" in shown
-    assert 'action="/timer/' not in shown
+    assert 'action="/timer/replace"' not in shown
+    assert shown.count(f'name="origin" value="{origin}"') == 4
     assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
-    assert "1 of them have no id" in counted
-    assert "Cancel 0 timers" in counted
-    assert counted.count(" disabled>") == 3
+    assert "Cancel 1 timers" in counted
+    fields = {"form_key": key, "origin": origin, "timer_topic": sent.topic, "partition": str(sent.partition)}
+    assert "<dt>moved</dt><dd>1</dd>" in browser.send("/timer/release", fields).text
+    assert "<dt>not-found</dt><dd>1</dd>" in browser.send("/timer/cancel", fields).text
 
 
 def test_without_a_token_no_large_body_is_read(guarded: Place) -> None:

@@ -10,9 +10,10 @@ from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
 from bridge.intake.decide import BatchIntake
 from bridge.intake.decisions import Intake, ReceiptDraft
-from bridge.intake.quota import Quota, TargetGate
+from bridge.intake.quota import Quota
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.intake.request import RequestBatch
+from bridge.intake.target_gate import TargetGate
 from bridge.ports import Record
 from bridge.publish.records import deliveries, park, receipt, refuse
 from bridge.recovery.replay import replay
@@ -22,7 +23,7 @@ from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.body import Body, frame_size
-from timer.format.unit import TIMER_ROW, Rows
+from timer.format.unit import NO_ROWS, TIMER_ROW, Rows
 from timer.schedule.wake_time import visit_ms
 
 SHARD = Shard("timer.requests", 2)
@@ -62,8 +63,8 @@ class Stored:
     def is_unreleased(self, _target: str, place: tuple[int, int]) -> bool:
         return place > self.settled
 
-    def bodies(self, _rows: Rows) -> list[Body]:
-        return []
+    def bodies(self, rows: Rows) -> list[Body]:
+        return [body._replace(origin=int(row["origin"])) for row in rows for body in bodies(named(0))]
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]:
         found = {}
@@ -73,6 +74,10 @@ class Stored:
                 row["origin"] = self.origins[id_]
                 found[id_] = row
         return found
+
+    def find_origin(self, origin: int) -> Rows:
+        rows = [row for row in self.find(list(self.origins)).values() if row["origin"] == origin]
+        return rows[0] if rows else NO_ROWS
 
 
 def take(
@@ -164,6 +169,27 @@ def test_a_cancel_ends_a_timer_in_the_store() -> None:
 def test_a_cancel_ends_an_overdue_timer() -> None:
     taken = take(named(6), cancel(7), settled=Key(1500, 7), now_ms=1500)
     assert (taken.overdue, taken.decisions.ended) == ({}, [6])
+
+
+def by_origin(offset: int, origin: bytes) -> Record:
+    return Record(offset, 1000, None, None, [("timer-action", b"cancel"), ("timer-of", origin)])
+
+
+def test_a_cancel_by_origin_ends_the_timer_of_that_request_alone() -> None:
+    taken = take(by_origin(9, b"timer.requests/2/4"), stored={b"x": 4, b"y": 5})
+    assert (taken.decisions.ended, taken.batch.ended()["origin"].tolist()) == ([4], [4])
+    assert outcomes(taken) == [("cancelled", 9, 4)]
+    assert outcomes(take(by_origin(9, b"timer.requests/2/6"), stored={b"x": 4})) == [("not-found", 9, -1)]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [b"timer.requests/1/4", b"other/2/4", *(b"timer.requests/2/" + at for at in (b"04", b"-4", b"", b"9" * 19)), b"4"],
+)
+def test_a_request_by_origin_for_another_partition_is_refused(origin: bytes) -> None:
+    taken = take(by_origin(9, origin), stored={b"x": 4})
+    ((_, refusal),) = taken.decisions.refused
+    assert (refusal.code, taken.decisions.ended) == ("bad-header", [])
 
 
 def test_case_19_a_second_cancel_is_not_found_and_one_after_delivery_too_late() -> None:

@@ -10,7 +10,7 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, TrafficMeter, joined_traffic
-from bridge.query.details import MAX_SHOWN_BYTES, Found, OriginSearch, TimerDetail, content, find_by_id
+from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.timer_world import TIMERS
@@ -130,10 +130,7 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
     world.bridge.run(50)
 
     def found(shard: Shard) -> Found | None:
-        search = OriginSearch(shard, origin, with_value=True)
-        while not search.step(bridge_of(world), world.now_ms, lambda: True):
-            pass
-        return search.found
+        return find_by_origin(bridge_of(world), shard, origin, world.now_ms, with_value=True)
 
     states: set[str] = set()
     listed_states: set[str] = set()

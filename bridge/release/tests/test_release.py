@@ -11,7 +11,7 @@ import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
-from bridge.intake import quota
+from bridge.intake import target_gate
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
 from bridge.loop import control_state as control
@@ -848,7 +848,7 @@ def test_the_number_of_paused_targets_is_bounded(
 
 def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders choose target names, and the journal must have room for the backlog of each."""
-    monkeypatch.setattr(quota, "MOST_LIMITED", 3)
+    monkeypatch.setattr(target_gate, "MOST_LIMITED", 3)
     world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
     for name in ("t1", "t2", "t3", "t4"):
         world.kafka.create(name)
@@ -897,16 +897,25 @@ def test_a_journal_record_of_a_newer_bridge_ends_the_bridge_with_the_remedy() ->
 # -- move
 
 
+BY_ID_OR_ORIGIN = pytest.mark.parametrize("is_by_id", [True, False], ids=["by id", "by origin"])
+
+
+def named(id_: str, offset: int, *, is_by_id: bool) -> tuple[str, bytes]:
+    return ("timer-id", id_.encode()) if is_by_id else ("timer-of", b"timer.requests/0/%d" % offset)
+
+
 @pytest.mark.parametrize("late_ms", [-1000, 0, 50, 250, 400, 2500])
+@BY_ID_OR_ORIGIN
 @TROUBLE
-def test_a_moved_timer_leaves_once_at_its_new_time(trouble: Trouble, late_ms: int) -> None:
+def test_a_moved_timer_leaves_once_at_its_new_time(trouble: Trouble, is_by_id: bool, late_ms: int) -> None:  # noqa: FBT001
     """The new time is earlier, later or past, also before the old time."""
     world = World()
-    world.send("m", 300, id_="a", extra=[("trace", b"1")])
+    world.send("m", 300, id_="a" if is_by_id else None, extra=[("trace", b"1")])
     world.send("stays", 300)
     world.bridge.run(100)
     due_ms = max(0, world.now_ms + late_ms)
-    world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-deliver-ms", b"%d" % due_ms)])
+    move: Headers = [("timer-action", b"move"), named("a", 0, is_by_id=is_by_id)]
+    world.kafka.produce(TIMERS, None, headers=[*move, ("timer-deliver-ms", b"%d" % due_ms)])
     world.bridge.run(20)
     trouble(world)
     world.bridge.run(3500)
@@ -921,18 +930,21 @@ def test_a_moved_timer_leaves_once_at_its_new_time(trouble: Trouble, late_ms: in
 MOVE_A: Headers = [("timer-action", b"move"), ("timer-id", b"a")]
 
 
+@BY_ID_OR_ORIGIN
 @TROUBLE
-def test_a_timer_moved_several_times_can_still_be_cancelled(trouble: Trouble) -> None:
-    """All moves are in one batch: the second and the third find a copy in flight."""
+def test_a_timer_moved_several_times_can_still_be_cancelled(trouble: Trouble, is_by_id: bool) -> None:  # noqa: FBT001
+    """All moves are in one poll: the second and the third find a copy in flight."""
     world = World()
-    world.send("m", 300, id_="a")
-    world.send("n", 300, id_="b")
+    world.send("m", 300, id_="a" if is_by_id else None)
+    world.send("n", 300, id_="b" if is_by_id else None)
     world.bridge.run(100)
+    a, b = named("a", 0, is_by_id=is_by_id), named("b", 1, is_by_id=is_by_id)
     for delay_ms in (400, 0, 700):
-        world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"%d" % delay_ms)])
-    move_b: Headers = [("timer-action", b"move"), ("timer-id", b"b"), ("timer-delay-ms", b"500")]
+        move: Headers = [("timer-action", b"move"), a, ("timer-delay-ms", b"%d" % delay_ms)]
+        world.kafka.produce(TIMERS, None, headers=move)
+    move_b: Headers = [("timer-action", b"move"), b, ("timer-delay-ms", b"500")]
     world.kafka.produce(TIMERS, None, headers=move_b)
-    world.cancel("b")
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), b])
     world.bridge.run(50)
     trouble(world)
     world.bridge.run(500)
@@ -944,7 +956,7 @@ def test_a_timer_moved_several_times_can_still_be_cancelled(trouble: Trouble) ->
         value = world.bridge.metrics.registry.get_sample_value
         assert value("timer_bridge_rolled_total") == value("timer_bridge_landed_total") == copies
         assert value("timer_bridge_requests_total", {"topic": TIMERS}) == 7
-    world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"1")])
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"move"), a, ("timer-delay-ms", b"1")])
     world.bridge.run(1000)
     assert world.delivered() == ["m"]
     kinds = [kind for kind, _ in world.receipts("accepted", "delivered")]

@@ -178,6 +178,10 @@ class ShardBook:
             return timer.key <= settled
         return not any(after < timer.key <= until for after, until in wait.stretches)
 
+    def named_by(self, wish: Wish) -> int | None:
+        """Return the origin of the timer that a request names by id or origin; None if none lives."""
+        return self.ids.get(wish.id or b"") if wish.of is None else wish.of if wish.of in self.timers else None
+
     def live(self) -> list[TrackedTimer]:
         """Those that wait at an offset."""
         return [timer for timer in self.timers.values() if not timer.is_flying]
@@ -302,6 +306,10 @@ class Oracle:
     def live_ids(self, shard: Shard) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
         return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
+
+    def live_origins(self, shard: Shard) -> list[int]:
+        """Return the origins of the timers that live, as committed."""
+        return sorted(self._books[shard].timers)
 
     def progress(self, shard: Shard) -> Progress:
         """C, K and L, as committed."""
@@ -467,20 +475,11 @@ class Oracle:
             if code:
                 self._refuse(entry, code, expected)
                 return
-        if wish.id is not None:
-            origin = book.ids.get(wish.id)
-            if origin is not None:
-                ended = book.remove(origin)
-                if ended.must_go_round:
-                    expected.ghosts[origin] = ended
-                expected.ended_ids.add(wish.id)
-                kind = "cancelled" if wish.action == CANCEL else "replaced"
-                expected.receipts[Said(kind, offset, origin, wish.id)] += 1
-                expected.dues_ms[origin] = ended.due_ms
-                self.counts[kind] += 1
-                self.counts["ended in flight"] += ended.is_flying
-            elif wish.action in (CANCEL, REPLACE):
-                expected.receipts[Said("not-found", offset, None, wish.id)] += 1
+        origin = book.named_by(wish)
+        if origin is not None:
+            self._end(book, origin, wish, offset, expected)
+        elif wish.action in (CANCEL, REPLACE):
+            expected.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
             book.timers[offset] = TrackedTimer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
             if _is_limited(wish.target, note):
@@ -490,11 +489,24 @@ class Oracle:
             if wish.id is not None:
                 book.ids[wish.id] = offset
 
+    def _end(self, book: ShardBook, origin: int, wish: Wish, offset: int, expected: Expected) -> None:
+        ended = book.remove(origin)
+        if ended.must_go_round:
+            expected.ghosts[origin] = ended
+        if ended.wish.id is not None and (wish.of is None or not (ended.is_flying or ended.must_go_round)):
+            expected.ended_ids.add(ended.wish.id)
+        kind = "cancelled" if wish.action == CANCEL else "replaced"
+        expected.receipts[Said(kind, offset, origin, wish.id)] += 1
+        expected.dues_ms[origin] = ended.due_ms
+        self.counts[kind] += 1
+        self.counts["ended in flight"] += ended.is_flying
+        self.counts["ended by origin"] += wish.of is not None
+
     def _take_move(
         self, shard: Shard, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected
     ) -> None:
         due_ms = wish.due_ms(entry.append_ms, note.options.rules.levels_ms)
-        origin = book.ids.get(wish.id or b"")
+        origin = book.named_by(wish)
         timer = None if origin is None else book.timers[origin]
         options, is_on_its_way = note.options, timer is not None and (timer.is_flying or timer.must_go_round)
         if due_ms - entry.append_ms > options.rules.max_delay_ms:
@@ -514,6 +526,7 @@ class Oracle:
             expected.receipts[Said("moved", entry.offset, origin, wish.id)] += 1
             expected.moved_ms[entry.offset] = due_ms
             self.counts["moved"] += 1
+            self.counts["moved by origin"] += wish.of is not None
             self.counts["moved in flight"] += is_on_its_way
 
     def _read_waits(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
@@ -529,7 +542,8 @@ class Oracle:
             _check(is_asked or self.only_outputs, f"{shard}: paused or resumed, and nobody asked for it", target)
         self.counts["paused"] += len(book.paused - paused)
         may_wait = self.failed_targets | _limited_targets(book, note)
-        book.may_be_old = may_wait | before.keys() | book.waits.keys()
+        briefly_paused = {target for target, told in asked.items() if True in told}  # perhaps resumed before its commit
+        book.may_be_old = may_wait | before.keys() | book.waits.keys() | briefly_paused
         for target in book.waits.keys() - before.keys():
             is_asked = any(at < note.control for at, on in known.get(target, ()) if on)
             may_begin = is_asked or target in self.failed_targets or _is_limited(target, note)
@@ -649,7 +663,7 @@ class Oracle:
         name = told.get("id")
         id_ = None if name is None else entry.key
         _check(name == (None if id_ is None else id_.decode(errors="backslashreplace")), "not under its id", entry)
-        _check(id_ is not None or entry.key == (about or "").encode(), "not under its origin", entry)
+        _check(id_ is not None or entry.key == (about and about.encode()), "not under its origin", entry)
         _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
         by_request = {"moved": expected.moved_ms, "accepted": expected.accepted_ms}.get(told["kind"])
         if by_request is not None:

@@ -34,6 +34,8 @@ from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
+from timer.index import origin_index
+from timer.index.origin_index import OriginIndex
 from timer.maintenance.startup_scan import LiveScan
 from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due, ReleaseQueue
@@ -314,6 +316,12 @@ def fails_for_all(patches: Patches) -> None:
     _replace(patches, CircuitBreakers, "allowance", allowance)
 
 
+def copies_missing_by_origin(patches: Patches) -> None:
+    """The index by origin knows no copies of rolled timers."""
+    patches.enter_context(mock.patch.object(origin_index, "BLOCK_UNITS", 1))
+    _replace(patches, OriginIndex, "_add_copies", lambda *_: None)
+
+
 def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], None]:
     """Requests are left to a later commit although this one carries what became of them."""
     only_ordered_releases = Draft.only_ordered_releases
@@ -363,6 +371,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
+    "origin missing in flights": _returning(CopiesInFlight, "with_origin", []),
+    "copies missing by origin": copies_missing_by_origin,
     "checkpoints not used": _returning(recovery_plan, "_usable", False),
     "digest not compared": digest_not_compared,
     "markers not read at a start": markers_not_read,

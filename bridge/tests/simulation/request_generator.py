@@ -70,6 +70,13 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
     ("bad-target", [_SOON, ("timer-topic", MORE_TIMERS.encode())]),
 )
+MALFORMED_BY_ORIGIN: tuple[tuple[str, Sequence[Header]], ...] = (
+    ("missing-id", [_TO_ORDERS, _SOON, ("timer-action", b"replace"), ("timer-of", b"timer.requests/0/0")]),
+    ("bad-header", [("timer-action", b"cancel"), ("timer-of", None)]),
+    ("bad-header", [("timer-action", b"cancel"), ("timer-of", b"timer.requests/99/0")]),
+    ("bad-header", [("timer-action", b"move"), _SOON, ("timer-of", b"timer.requests/0/00")]),
+    ("missing-time", [("timer-action", b"move"), ("timer-of", b"timer.requests/0/0")]),
+)
 FOREIGN: tuple[Header, ...] = (
     ("trace", b"1"),
     ("trace", b"1"),
@@ -105,6 +112,8 @@ class Wish:
     partition: int = -1
     delivered_key: bytes | None = None
     id: bytes | None = None
+    of: int | None = None
+    """Offset of the request whose timer is named by its origin."""
     action: str = SCHEDULE
     level: int | None = None
     expire_ms: int | None = None
@@ -191,6 +200,18 @@ class Wishes:
     def cancel_of(self, id_: bytes) -> Wish:
         wish = self._wish(set(), [("timer-action", b"cancel"), ("timer-id", id_)])
         wish.action, wish.id = CANCEL, id_
+        return self._told(wish)
+
+    def by_origin(self, topic: str, partition: int, offset: int, now_ms: int) -> Wish:
+        """Return a cancel or a move of the timer of a request, if it has one; now and then a malformed one."""
+        if self._rng.random() < 0.1:
+            code, control = self._rng.choice(MALFORMED_BY_ORIGIN)
+            return self._told(self._wish({code}, list(control)))
+        wish = self._wish(set(), [("timer-of", b"%s/%d/%d" % (topic.encode(), partition, offset))])
+        wish.of, wish.action = offset, self._rng.choice((CANCEL, MOVE))
+        wish.control.append(("timer-action", wish.action.encode()))
+        if wish.action == MOVE:
+            self._set_time(wish, now_ms)
         return self._told(wish)
 
     def end_of(self, id_: bytes, now_ms: int) -> Wish:

@@ -198,6 +198,9 @@ class World:
         self.more_wishes = Wishes(self.more, reach_ms)
         self.clocks = Random(f"clocks {seed}")
         self.has_moving_clocks = self.clocks.random() < 0.3
+        self.origins = Random(f"origins {seed}")
+        self.origin_chance = self.origins.choice((0.0, 0.0, 0.05, 0.2))
+        self.origin_wishes = Wishes(self.origins, reach_ms)
         self.is_doubled = self.apart.random() < 0.25
         """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
@@ -272,6 +275,15 @@ class World:
 
     def send_one(self, transaction: FakeTransaction | None = None, shard: Shard | None = None) -> None:
         self.ask(shard or self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
+
+        if self.origins.random() < self.origin_chance:
+            self.ask_by_origin(self.origins.choice(self.shards))
+
+    def ask_by_origin(self, shard: Shard) -> None:
+        """Cancel or move a timer by its origin: one that lives, or whatever an offset holds."""
+        live = self.oracle.live_origins(shard)
+        offset = self.origins.choice(live) if live and self.origins.random() < 0.7 else self.origins.randint(0, 60)
+        self.ask(shard, self.origin_wishes.by_origin(*shard, offset, self.timeline.now_ms))
 
     def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
         """Sends a request, or what an operator wants."""

@@ -26,9 +26,11 @@ from spark_jobs.tests.records import (
     History,
     Record,
     cancel,
+    cancel_of,
     copy,
     delivery,
     move,
+    move_of,
     receipt,
     rejection,
     request,
@@ -47,8 +49,8 @@ NEVER_DRAWN = {"held", "unjudged", "unstamped", "waived", "wrong-origin"}
 ENDINGS = ("cancelled", "replaced")
 SWITCHES = (b"pause", b"resume")
 PLAIN = ("schedule", "schedule", "schedule", "cancel", "bad", "copy")
-ALL = (*PLAIN, "schedule", "replace", "move", "move", "switch")
-MOVES = ("replace", "move", "move", "move", "copy")
+ALL = (*PLAIN, "schedule", "replace", "move", "move", "cancel of", "move of", "switch")
+MOVES = ("replace", "move", "move", "move", "move of", "copy")
 HISTORIES = 180
 MOST_DRAWS = 200
 
@@ -81,11 +83,17 @@ def _asked(rng: Random, history: History, partition: int, offset: int, at_ms: in
     id_ = rng.choice((None, b"x", b"x", b"y") if kinds is not MOVES else (b"x",))
     if kind == "cancel":
         return cancel(id_, offset, at_ms=at_ms, partition=partition)
+    if kind.endswith(" of"):
+        place = rng.choice((offset, 77) if not history.requests else [r.offset for r in history.requests])
+        origin = f"timer.requests/{partition if rng.randrange(9) else 999}/{place}"
+        if kind == "cancel of":
+            return cancel_of(origin, offset, at_ms=at_ms, partition=partition)
+        return move_of(origin, offset, rng.choice((*TIMES, None)), at_ms=at_ms, partition=partition)
     if kind == "copy":
         of = rng.choice(before)
         moves = [r.header(names.DELIVER_MS) for r in history.requests if _is_move_of(r, of)]
         other: dict[str, Any] = {"value": b"forged"} if rng.randrange(4) == 0 else {}
-        other |= {"due_ms": rng.choice([*moves, b"777"])} if rng.random() < 0.6 and of.header(names.ID) else {}
+        other |= {"due_ms": rng.choice([*moves, b"777"])} if rng.random() < 0.6 else {}
         return copy(of, offset, rolls=rng.choice((1, 1, 2)), at_ms=at_ms, partition=partition, **other)
     due_ms = None if kind == "bad" else rng.choice(TIMES)
     if kind == "move":
@@ -132,10 +140,17 @@ def _is_timer(record: Record) -> bool:
 
 
 def _is_move_of(record: Record, asked: Record) -> bool:
-    """True if `record` asks for another time of what has the id of `asked`."""
+    """True if `record` asks for another time of `asked`, by its origin, or of what has its id."""
     id_ = asked.header(names.ID)
     is_move = _action(record) == b"move" and record.header(names.DELIVER_MS) is not None
-    return is_move and id_ is not None and record.header(names.ID) == id_
+    return is_move and (_of(record) == asked.origin or (id_ is not None and record.header(names.ID) == id_))
+
+
+def _of(record: Record) -> str | None:
+    """Return the origin that a cancel or a move names; None if it names none of its partition."""
+    place = (record.header(names.OF) or b"").decode()
+    is_of = record.header(names.ID) is None and _action(record) in (b"cancel", b"move")
+    return place if is_of and place.rpartition("/")[0] == record.origin.rpartition("/")[0] else None
 
 
 def _is_copy(record: Record) -> bool:
@@ -185,10 +200,10 @@ class Plain:
     @staticmethod
     def _readable(asked: Record) -> bool:
         if _action(asked) == b"cancel":
-            return asked.header(names.ID) is not None
+            return asked.header(names.ID) is not None or _of(asked) is not None
         if _action(asked) in SWITCHES:
             return asked.header(names.TOPIC) is not None
-        if _action(asked) == b"move" and asked.header(names.ID) is None:
+        if _action(asked) == b"move" and asked.header(names.ID) is None and _of(asked) is None:
             return False
         due, expire = asked.header(names.DELIVER_MS), asked.header(names.EXPIRE_MS)
         return not _is_copy(asked) and due is not None and (expire is None or int(due) < int(expire))
@@ -206,10 +221,11 @@ class Plain:
             not self._may_end(asked)
             or bool(self._back(asked))
             or (next_ is not None and not self._is_told_truly(asked, next_))
+            or (next_ is None and asked.header(names.ID) is None and not self._is_told_ahead(asked))
         )
 
     def _may_end(self, asked: Record) -> bool:
-        return self._readable(asked) and _is_timer(asked) and asked.header(names.ID) is not None
+        return self._readable(asked) and _is_timer(asked)
 
     def _is_told_ahead(self, asked: Record) -> bool:
         """True if it was ended after the audit's time, by a request that the audit has not read."""
@@ -311,12 +327,22 @@ class Plain:
         return read_ms < came_ms
 
     def _line(self, asked: Record) -> list[Record]:
-        """Every request with its id that was taken, in order, but moves."""
+        """Every request with its id, or about it by origin, that was taken, in order, but moves."""
         return [r for r in self._line_with_moves(asked) if _action(r) != b"move"]
 
     def _line_with_moves(self, asked: Record) -> list[Record]:
-        id_ = asked.header(names.ID)
-        return [r for r in self._timers if id_ and r.header(names.ID) == id_ and self._stands(r)]
+        chain = self._chain(asked)
+        return [r for r in self._timers if self._stands(r) and self._chain(r) == chain]
+
+    def _chain(self, asked: Record) -> bytes | str:
+        """Return its id; or the chain of the timer that it names, if that is the last one there; or its origin."""
+        of = next((r for r in self._timers if r.origin == _of(asked) and _is_timer(r) and self._stands(r)), None)
+        if of is None:
+            return asked.header(names.ID) or asked.origin
+        chain = of.header(names.ID) or of.origin
+        before = [r for r in self._timers if r.offset < asked.offset and _is_timer(r) and self._stands(r)]
+        last = [r for r in before if (r.header(names.ID) or r.origin) == chain][-1:]
+        return chain if last == [of] else asked.origin
 
     def _moved_ms(self, asked: Record) -> list[int]:
         """The times of the moves that follow it, before the next request with its id, but for those that missed."""

@@ -8,7 +8,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.tests.records import Record, cancel, copy, move, rejection, request
+from spark_jobs.tests.records import Record, cancel, cancel_of, copy, move, move_of, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -51,6 +51,15 @@ def test_a_request_that_ends_nothing_supersedes_nothing(spark: SparkSession) -> 
     asked = [*lost, malformed, refused, moves, copied, twice, too_late]
     told = found(spark, asked, rejections, lost)
     assert told == {5: too_late.origin}, "taken, and refused when it was due"
+
+
+def test_a_cancel_by_origin_supersedes_its_timer(spark: SparkSession) -> None:
+    lost = [request(0), request(1, id=b"x"), request(2), request(3), request(4)]
+    refused, moved = cancel_of(lost[2].origin, 12), move_of(lost[3].origin, 13, 9_000)
+    elsewhere = cancel_of(lost[4].origin, 14, partition=1)
+    later = [cancel_of(lost[0].origin, 10), cancel_of(lost[1].origin, 11), refused, moved, elsewhere]
+    told = found(spark, [*lost, *later], [rejection(refused, "denied-action")], lost)
+    assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/11"}
 
 
 def test_a_request_of_another_topic_of_that_name_is_ignored(spark: SparkSession) -> None:
