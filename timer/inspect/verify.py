@@ -86,7 +86,7 @@ class _Verification:
     def run(self) -> None:
         """Check everything. Raises CorruptStoreError at the first fault."""
         self._check_closed()
-        named = self._unit_file_ends() | {f"{BODIES}/{base:020d}": None for base in self._checkpoint.bodies}
+        named = self._unit_file_ends() | self._body_file_ends()
         for folder in (UNITS, IDS, BODIES):
             for name in (f"{folder}/{each}" for each in self._disk.names(folder)):
                 if name in named:
@@ -113,20 +113,26 @@ class _Verification:
 
     # -- files
 
-    def _unit_file_ends(self) -> dict[str, int | None]:
+    def _body_file_ends(self) -> dict[str, int]:
+        """Return the size of each body file at the checkpoint. Only the last one grows after it."""
+        bases = self._checkpoint.bodies
+        ends = {base: self._store.frames.file_end(base) for base in bases[:-1]}
+        ends |= dict.fromkeys(bases[-1:], self._checkpoint.body_end)
+        return {f"{BODIES}/{base:020d}": end - base for base, end in ends.items()}
+
+    def _unit_file_ends(self) -> dict[str, int]:
         """Return the size of each file of the TimerLog and of its ids."""
         per_segment = self._log.per_segment
-        found: dict[str, int | None] = {}
+        found: dict[str, int] = {}
         for base in self._checkpoint.unit_files():
             count = max(0, min(per_segment, self._checkpoint.units_end - self._log.segment_at(base) * per_segment))
             found[f"{UNITS}/{base:020d}"] = count * UNIT_SIZE + (BLANK_SIZE if count == per_segment else 0)
             found[f"{IDS}/{base:020d}"] = count * UNIT_EXTRA_DISK.itemsize
         return found
 
-    def _check_file(self, name: str, file: File, end: int | None) -> None:
-        """Check the bytes below `end`; None: all bytes."""
+    def _check_file(self, name: str, file: File, end: int) -> None:
+        """Check the bytes below `end`."""
         size = file.size()
-        end = size if end is None else end
         if size < end:
             raise CorruptStoreError(name, f"{size} bytes, not {end}")
         if size > end:

@@ -3,6 +3,7 @@
 import random
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -365,6 +366,24 @@ def test_a_killed_store_has_no_fault_and_notes_what_the_next_start_removes() -> 
     history.disk = disk
     history.starts_again()
     assert verify(disk).fault is None
+
+
+def test_a_frame_that_a_kill_has_torn_after_the_checkpoint_is_noted() -> None:
+    disk = SimDisk()
+    history = History(disk, replace(OPTIONS, segment_bytes=4000))
+    history.receives(5000, 6000)
+    history.checkpoints()
+    history.receives(7000)
+    disk.kill()
+    disk = disk.reopen()
+    (name,) = disk.names("body")
+    torn = disk.open(f"body/{name}")
+    torn.truncate(torn.size() - 1)
+    seen = verify(disk)
+    assert (seen.fault, seen.live) == (None, 2)
+    assert any(note.startswith(f"body/{name}: ") and "after the checkpoint" in note for note in seen.notes)
+    torn.truncate(10)
+    assert fault_of(disk).file == f"body/{name}"
 
 
 @pytest.mark.parametrize("wheel", ["deleted", "older", "newer", "another size"])
