@@ -225,7 +225,7 @@ def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: p
     running = [shown for shown in others if not STOPPED.match(shown.text)]
     stopped = [shown for shown in others if shown not in running]
     assert start.words[0] == "run"
-    assert (len(running), len(stopped)) == (15, 5), "as many as the pages show"
+    assert (len(running), len(stopped)) == (16, 5), "as many as the pages show"
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
             here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")
@@ -235,7 +235,7 @@ def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: p
             if "reminder-7" in shown.words:
                 here.run("send", "orders", "v", "--in", "2h", "--id", "reminder-7")
                 here.until("pending", "--http-port", "8321", "--id", "reminder-7")
-            here.run(*shown.words)
+            here.run(*(word.replace("timer.requests/", f"{names.timers}/") for word in shown.words))
     for shown in stopped:
         if shown.words[0] == "run":
             with BridgeProcess(tmp_path, kafka.bootstrap_servers, shown.words[1:]):
