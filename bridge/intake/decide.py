@@ -11,8 +11,8 @@
     a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.out_of_order)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id (bridge.intake.pending_ids). A
-schedule then takes its place; a cancel does not. Timers to release are chosen after intake, so a cancel that is read
-before the release commits wins.
+schedule then takes its place; a cancel does not. Timers to release are chosen after intake, and a request that names a
+timer of a transaction in flight waits for its outcome: a cancel that is taken in before the release commits wins.
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
 copy is in flight at that time, it rolls once more when it is received. The next request must find a moved timer in

@@ -1,6 +1,6 @@
 """Translate requests: records to what they ask for, stored timers to headers. Other modules see native requests.
 
-record --RequestBatch--> Schedule | Cancel | Move | Claim | Refusal
+record --RequestBatch--> Schedule | Cancel | Move | ByOrigin | Claim | Refusal
 Schedule --body_of--> Body: stored, marked with its profile (schemas.profiles)
 Body --native_headers--> copies;   --profile_free_headers--> deliveries;   --sent_headers--> rejected records
 """

@@ -1,6 +1,7 @@
 """Decide which polled records are taken in now, and which wait.
 
-Reasons to wait: a rate, a full disk or wheel, too many held timers, an undecodable record, a journal without our claim.
+Reasons to wait: a rate, a full disk or wheel, too many held timers, an undecodable record. A partition whose journal
+has no confirmed claim of our group is not read at all.
 
 A record that waits stays in its partition's backlog, in order. The consumer pauses the partition, unless the wait ends
 within the turn. Timers leave meanwhile.

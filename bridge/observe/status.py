@@ -4,7 +4,8 @@
     ready   partitions are assigned and recovered, intake goes on, and no call waits for a broker
             or the group has assigned none to us for SPARE_AFTER_S: a spare is as ready as it can be
 
-The loop's thread writes, any thread reads. State is replaced, never changed in place, so that reads are consistent.
+The loop's thread writes (other threads where a method says so), any thread reads. State is replaced, never changed in
+place, so that reads are consistent.
 """
 
 from collections.abc import Callable, Mapping
