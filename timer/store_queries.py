@@ -113,7 +113,7 @@ class StoreQueries:
     def find_origin(self, origin: int) -> Rows:
         """Return the row of the pending timer with this origin, no row if there is none.
 
-        The first call reads all units: 0.1 us each.
+        The first call reads all units: 0.08 us each (2 million timers, quiet).
         """
         if self._index.origins is None:
             index = OriginIndex()
