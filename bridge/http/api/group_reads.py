@@ -119,24 +119,26 @@ class GroupReads:
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
-        def by_id(bridge: Bridge) -> GroupFound:
-            found = find_by_id(bridge, asked.raw(), self._clock.now_ms(), with_value=asked.value)
-            return GroupFound(**found.model_dump(), partitions=[str(shard) for shard in bridge.shards])
+        name = asked.name()
+        shard = Shard(name.topic, name.partition) if isinstance(name, Sent) else None
 
-        def by_origin(bridge: Bridge) -> GroupFound:
-            topic, partition, offset = Sent.parse(asked.origin or "")
-            shard = Shard(topic, partition)
-            found = find_by_origin(bridge, shard, offset, self._clock.now_ms(), with_value=asked.value)
-            if found is None:
-                return GroupFound(at_ms=self._clock.now_ms(), timers=[], partitions=[])
-            return GroupFound(**found.model_dump(), partitions=[str(shard)])
+        def find(bridge: Bridge) -> GroupFound:
+            now_ms = self._clock.now_ms()
+            if isinstance(name, bytes):
+                found = find_by_id(bridge, name, now_ms, with_value=asked.value)
+                return GroupFound(**found.model_dump(), partitions=[str(each) for each in bridge.shards])
+            assert shard is not None
+            here = find_by_origin(bridge, shard, name.offset, now_ms, with_value=asked.value)
+            if here is None:
+                return GroupFound(at_ms=now_ms, timers=[], partitions=[])
+            return GroupFound(**here.model_dump(), partitions=[str(shard)])
 
         async def own() -> GroupFound:
-            return await self._queries.ask(by_id if asked.origin is None else by_origin)
+            return await self._queries.ask(find)
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
-        if asked.origin is not None:
-            missing = [each for each in missing if each.partition == asked.origin.rpartition("/")[0]]
+        if shard is not None:
+            missing = [each for each in missing if each.partition == str(shard)]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_from_peer:

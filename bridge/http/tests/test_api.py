@@ -308,6 +308,9 @@ def test_a_question_by_origin_misses_only_its_partition(place: Place) -> None:
     }
     assert found["one"][0] == 404
     assert (found["two"][0], len(found["two"][1]["missing"])) == (200, 1)
+    theirs = next(shard for shard, name in place.group.owner.items() if name == "two")
+    _, spelled = place.pages[0].get(f"/api/v1/timer?origin={theirs.topic}/0{theirs.partition}/4711")
+    assert len(spelled["missing"]) == 1
 
 
 def test_a_selection_is_not_acted_on_while_its_partitions_do_not_answer(place: Place) -> None:
