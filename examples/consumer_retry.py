@@ -10,7 +10,7 @@ Create the topic `DLQ.<group>` before, or let the broker create it.
 import argparse
 import signal
 from collections.abc import Callable
-from types import FrameType
+from threading import Event
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -32,20 +32,28 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callab
             continue
         try:
             handle(message)
-            print("handled", _text(message), "after", _retries(message), "retries", flush=True)
+            print("handled", text_of(message), "after", _retries(message), "retries", flush=True)
         except Exception as wrong:  # noqa: BLE001  (after any error, the message must not be lost)
             sent = timers.retry_later(message, group=group).result(30)
-            print("failed", _text(message), f"({wrong}); sent to", sent.topic, flush=True)
+            print("failed", text_of(message), f"({wrong}); sent to", sent.topic, flush=True)
         consumer.commit(message, asynchronous=False)
 
 
-def _text(message: Any) -> str:
+def text_of(message: Any) -> str:
     """Return the value as text; empty for null."""
     return (message.value() or b"").decode(errors="replace")
 
 
 def _retries(message: Any) -> int:
     return int(dict(message.headers() or ()).get(RETRIES, b"0"))
+
+
+def ended_by_signal() -> Callable[[], bool]:
+    """Return a function that returns True once SIGTERM or SIGINT has come."""
+    ended = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended.is_set
 
 
 def main() -> None:
@@ -55,21 +63,14 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--timer-topic", default="timer.requests")
     given = parser.parse_args()
-    ended = False
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        nonlocal ended
-        ended = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    is_over = ended_by_signal()
     servers = {"bootstrap.servers": given.bootstrap_servers}
     reading = {"group.id": given.group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     consumer = Consumer({**servers, **reading, "isolation.level": "read_committed"})
     consumer.subscribe([given.topic])
     try:
         with TimerProducer(servers, timer_topic=given.timer_topic) as timers:
-            consume(consumer, timers, group=given.group, is_over=lambda: ended)
+            consume(consumer, timers, group=given.group, is_over=is_over)
     finally:
         consumer.close()
 

@@ -9,15 +9,13 @@ schedules it again: its id is made of its position, so the second timer replaces
 """
 
 import argparse
-import signal
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from bridge.client import TimerProducer
-from examples.consumer_retry import handle
+from examples.consumer_retry import ended_by_signal, handle, text_of
 
 
 def consume(consumer: Any, timers: TimerProducer, *, group: str, retry_topic: str, is_over: Callable[[], bool]) -> None:
@@ -26,13 +24,12 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, retry_topic: st
         for message in consumer.poll(0.5):
             if message.error() is not None:
                 continue
-            text = (message.value() or b"").decode(errors="replace")
             try:
                 handle(message)
-                print("handled", text, "of", message.topic(), flush=True)
+                print("handled", text_of(message), "of", message.topic(), flush=True)
             except Exception as wrong:  # noqa: BLE001  (after any error, the message must not be lost)
                 timers.retry_later(message, group=group, topic=retry_topic).result(30)
-                print("failed", text, f"({wrong})", flush=True)
+                print("failed", text_of(message), f"({wrong})", flush=True)
             consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
 
@@ -43,19 +40,12 @@ def main() -> None:
         parser.add_argument(name, required=True)
     parser.add_argument("--timer-topic", default="timer.requests")
     given = parser.parse_args()
-    ended = False
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        nonlocal ended
-        ended = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    is_over = ended_by_signal()
     servers = {"bootstrap.servers": given.bootstrap_servers}
     consumer = ShareConsumer({**servers, "group.id": given.group, "share.acknowledgement.mode": "explicit"})
     consumer.subscribe([given.topic, given.retry_topic])
     with consumer, TimerProducer(servers, timer_topic=given.timer_topic) as timers:
-        consume(consumer, timers, group=given.group, retry_topic=given.retry_topic, is_over=lambda: ended)
+        consume(consumer, timers, group=given.group, retry_topic=given.retry_topic, is_over=is_over)
 
 
 if __name__ == "__main__":

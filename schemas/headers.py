@@ -72,7 +72,7 @@ _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 MAX_DELAY_MS = 366 * 86_400_000
 """Default of the setting `max_delay`."""
 MAX_INT64 = 2**63 - 1
-_SAFE_DIGITS = 18
+SAFE_DIGITS = 18
 """A number with at most this many decimal digits is below 2^63."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
@@ -181,7 +181,7 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, rules: Rule
         if DELIVER_MS in by_name:
             return None
         time, base_ms = by_name[DELAY_MS], timestamp_ms
-    if time is None or not time.isdigit() or len(time) > _SAFE_DIGITS:
+    if time is None or not time.isdigit() or len(time) > SAFE_DIGITS:
         return None
     id_ = by_name.get(ID)
     if ID in by_name and (id_ is None or not 0 < len(id_) <= MAX_ID_BYTES):

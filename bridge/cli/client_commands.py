@@ -111,9 +111,12 @@ def cancel(
 ) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
     with _client_for(context, id_, origin) as (client, name):
-        if all_partitions and isinstance(name, Sent):
+        if not all_partitions:
+            sent = [client.cancel(name)]
+        elif isinstance(name, Sent):
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
-        sent = client.cancel_everywhere(name) if all_partitions else [client.cancel(name)]  # type: ignore[arg-type]
+        else:
+            sent = client.cancel_everywhere(name)
     _print_sent(f"cancel of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
 
 

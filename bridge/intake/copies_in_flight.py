@@ -13,14 +13,12 @@ from collections.abc import Iterable
 from bridge.config.durations import has_passed
 from bridge.intake.request import native_headers
 from bridge.ports import Outgoing, Record
-from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, ROLLS, TIMES, Claim
+from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, ROLLS, SAFE_DIGITS, TIMES, Claim
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard, origin
 from timer.format.body import Body, LongNameError, pack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
 
-_MAX_DIGITS = 18
-"""Any number with so many digits is below 2^63."""
 _TIMES = frozenset(TIMES)
 assert _TIMES < CONTROL
 
@@ -116,7 +114,7 @@ class CopiesInFlight:
     def offset_of(self, name: bytes) -> int | None:
         """Return the offset in topic/partition/offset; None if it is not of this partition, or not as we write it."""
         digits = name.rpartition(b"/")[2]
-        number = int(digits) if digits.isdigit() and len(digits) <= _MAX_DIGITS else -1
+        number = int(digits) if digits.isdigit() and len(digits) <= SAFE_DIGITS else -1
         return number if number >= 0 and origin(self._shard, number) == name else None
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
