@@ -72,9 +72,9 @@ def deliveries(
 ) -> DataFrame:
     """Return evidence of the records of target topics with a `timer-origin`, or a header that only a bridge writes.
 
-        Without an origin, the record's own place is used, with a `?`. A record with a trace id alone is evidence of
+    Without an origin, the record's own place is used, with a `?`. A record with a trace id alone is evidence of
     that, and counts if a request has it (`traces`). Other records there are ignored. counts: of the topics
-        in which the partition of a key is known.
+    in which the partition of a key is known.
     """
     records = _with_key_partition(records, counts)
     h = F.col("headers")

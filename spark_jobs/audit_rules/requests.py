@@ -26,7 +26,7 @@ from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 _MAX_DIGITS = 18
-"""Of an offset in `timer-of`."""
+"""Most digits of an offset in `timer-of`."""
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
 _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")

@@ -70,7 +70,7 @@ def verify_claims(
 
 
 def _with_moves(claimed: DataFrame, moves: DataFrame) -> DataFrame:
-    """Return the claims with `move`, the move of the claim's id or origin to its due time, if there is one."""
+    """Return the claims with `is_moved`: True if a move names the claim's id or origin, and its due time."""
     says = F.col("says")
     # A claim without an id matches no move. It gets a key of its own, as Spark would send all nulls to one task.
     key = F.when(says["id"].isNotNull(), F.concat(F.lit(b"="), says["id"])).otherwise(F.col("place").cast("binary"))

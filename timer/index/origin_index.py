@@ -3,7 +3,7 @@
     a request   its origin is above those of all units before it: found by the highest origin of each block of units
     a copy      of a rolled timer lies among later requests: found by a table, 16 bytes a slot (timer.index.id_index)
 
-So a timer takes no memory here until it has rolled.
+A timer takes no memory here until it has rolled.
 """
 
 from bisect import bisect_left

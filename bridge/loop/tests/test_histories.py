@@ -110,7 +110,7 @@ def die(instance: FakeInstance, where: str, nth: int = 1, *, within_ms: int = 50
 
 
 def kafka_with(partitions: int = 1, *, transaction_timeout_ms: int = 10_000) -> FakeKafka:
-    """Return a Kafka with the bridge's topics and `orders`. `partitions`: of timer topic and journal."""
+    """Return a Kafka with the bridge's topics and `orders`. The timer topic and its journal have `partitions`."""
     kafka = FakeKafka(Timeline(), transaction_timeout_ms=transaction_timeout_ms)
     for topic in (TIMERS, "timer.journal"):
         kafka.create(topic, partitions)

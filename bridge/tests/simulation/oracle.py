@@ -180,7 +180,9 @@ class ShardBook:
 
     def named_by(self, wish: Wish) -> int | None:
         """Return the origin of the timer that a request names by id or origin; None if none lives."""
-        return self.ids.get(wish.id or b"") if wish.of is None else wish.of if wish.of in self.timers else None
+        if wish.of is None:
+            return self.ids.get(wish.id or b"")
+        return wish.of if wish.of in self.timers else None
 
     def live(self) -> list[TrackedTimer]:
         """Those that wait at an offset."""

@@ -198,7 +198,7 @@ def test_a_refusal_that_is_read_before_its_request_is_kept(
 def test_a_gap_makes_no_fault_of_what_lies_in_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Retention took 3 to 9: cancels, requests, one whose copy is left. What comes later is missing."""
+    """Retention took 3 to 9: cancels, requests, one whose copy is left. A later one is missing."""
     waits, ended, twice, rolled = request(0, id=b"x", due_ms=50_000), request(3), request(4), request(5, id=b"r")
     told = request(1, id=b"t", due_ms=50_000)
     lost = [request(2, due_ms=50_000), request(21, id=b"y", due_ms=50_000)]
