@@ -35,6 +35,8 @@ PROTOCOLS = pytest.mark.parametrize(
     "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]
 )
 MakeField = Callable[..., Field]
+BUSY_MACHINE_MS = 1000
+"""A process may get no CPU for so long: a shorter pause of all its partitions does not show that a move causes it."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +93,7 @@ def test_case_30_one_instance_then_three_then_one_under_load(make_field: MakeFie
         before, after = longest_pause(seen[:grown], partition)
         meanwhile = {partition_of(delivery) for delivery in seen[seen.index(before) : seen.index(after)]}
         pause_ms = after.appended_ms - before.appended_ms
-        assert meanwhile & kept, f"no partition delivered for {pause_ms} ms while {partition} moved"
+        assert meanwhile & kept or pause_ms < BUSY_MACHINE_MS, f"all paused for {pause_ms} ms while {partition} moved"
     back = [each for each in first.recovered()[6:] if each.partition in moved]
     assert {each.partition for each in back} == moved
     assert {each.how for each in back} == {"from its directory"}
