@@ -14,10 +14,11 @@ Exit codes: 0 clean, 1 the audit failed or is incomplete, 2 wrong arguments, 3 a
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -28,8 +29,9 @@ from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, hidden_by_transaction
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
-from spark_jobs.errors import UsageError
+from spark_jobs.errors import UsageError, reason_of
 from spark_jobs.kafka.admin import Cluster
+from spark_jobs.platform import files
 from spark_jobs.platform.cache import Keep, cached
 from spark_jobs.platform.exit_codes import command, exit_code_of
 from spark_jobs.platform.lock import DemandHeld, folder_lock
@@ -40,31 +42,36 @@ from spark_jobs.report.metrics import measured
 from spark_jobs.report.report import write_report
 from spark_jobs.report.summary import AuditVerdict, DaySummary
 
-Result = TypeVar("Result")
-
 
 def run_audit(arguments: AuditArguments) -> AuditVerdict:
     """Run a batch or daily audit, and write its tables and report. The verdict has the faults in the data.
 
     Raises JobFailedError if it cannot audit, UsageError if `out` cannot be made.
     """
-    return _in_folder(arguments, lambda spark, cluster, demand_held: _audit(spark, cluster, demand_held, arguments))
-
-
-def run_stream(arguments: AuditArguments) -> int:
-    """Audit batch by batch until a signal, or with `available_now` what is there now. Return the exit code."""
-    return _in_folder(arguments, lambda spark, _, demand_held: driver.run_batches(spark, arguments, demand_held))
-
-
-def _in_folder(arguments: AuditArguments, run: Callable[[SparkSession, Cluster, DemandHeld], Result]) -> Result:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with (
         job_session("audit", arguments.out, arguments.master, arguments.jars) as spark,
-        folder_lock(arguments.out) as demand_held,
+        _locked(arguments) as demand_held,
     ):
+        return _audit(spark, cluster, demand_held, arguments)
+
+
+def run_streams(audits: Sequence[AuditArguments]) -> int:
+    """Audit batch by batch until a signal, or with `available_now` what is there now. Return the exit code."""
+    first = audits[0]
+    for audit in audits:
+        Cluster(audit.access).require_topic(audit.timer_topic)
+    with job_session("audit", first.out, first.master, first.jars) as spark, ExitStack() as locks:
+        return driver.run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
+
+
+@contextmanager
+def _locked(arguments: AuditArguments) -> Iterator[DemandHeld]:
+    files.make_folder(arguments.out)
+    with folder_lock(arguments.out) as demand_held:
         arguments.demand_fitting_folder()
-        return run(spark, cluster, demand_held)
+        yield demand_held
 
 
 def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, arguments: AuditArguments) -> AuditVerdict:
@@ -81,11 +88,19 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         )
         demand_held()
         day.commit(done, verdict)
-        merge(day.part, day.part)
-        return verdict
+        return _merged(verdict, arguments, lambda: merge(day.part, day.part))
     with cached() as keep:
         verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
-    merge(f"day={driver.day_of(as_of_ms)}", None)
+    return _merged(verdict, arguments, lambda: merge(f"day={driver.day_of(as_of_ms)}", None))
+
+
+def _merged(verdict: AuditVerdict, arguments: AuditArguments, merge: Callable[[], None]) -> AuditVerdict:
+    """Merge the rows into `--table`. If this fails, return the verdict with the reason: its faults stay told."""
+    try:
+        merge()
+    except PySparkException as wrong:
+        told = f"--table {arguments.table} lacks this audit's rows: {reason_of(wrong)}; run the audit again"
+        return replace(verdict, unproved=(*verdict.unproved, told))
     return verdict
 
 
@@ -182,6 +197,8 @@ def _run_each(audits: Sequence[AuditArguments]) -> int:
     with job_session("audit", out, first.master, first.jars):
         if audit_folder.kind_of(out) is not None:
             raise UsageError(f"--out {out} holds the audit of one timer topic: give --timer-topic, or a new folder")
+        if first.stream and not first.available_now:
+            return run_streams(audits)
         return max(_run_one_of_several(audit) for audit in audits)
 
 
@@ -192,7 +209,7 @@ def _run_one_of_several(audit: AuditArguments) -> int:
 
 def _run(arguments: AuditArguments) -> int:
     if arguments.stream:
-        return run_stream(arguments)
+        return run_streams([arguments])
     verdict = measured(run_audit, arguments)
     print(f"{verdict.headline} as of {iso(verdict.as_of_ms)}")
     print("".join(f"  {why}\n" for why in (*verdict.gaps, *verdict.unproved)), end="")

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from pyspark.errors import AnalysisException
 
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
@@ -21,7 +22,7 @@ from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit
 from spark_jobs.audit_rules.classes import FAULTS
-from spark_jobs.audit_run import driver
+from spark_jobs.audit_run import driver, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -461,6 +462,22 @@ def test_several_timer_topics_are_audited_in_one_run(
     assert f"{world.timers}:\nClean: 1 requests" in told.out
     classes = [pq.read_table(out / topic / "requests")["class"].to_pylist() for topic in (world.timers, others[1])]
     assert classes == [["delivered"], ["missing"]]
+
+
+@pytest.mark.usefixtures("spark_session")
+def test_a_table_that_cannot_be_merged_hides_no_fault(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise AnalysisException("the catalog is away")
+
+    monkeypatch.setattr(requests_table, "opened", lambda *_: fail)
+    now = now_ms()
+    world.deliver(world.request(due(now)).origin, now)
+    for expected in 1, 3:
+        assert world.audit(tmp_path, "--table", "lake.audit.requests") == expected
+        assert "--table lake.audit.requests lacks this audit's rows: the catalog is away" in capsys.readouterr().out
+        world.request(due(now))
 
 
 def test_trouble_exits_1_and_says_what_to_do(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,9 @@ class Stage:
             self._send(self._producer, record)
             assert self._producer.flush(PATIENCE_S) == 0
 
+    def create(self, topic: str) -> None:
+        Admin(self._servers).create_topics([topic], partitions=1, settings={})
+
     def disturb(self) -> None:
         """Somebody else writes to the topic of lateness."""
         self._producer.produce(self.lateness, b"not ours")
@@ -129,9 +132,9 @@ class Stage:
         """To the end of what stands now."""
         return main([*self.arguments("stream"), *self._of_stream, "--available-now", *more])
 
-    def started(self) -> subprocess.Popen[bytes]:
+    def started(self, *more: str) -> subprocess.Popen[bytes]:
         """A stream in a process of its own, for ever."""
-        given = [*self.arguments("stream"), *self._of_stream, "--every-s", "1", "--master", "local[2]"]
+        given = [*self.arguments("stream"), *self._of_stream, "--every-s", "1", "--master", "local[2]", *more]
         with (self.out / "stderr").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "spark_jobs.audit", *given], stdout=log, stderr=log)
 
@@ -291,3 +294,27 @@ def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: St
     places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
     assert len(places) == len(set(places)) == len(stage.written_minutes())
     assert sum(minute["deliveries"] for minute in stage.minutes()) == 3 * len(STEPS)
+
+
+@pytest.mark.slow
+def test_a_stream_audits_several_timer_topics_in_turn(stage: Stage) -> None:
+    """Each in a folder of its own, batch after batch, until SIGTERM. A fault of one is its exit code."""
+    asked, lost = request(0), request(1)
+    stage.play(asked, lost, delivery(asked))
+    other = f"more-{stage.topics['timer.requests']}"
+    stage.create(other)
+    process = stage.started("--timer-topic", other)
+    try:
+        for topic in stage.topics["timer.requests"], other:
+            spans = f"{topic}/spans/day=*/batch=*/part.parquet"
+            stage.until(lambda spans=spans: stage.count(spans) > 2, process)  # type: ignore[misc]
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 3
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+    told = (stage.out / "stderr").read_text()
+    assert f"{stage.topics['timer.requests']}: batch 0 as of" in told
+    assert f"{other}: audited as of" in told
+    found = sorted((stage.out / "stream" / stage.topics["timer.requests"] / "requests").glob("day=*/batch=*"))
+    assert sorted(row["class"] for folder in found for row in rows_of(folder)) == ["delivered", "missing"]

@@ -264,12 +264,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
 
 def _one_of_several(audit: AuditArguments) -> AuditArguments:
     """Return the audit with a folder and a file of metrics of its own. Raises UsageError."""
-    given = {
-        "--offsets": audit.offsets is not None,
-        "--archive": audit.archive is not None,
-        "--stream without --available-now": audit.stream and not audit.available_now,
-    }
-    for name, is_given in given.items():
+    for name, is_given in {"--offsets": audit.offsets is not None, "--archive": audit.archive is not None}.items():
         if is_given:
             raise UsageError(f"{name} takes one timer topic, and the settings have several: give --timer-topic")
     file = audit.metrics_file

@@ -70,7 +70,7 @@ class Batches:
 
         done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan, write)
         for note in sorted({*done.notes} - self._printed_notes):
-            print(f"batch {plan.number}: {note}", file=sys.stderr)
+            print(f"{self._named(plan.number)}: {note}", file=sys.stderr)
         self._printed_notes.update(done.notes)
         over_ms = plan.as_of_ms - self._arguments.settle_ms
         write_minutes(spark, self._out, plan.name, plan.previous, done.spans, over_ms)
@@ -100,12 +100,12 @@ class Batches:
     def _print_faults(self, spark: SparkSession, part: str, row: Mapping[str, Any]) -> None:
         self.gaps += row["gaps"]
         for gap in row["gaps"]:
-            print(f"batch {row['batch']}: {gap}", file=sys.stderr)
+            print(f"{self._named(row['batch'])}: {gap}", file=sys.stderr)
         if not row["faults"]:
             return
         self.faults += row["faults"]
         counts = ", ".join(f"{row[name.column]:,} {name}" for name in FAULTS if row[name.column])
-        print(f"batch {row['batch']} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
+        print(f"{self._named(row['batch'])} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
         bad = read_table(spark, self._out, REQUESTS, part).where(is_fault())
         for fault in bad.select("origin", "class", "target", "due_ms").limit(_MOST_PRINTED).collect():
             due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
@@ -113,6 +113,9 @@ class Batches:
         if row["faults"] > _MOST_PRINTED:
             where = folder(self._out, REQUESTS, part)
             print(f"  and {row['faults'] - _MOST_PRINTED:,} more, in {where}", file=sys.stderr)
+
+    def _named(self, number: int) -> str:
+        return f"{self._arguments.timer_topic}: batch {number}"
 
     def _forget(self, number: int) -> None:
         """Delete the tables of a batch that only the next one needs. Its results stay."""

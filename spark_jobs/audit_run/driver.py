@@ -1,7 +1,8 @@
 """Run an audit by day or batch: one day, or batch after batch. The steps of a part: observe.py.
 
     --daily                   undo what a killed run has left, then one part, day=D, and its report
-    --stream                  the same forever: a part each --every-s seconds, until SIGTERM or Ctrl-C
+    --stream                  the same forever: a part each --every-s seconds, until SIGTERM or Ctrl-C; several
+                              timer topics in turn
     --stream --available-now  one part: it reads what is there at its start
 
 A part that a killed run has not committed is thrown away: none of it was reported. The next part reads more than it
@@ -11,7 +12,7 @@ would have, and is judged as of its own time.
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from types import FrameType
@@ -80,31 +81,42 @@ class Day:
         return found
 
 
-def run_batches(spark: SparkSession, arguments: AuditArguments, demand_held: DemandHeld) -> int:
-    """Make batches until a signal, or one with `available_now`. Return the exit code."""
-    at = AuditFolder.opened(arguments.out, "stream")
-    lateness = LatenessTopic(arguments.access, arguments.lateness_topic, at.name)
-    batches = Batches(arguments, at, lateness, requests_table.opened(spark, arguments))
+def run_batches(spark: SparkSession, audits: Sequence[tuple[AuditArguments, DemandHeld]]) -> int:
+    """Make batches until a signal, of each timer topic in turn; one of each with `available_now`.
+
+    Returns the highest exit code.
+    """
+    opened = [(arguments, demand_held, _batches(spark, arguments)) for arguments, demand_held in audits]
+    first = audits[0][0]
     with _stop_on_signals() as stop:
         while not stop.is_set():
             started_s = time.monotonic()
-            demand_held()
-            batches.next_batch(spark, time.time_ns() // 1_000_000)
-            if arguments.available_now:
+            for _, demand_held, batches in opened:
+                if not stop.is_set():
+                    demand_held()
+                    batches.next_batch(spark, time.time_ns() // 1_000_000)
+            if first.available_now:
                 break
-            stop.wait(max(0.0, started_s + arguments.every_s - time.monotonic()))
-    return _conclude(arguments, batches)
+            stop.wait(max(0.0, started_s + first.every_s - time.monotonic()))
+    return max(_conclude(arguments, batches) for arguments, _, batches in opened)
+
+
+def _batches(spark: SparkSession, arguments: AuditArguments) -> Batches:
+    at = AuditFolder.opened(arguments.out, "stream")
+    lateness = LatenessTopic(arguments.access, arguments.lateness_topic, at.name)
+    return Batches(arguments, at, lateness, requests_table.opened(spark, arguments))
 
 
 def _conclude(arguments: AuditArguments, batches: Batches) -> int:
     done = done_parts(arguments.out)
     if not done:
-        print("No batch is done yet")
+        print(f"{arguments.timer_topic}: no batch is done yet")
         return 0
     row = batch_row(arguments.out, done[-1])
     print(
-        f"Audited as of {iso(row['as_of_ms'])}, batch {row['batch']}: {batches.faults:,} faults reported by this run,"
-        f" {row['standing_faults']:,} in all, {row['open']:,} timers open"
+        f"{arguments.timer_topic}: audited as of {iso(row['as_of_ms'])}, batch {row['batch']}:"
+        f" {batches.faults:,} faults reported by this run, {row['standing_faults']:,} in all,"
+        f" {row['open']:,} timers open"
     )
     return 3 if batches.faults or row["standing_faults"] else 1 if batches.gaps else 0
 

@@ -150,7 +150,7 @@ def test_each_of_several_timer_topics_has_a_folder_and_a_file_of_metrics(
     assert (one.timer_topic, str(one.out), str(one.metrics_file)) == ("timer.orders", "audits", "/metrics/audit.prom")
 
 
-@pytest.mark.parametrize("flags", [["--offsets", "0:1-2"], ["--archive", "old"], ["--stream"]])
+@pytest.mark.parametrize("flags", [["--offsets", "0:1-2"], ["--archive", "old"]])
 def test_what_only_one_timer_topic_can_have_is_refused_for_several(flags: list[str]) -> None:
     topics = ["--timer-topic", "timer.orders", "--timer-topic", "timer.payments"]
     with pytest.raises(UsageError, match=f"{flags[0]}.* takes one timer topic, .* give --timer-topic"):
