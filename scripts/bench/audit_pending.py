@@ -7,6 +7,7 @@ Spark makes the records itself, so no broker is part of the time. Both are measu
 shows what pending timers cost, whatever the load of the machine.
 
     python -m scripts.bench.audit_pending --new 1000000 --pending 10000000
+    python -m scripts.bench.audit_pending --stream --new 10000           batches of a stream instead of days
 """
 
 import argparse
@@ -22,10 +23,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from bridge.errors import BridgeError
 from schemas import headers as names
 from scripts.common import command
-from spark_jobs.audit_run import read_plan
+from spark_jobs.audit_run import batches, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.audit_folder import AuditFolder
-from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
+from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
+from spark_jobs.audit_run.observe import PartPlan, judge_part
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.session import session
@@ -43,7 +44,7 @@ class MadeTopics(Cluster):
 
     def __init__(self, pending: int) -> None:
         self.partitions = {TIMERS: PARTITIONS, TARGET: PARTITIONS, "timer.rejected": 1, "timer.receipts": 1}
-        self._pending = pending
+        self.pending = pending
         self.ends = {TIMERS: pending, TARGET: 0}
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:  # noqa: ARG002
@@ -72,8 +73,8 @@ class MadeTopics(Cluster):
 
     def _records(self, spark: SparkSession, span: Span) -> DataFrame:
         is_request = span.topic == TIMERS
-        number = F.col("id") if is_request else F.col("id") + self._pending
-        due_ms = F.when(number < self._pending, F.lit(NOW_MS + 30 * DAY_MS)).otherwise(F.lit(NOW_MS))
+        number = F.col("id") if is_request else F.col("id") + self.pending
+        due_ms = F.when(number < self.pending, F.lit(NOW_MS + 30 * DAY_MS)).otherwise(F.lit(NOW_MS))
         headers = {"traceparent": F.concat(F.lit("00-"), number)}
         if is_request:
             id_ = F.when(number % 2 == 0, F.concat(F.lit("order-"), number))
@@ -98,40 +99,53 @@ class MadeTopics(Cluster):
         )
 
 
-def part(spark: SparkSession, topics: MadeTopics, out: Path, number: int, before: JudgedPart | None) -> JudgedPart:
-    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=True)
-    AuditFolder.opened(out, "daily")
+class Silent:
+    """In place of the topic of lateness and of the table: neither is measured."""
+
+    def send(self, *_: object) -> None:
+        """Do nothing."""
+
+    __call__ = send
+
+
+def part(spark: SparkSession, topics: MadeTopics, out: Path, number: int, *, stream: bool) -> int:
+    """Make the part with this number, from 1 on. Return how many timers are open then."""
+    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=not stream, stream=stream)
+    at, as_of_ms = AuditFolder.opened(out, "stream" if stream else "daily"), NOW_MS + number * 60_000
     vars(read_plan)["read_records"] = topics.read
-    plan = PartPlan(f"day={number}", number, before.plan.name if before else None, NOW_MS + number * 60_000)
+    if stream:
+        vars(batches)["Cluster"] = lambda _: topics
+        batches.Batches(arguments, at, Silent(), Silent()).next_batch(spark, as_of_ms)  # type: ignore[arg-type]
+        return int(batches.batch_row(out, done_parts(out)[-1])["open"])
+    plan = PartPlan(f"day={number}", number, f"day={number - 1}" if number > 1 else None, as_of_ms)
     done = judge_part(spark, topics, arguments, plan)
     done.commit()
-    return done
+    return done.state.open
 
 
 def measure(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     new, pending = args.new // PARTITIONS, args.pending // PARTITIONS
     figures: dict[str, list[float]] = {"alone": [], "on top": []}
     with session("audit_pending", master=f"local[{args.cores}]") as spark:
-        before: dict[str, tuple[MadeTopics, JudgedPart]] = {}
-        for name, waiting in (("alone", 0), ("on top", pending)):
-            topics = MadeTopics(waiting)
-            before[name] = topics, part(spark, topics, folder / name, 1, None)
+        made = {name: MadeTopics(waiting) for name, waiting in (("alone", 0), ("on top", pending))}
+        for name, topics in made.items():
+            part(spark, topics, folder / name, 1, stream=args.stream)
         for turn in range(args.turns + 1):  # the first compiles
-            for name, (topics, first) in before.items():
+            for name, topics in made.items():
                 topics.ends = {TIMERS: topics.ends[TIMERS] + new, TARGET: topics.ends[TARGET] + new}
                 started_s = time.perf_counter()
-                done = part(spark, topics, folder / name, turn + 2, first)
+                is_open = part(spark, topics, folder / name, turn + 2, stream=args.stream)
                 if turn:
                     figures[name].append(time.perf_counter() - started_s)
-                before[name] = topics, done
-                if done.state.open != first.state.open:
-                    raise BridgeError(f"{done.state.open} timers are open, not {first.state.open}")
+                if is_open != PARTITIONS * topics.pending:
+                    raise BridgeError(f"{is_open} timers are open, not {PARTITIONS * topics.pending}")
     alone, on_top = (statistics.median(figures[name]) for name in ("alone", "on top"))
     return {"alone_s": round(alone, 1), "on_top_s": round(on_top, 1), "ratio": round(on_top / alone, 2)}
 
 
 def main() -> int:
     parser = command.parser(__doc__)
+    parser.add_argument("--stream", action="store_true", help="batches of a stream instead of days")
     parser.add_argument("--new", type=int, default=100_000, help="requests of a part, and deliveries")
     parser.add_argument("--pending", type=int, default=1_000_000, help="timers that are open")
     parser.add_argument("--turns", type=int, default=3, help="measured parts of each kind")
