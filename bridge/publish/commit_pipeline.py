@@ -1,7 +1,7 @@
 """Commit up to two transactions in order; the second is filled while the first commits.
 
-    submit --> in flight (at most 2) --> committed: its partitions advance
-                                     --> aborted:   it and every later one are retried, one by one, in order
+    submit --> in flight (at most 2) --reap--> committed: advance its partitions
+                                     --reap--> aborted: it and every later one are retried, one by one, in order
 
 A retry drops records that the broker will never accept (they go to the rejected topic) and partitions that this
 instance no longer owns. Retries run before new transactions start, so progress is always committed in request order.
@@ -29,8 +29,8 @@ Part = tuple[OwnedPartition, FrozenDraft]
 
 
 @dataclass(slots=True)
-class _CommitUnit:
-    """Contents of one transaction: parts of partitions, and for each part the index after its last record."""
+class _Entry:
+    """One transaction of the pipeline: parts of partitions, and for each part the index after its last record."""
 
     parts: list[Part]
     outgoing: list[Outgoing]
@@ -50,8 +50,8 @@ class CommitPipeline:
     """Drops a partition whose local store is damaged, so that it is no longer owned. It may call `drain`."""
 
     def __post_init__(self) -> None:
-        self._in_flight: deque[_CommitUnit] = deque()
-        self._aborted: deque[_CommitUnit] = deque()
+        self._in_flight: deque[_Entry] = deque()
+        self._aborted: deque[_Entry] = deque()
 
     @property
     def is_idle(self) -> bool:
@@ -69,24 +69,24 @@ class CommitPipeline:
         Call `wait_for_room` first.
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
-        unit = _CommitUnit(parts, [], [])
-        is_sent = not self._aborted and self._send(unit, group_metadata)
-        (self._in_flight if is_sent else self._aborted).append(unit)
+        entry = _Entry(parts, [], [])
+        is_sent = not self._aborted and self._send(entry, group_metadata)
+        (self._in_flight if is_sent else self._aborted).append(entry)
 
     def reap(self) -> None:
-        """Advance the partitions of every transaction that has ended so far. Does not block."""
+        """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
         while self._in_flight and _submitted(self._in_flight[0]).is_done():
-            self._finish_oldest()
+            self._reap_oldest()
 
     def wait_for_room(self) -> None:
-        """Wait until another transaction may start, or one has to be retried."""
+        """Reap transactions until another one may start, or one has to be retried. Blocks."""
         while len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._finish_oldest()
+            self._reap_oldest()
 
     def drain(self) -> None:
-        """Wait until all transactions in flight have ended."""
+        """Reap all transactions in flight. Blocks until the last one has ended."""
         while self._in_flight:
-            self._finish_oldest()
+            self._reap_oldest()
 
     def retry_aborted(
         self,
@@ -100,32 +100,32 @@ class CommitPipeline:
         """
         while self._aborted and not should_stop():
             group_metadata = refresh_ownership()
-            unit = self._aborted[0]
-            unit.parts = [(owned, frozen) for owned, frozen in unit.parts if still_owned(owned)]
-            if not unit.parts:
+            entry = self._aborted[0]
+            entry.parts = [(owned, frozen) for owned, frozen in entry.parts if still_owned(owned)]
+            if not entry.parts:
                 self._aborted.popleft()
                 continue
-            for owned, frozen in unit.parts:
+            for owned, frozen in entry.parts:
                 owned.recheck(frozen, self._clock.now_ms())
-            if not self._send(unit, group_metadata):
+            if not self._send(entry, group_metadata):
                 continue
             self._metrics.transaction_retries.inc()
-            match self._outcome_of(unit):
+            match self._outcome_of(entry):
                 case Committed():
                     self._aborted.popleft()
-                    self._settle(unit)
+                    self._advance(entry)
                 case Aborted() as outcome:
-                    self._record_abort(unit, outcome)
+                    self._record_abort(entry, outcome)
 
-    def _finish_oldest(self) -> None:
-        unit = self._in_flight[0]
-        outcome = self._outcome_of(unit)
+    def _reap_oldest(self) -> None:
+        entry = self._in_flight[0]
+        outcome = self._outcome_of(entry)
         self._in_flight.popleft()
         if isinstance(outcome, Committed):
-            self._settle(unit)
+            self._advance(entry)
             return
-        self._record_abort(unit, outcome)
-        self._aborted.append(unit)
+        self._record_abort(entry, outcome)
+        self._aborted.append(entry)
         while self._in_flight:
             later = self._in_flight.popleft()
             outcome = self._outcome_of(later)
@@ -133,57 +133,58 @@ class CommitPipeline:
             self._record_abort(later, outcome)
             self._aborted.append(later)
 
-    def _outcome_of(self, unit: _CommitUnit) -> Committed | Aborted:
+    def _outcome_of(self, entry: _Entry) -> Committed | Aborted:
         """Wait for the outcome. If it cannot be known, forget all transactions in flight: this bridge ends."""
         try:
-            outcome = _submitted(unit).wait()
+            outcome = _submitted(entry).wait()
         except BridgeError:
             self._in_flight.clear()
             raise
         self._metrics.transaction_ended(outcome)
         return outcome
 
-    def _settle(self, unit: _CommitUnit) -> None:
+    def _advance(self, entry: _Entry) -> None:
+        """Advance the partitions of a committed transaction: its timers are settled in their stores."""
         now_ms = self._clock.now_ms()
-        for owned, frozen in unit.parts:
+        for owned, frozen in entry.parts:
             owned.committed(frozen)
-        self._metrics.transaction_committed(unit.parts, now_ms)
+        self._metrics.transaction_committed(entry.parts, now_ms)
         if self._breakers:
-            for target in self._breakers.committed({record.topic for record in unit.outgoing}, now_ms):
+            for target in self._breakers.committed({record.topic for record in entry.outgoing}, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _send(self, unit: _CommitUnit, group_metadata: object) -> bool:
+    def _send(self, entry: _Entry, group_metadata: object) -> bool:
         """Submit the transaction. Return False, with nothing sent, if a partition's store turned out to be damaged."""
-        unit.outgoing, unit.ends = [], []
+        entry.outgoing, entry.ends = [], []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
         acknowledged: set[int] = set()
-        for owned, frozen in unit.parts:
-            acknowledged.update(len(unit.outgoing) + row for row in frozen.draft.acknowledged_rows)
+        for owned, frozen in entry.parts:
+            acknowledged.update(len(entry.outgoing) + row for row in frozen.draft.acknowledged_rows)
             try:
-                unit.outgoing += frozen.outgoing()
+                entry.outgoing += frozen.outgoing()
             except CorruptStoreError as error:
                 self._on_corrupt_store(owned, error)
                 return False
-            unit.ends.append(len(unit.outgoing))
+            entry.ends.append(len(entry.outgoing))
             progress[owned.shard] = frozen.progress
             if frozen.journal is not None:
                 journal[owned.shard] = frozen.journal.to_bytes()
-        transaction = Transaction(unit.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
-        unit.submitted = self._sink.submit(transaction)
+        transaction = Transaction(entry.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
+        entry.submitted = self._sink.submit(transaction)
         return True
 
-    def _record_abort(self, unit: _CommitUnit, outcome: Aborted) -> None:
+    def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
         """Prepare the retry: park refused records, note acknowledged ones, open circuit breakers."""
         for index, code in outcome.refused.items():
-            _, frozen, row = _locate(unit, index)
+            _, frozen, row = _locate(entry, index)
             if not frozen.reject(row, code):
                 raise BridgeError(
-                    f"{unit.outgoing[index].topic} refuses a record of the bridge's own ({code}): the bridge"
+                    f"{entry.outgoing[index].topic} refuses a record of the bridge's own ({code}): the bridge"
                     f" stops, so that no record is lost; fix the topic, then start again"
                 )
         for index in outcome.acknowledged:
-            _, frozen, row = _locate(unit, index)
+            _, frozen, row = _locate(entry, index)
             frozen.draft.acknowledged_rows.add(row)
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
@@ -193,12 +194,12 @@ class CommitPipeline:
             )
 
 
-def _submitted(unit: _CommitUnit) -> SubmittedTransaction:
-    assert unit.submitted is not None, "not submitted"
-    return unit.submitted
+def _submitted(entry: _Entry) -> SubmittedTransaction:
+    assert entry.submitted is not None, "not submitted"
+    return entry.submitted
 
 
-def _locate(unit: _CommitUnit, index: int) -> tuple[OwnedPartition, FrozenDraft, int]:
+def _locate(entry: _Entry, index: int) -> tuple[OwnedPartition, FrozenDraft, int]:
     """Return the part that holds a record, and the record's row in it."""
-    at = bisect_right(unit.ends, index)
-    return *unit.parts[at], index - (unit.ends[at - 1] if at else 0)
+    at = bisect_right(entry.ends, index)
+    return *entry.parts[at], index - (entry.ends[at - 1] if at else 0)
