@@ -277,7 +277,7 @@ class Sink(Protocol):
     def submit(self, transaction: Transaction) -> SubmittedTransaction:
         """Start a transaction. A passing fault of the broker delays or aborts it, and raises nothing.
 
-        The caller keeps at most `MAX_IN_FLIGHT` in flight. After an abort it waits for all before it submits another.
+        The caller keeps at most `MAX_IN_FLIGHT` of them. After an abort it waits for all before it submits another.
         Raises bridge.errors.FencedError if another process uses the same transactional.id: this process must end.
         """
 

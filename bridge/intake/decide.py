@@ -15,8 +15,8 @@ schedule then takes its place; a cancel does not. Timers to release are chosen a
 timer of a transaction in flight waits for its outcome: a cancel that is taken in before the release commits wins.
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
-copy is in flight at that time, it rolls once more when it is received. The next request must find a moved timer in
-flight, so a batch ends with a move (`batch_length`).
+copy is in flight at that time, it rolls once more when it is received. The next request must find the copy of a moved
+timer in flight, so a batch ends with a move (`batch_length`).
 
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
@@ -194,7 +194,7 @@ class BatchIntake:
         """End the timer that is pending under `name`. Return True if there was one."""
         body = None if isinstance(name, bytes) else self._ids.body(name)
         id_ = name if isinstance(name, bytes) else body and body.id
-        ended = self._take_out(name) + [(flight.origin, flight.due_ms) for flight in self._ids.in_flight(name)]
+        ended = self._take_out(name) + [(flight.origin, flight.due_ms) for flight in self._ids.copies_in_flight(name)]
         if ended and id_:
             self._taken.ended_ids.add(id_)
         for origin, due_ms in ended:
@@ -220,8 +220,8 @@ class BatchIntake:
         if denied := self.options.policy.action_refusal("move"):
             self._refuse(record, denied)
             return
-        in_flight, body = self._ids.in_flight(name), self._ids.body(name)
-        if body is None and not in_flight:
+        copies, body = self._ids.copies_in_flight(name), self._ids.body(name)
+        if body is None and not copies:
             self._receipt(self._missed(name), record, -1, _told_id(name))
             return
         if body is not None:
@@ -230,8 +230,8 @@ class BatchIntake:
                 return
             self._take_out(name)
             self._roll(body, due_ms)
-        self._decisions.rolled += [flight._replace(due_ms=due_ms) for flight in in_flight]
-        origin = in_flight[0].origin if body is None else body.origin
+        self._decisions.rolled += [flight._replace(due_ms=due_ms) for flight in copies]
+        origin = copies[0].origin if body is None else body.origin
         self._receipt("moved", record, origin, _told_id(name), due_ms)
 
     def _roll(self, body: Body, due_ms: int) -> None:

@@ -81,10 +81,10 @@ class PendingIds:
             self._in_batch[name] = _InBatch(place, at, body)
 
     def is_pending(self, id_: bytes | None) -> bool:
-        return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.in_flight(id_)))
+        return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.copies_in_flight(id_)))
 
-    def in_flight(self, name: Name) -> list[CopyInFlight]:
-        """Return the copies in flight that were not received or ended by this batch."""
+    def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
+        """Return the copies that were not received or ended by this batch."""
         found = self._flights.with_id(name) if isinstance(name, bytes) else self._flights.with_origin(name)
         return [
             flight
@@ -103,7 +103,7 @@ class PendingIds:
         body = self.body(id_)
         if body is not None:
             return body.target == target
-        return any(flight.target == target for flight in self.in_flight(id_))
+        return any(flight.target == target for flight in self.copies_in_flight(id_))
 
     def stored_bytes(self, name: Name | None) -> int:
         """Return the bytes that the store will hold of the timer; 0 if none, or if it is a copy."""

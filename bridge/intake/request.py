@@ -63,7 +63,7 @@ def ask_of(record: Record, rules: Rules) -> Asked:
 def batch_length(records: Sequence[Record]) -> int:
     """Return how many of `records` may be one batch: up to the first move, with it.
 
-    A request by origin is a batch of its own, so that its timer is in the store, overdue or in flight.
+    A request by origin is a batch of its own, so that its timer is in the store, overdue, or a copy in flight.
     """
     for at, record in enumerate(records):
         is_move = _MOVES in record.headers

@@ -36,7 +36,7 @@ class CheckpointSchedule:
         return has_passed(started_ms, now_ms, self._interval_ms)
 
     def is_overdue(self, owned: OwnedPartition, now_ms: int) -> bool:
-        """True if a quiet moment has to be forced: under a steady load something is always drafted or in flight."""
+        """True if a quiet moment has to be forced: under a steady load something is always drafted or not committed."""
         started_ms = self._started_ms.get(owned.shard, now_ms)
         return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
-_IN_FLIGHT_WAIT_MS = 10
+_TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
 
 
@@ -133,7 +133,7 @@ class Bridge:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing is drafted or in flight: what was read and what has left is committed."""
+        """True if nothing is drafted or in a transaction in flight: what was read and what has left is committed."""
         return self._pipeline.is_idle and not any(owned.has_news() for owned in self.shards.values())
 
     def release_memory(self) -> None:
@@ -233,7 +233,7 @@ class Bridge:
         wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self.options.max_wait_ms
         if self._partitions.preparing:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
-        until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _IN_FLIGHT_WAIT_MS))
+        until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _TRANSACTION_WAIT_MS))
         next_ms = [owned.next_look_ms(until_ms) for owned in owners] + self._admission.next_ms(now_ms)
         return max(0, min(next_ms, default=until_ms) - now_ms)
 

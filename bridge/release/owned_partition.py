@@ -199,7 +199,7 @@ class OwnedPartition:
 
     @property
     def is_quiet(self) -> bool:
-        """True if nothing is drafted or in flight."""
+        """True if nothing is drafted or in a transaction in flight."""
         return not self._frozen and not self.has_news()
 
     def has_news(self) -> bool:

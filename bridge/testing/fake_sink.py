@@ -75,7 +75,7 @@ class FakeSink:
     def submit(self, transaction: Transaction) -> "FakePublishing":
         _check(transaction)
         self._in_flight = [each for each in self._in_flight if not each.is_reported]
-        assert len(self._in_flight) < MAX_IN_FLIGHT, "too many in flight"
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "too many transactions in flight"
         note = self._note()
         self._step("sink.submit")
         self._producers.rotate()

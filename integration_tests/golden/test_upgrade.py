@@ -205,7 +205,7 @@ def test_the_delivered_record_is_the_one_that_was_asked_for(left: Path, tmp_path
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_path: Path) -> None:
-    """The timer is in the store, out of order, in flight, paused, or moved."""
+    """The timer is in the store, out of order, a copy in flight, paused, or moved."""
     ids = ["near", "held", "flying", "far", "bill", "moved", "other far"]
     world = World(left, tmp_path, end)
     with world.started() as instance:

@@ -894,7 +894,7 @@ def test_pending_requests_are_journalled_once_an_interval_and_not_with_each_deli
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always one in flight"])
+@pytest.mark.parametrize("is_slow", [False, True], ids=["one at a time", "always a transaction in flight"])
 def test_checkpoints_are_made_under_a_load_without_a_pause(*, is_slow: bool) -> None:
     """Otherwise the next start would read everything since the last pause of the load."""
     world = World()
@@ -1052,7 +1052,7 @@ def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
 
 
 @pytest.mark.parametrize("faults", [0, 1])
-def test_case_19_a_cancel_of_a_timer_in_flight_waits_for_its_outcome(faults: int) -> None:
+def test_case_19_a_cancel_of_a_timer_whose_transaction_is_in_flight_waits_for_its_outcome(faults: int) -> None:
     world = World()
     world.send("a", 0, id_="one")
     world.bridge.run(1)
@@ -1060,7 +1060,7 @@ def test_case_19_a_cancel_of_a_timer_in_flight_waits_for_its_outcome(faults: int
     world.bridge.turn()
     slow(world, faults)
     world.kafka.timeline.advance(5)
-    world.bridge.turn()  # "b" is in flight
+    world.bridge.turn()  # the transaction with "b" is in flight
     assert world.delivered() == ["a"]
     world.cancel("two")
     world.bridge.turn()
@@ -1081,7 +1081,7 @@ def test_a_cancel_that_waited_for_a_transaction_has_the_receipt_time_of_its_outc
     world.bridge.turn()
     slow(world)
     world.kafka.timeline.advance(5)
-    world.bridge.turn()  # "a" is in flight, and a broker does not answer
+    world.bridge.turn()  # the transaction with "a" is in flight, and a broker does not answer
     waits.append(30_000)
     world.cancel("x")
     asked_ms = world.kafka.timeline.now_ms
@@ -1101,7 +1101,7 @@ def test_a_checkpoint_does_not_include_requests_stored_after_the_last_commit() -
     world.bridge.turn()
     world.send("c", 500)
     world.bridge.turn()
-    assert (world.delivered(), world.pending()) == (["a"], 1), "b is in flight, c is stored"
+    assert (world.delivered(), world.pending()) == (["a"], 1), "the transaction with b is in flight, c is stored"
     assert world.bridge.bridge is not None
     world.bridge.bridge.stop()  # without a last turn
     assert world.delivered() == ["a", "b"]
