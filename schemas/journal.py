@@ -25,14 +25,14 @@ from schemas.progress import Int64, Key
 
 
 class CopyInFlight(NamedTuple):
-    """A copy in flight: the `rolls`-th of the timer `origin`, which is due at `due_ms`.
+    """A copy in flight: the `rolls`-th of the timer at `origin_offset`, which is due at `due_ms`.
 
     If the timer is moved while its copy is in flight, the journal has the copy again with another `due_ms` than the
     copy's own; then it is rolled once more.
     id_hash: hex, empty without an id; lets a cancel find the copy. digest: hex, detects a forged copy.
     """
 
-    origin: Int64
+    origin_offset: Int64
     rolls: Int64
     due_ms: Int64
     target: str
@@ -70,10 +70,10 @@ class JournalRecord(BaseModel):
     rules: Rules
     refused: tuple[Int64, ...] = ()
     ended: tuple[Int64, ...] = ()
-    """Origins. An ended timer stays ended, also if a copy of it is in flight."""
+    """Origin offsets. An ended timer stays ended, also if a copy of it is in flight."""
     rolled: tuple[CopyInFlight, ...] = ()
     landed: tuple[tuple[Int64, Int64], ...] = ()
-    """(origin, rolls)."""
+    """(origin offset, rolls)."""
     dropped: tuple[Int64, ...] = ()
     held: tuple[Int64, ...] = ()
     released: tuple[Int64, ...] = ()
@@ -113,10 +113,10 @@ class Decisions:
         self.refused: set[int] = set()
         self.ended: set[int] = set()
         self.dropped: set[int] = set()
-        self.flights = {(flight.origin, flight.rolls): flight for flight in flights}
+        self.flights = {(flight.origin_offset, flight.rolls): flight for flight in flights}
         """Copies in flight: rolled, not landed."""
         self.rolled = set(self.flights)
-        """(origin, rolls) of every copy that these records made."""
+        """(origin offset, rolls) of every copy that these records made."""
         self.held = set(held)
         """Held, not released."""
         self.released: set[int] = set()
@@ -142,9 +142,9 @@ class Decisions:
                 self.released.discard(landed[0])
             self.released.update(record.released)
             for flight in record.rolled:
-                self.flights[flight.origin, flight.rolls] = flight
-                self.rolled.add((flight.origin, flight.rolls))
-                self.gone.add(flight.origin)
+                self.flights[flight.origin_offset, flight.rolls] = flight
+                self.rolled.add((flight.origin_offset, flight.rolls))
+                self.gone.add(flight.origin_offset)
             self.held.update(record.held)
             self.held.difference_update(record.released)
             if record.next_offset <= known:
@@ -161,7 +161,7 @@ class Decisions:
 
     def _forget_from(self, offset: int) -> None:
         """Forget the decisions from `offset` on: an operator has set progress back to it."""
-        self.flights = {key: flight for key, flight in self.flights.items() if flight.origin < offset}
+        self.flights = {key: flight for key, flight in self.flights.items() if flight.origin_offset < offset}
         self.rolled = {key for key in self.rolled if key[0] < offset}
         for decided in (self.refused, self.ended, self.dropped, self.held, self.released, self.waiting, self.gone):
             decided.difference_update([o for o in decided if o >= offset])

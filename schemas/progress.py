@@ -25,7 +25,7 @@ class Key(NamedTuple):
     """A position in the order of release. Two timers of one partition never share a key."""
 
     visit_ms: Int64
-    origin: Int64
+    origin_offset: Int64
 
 
 NOTHING_SETTLED = Key(-1, -1)
@@ -54,9 +54,9 @@ class Progress(NamedTuple):
             fields = json.loads(metadata or "")
             if fields["v"] != 1:
                 raise ForeignProgressError(next_offset, metadata)
-            visit_ms, origin = map(_int64, fields["k"])
+            visit_ms, origin_offset = map(_int64, fields["k"])
             numbers = _int64(fields["l"]), _int64(fields.get("n", 0)), _int64(fields.get("e", 0))
-            return cls(int(next_offset), Key(visit_ms, origin), *numbers)
+            return cls(int(next_offset), Key(visit_ms, origin_offset), *numbers)
         except (ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise ForeignProgressError(next_offset, metadata) from wrong
 

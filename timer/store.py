@@ -8,8 +8,8 @@
     (private)      checkpoints, deletion of files, compaction      timer.maintenance.maintenance
 
 Rules:
-1. A row is pending if it is out of order, or its key (visit_ms, origin) is above K, or its key is in a key range of its
-   target's backlog (timer.schedule.pending_keys); unless a delete mark says that it ended. A delivery writes no mark.
+1. A row is pending if it is out of order, or its key (visit_ms, origin offset) is above K, or its key is in a key range
+   of its target's backlog (timer.schedule.pending_keys). A delete mark ends it; a delivery writes no mark.
 2. `add` and `due` stage changes until `committed`. Memory has no undo: if the transaction is lost, the store is closed
    and opened again at its checkpoint.
 3. A checkpoint starts only when everything staged is committed. A segment without pending rows is deleted after a
@@ -308,8 +308,8 @@ class Store:
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         return self.queries.find(ids)
 
-    def find_origin(self, origin: int) -> Rows:
-        return self.queries.find_origin(origin)
+    def find_origin(self, origin_offset: int) -> Rows:
+        return self.queries.find_origin(origin_offset)
 
     def bodies(self, rows: Rows) -> list[Body]:
         return self.queries.bodies(rows)

@@ -110,8 +110,8 @@ class StoreQueries:
                     self.bodies(row)
         return found
 
-    def find_origin(self, origin: int) -> Rows:
-        """Return the row of the pending timer with this origin, no row if there is none.
+    def find_origin(self, origin_offset: int) -> Rows:
+        """Return the row of the pending timer with this origin offset, no row if there is none.
 
         The first call reads all units: 0.08 us each (2 million timers, quiet).
         """
@@ -120,9 +120,9 @@ class StoreQueries:
             for rows in self._all_rows():
                 index.add(rows)
             self._index.origins = index
-        for start, end in self._index.origins.places(origin):
+        for start, end in self._index.origins.places(origin_offset):
             for rows in self._rows_between(max(start, self._log.low_unit), min(end, self._units.end)):
-                found: Rows = rows[rows["origin"] == origin]
+                found: Rows = rows[rows["origin"] == origin_offset]
                 if len(found):
                     return found
         return NO_ROWS

@@ -65,7 +65,7 @@ def _batch(shard: Shard, timers: list[StoredTimer]) -> pa.RecordBatch:
     columns = {
         "topic": [shard.topic] * len(timers),
         "partition": [shard.partition] * len(timers),
-        "origin_offset": [body.origin for body in bodies],
+        "origin_offset": [body.origin_offset for body in bodies],
         "target": [body.target for body in bodies],
         "target_partition": [None if body.partition < 0 else body.partition for body in bodies],
         "due_ms": [body.due_ms for body in bodies],

@@ -29,6 +29,7 @@ from timer.inspect.verify import Verified
 from timer.inspect.verify import verify as verify_store
 
 _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
+_FLIGHT = ("origin", "rolls", "due_ms", "target", "id_hash", "digest")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
@@ -151,18 +152,18 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
     if id_ is not None:
         return {"timers": [_timer(timer) for timer in store.with_id(id_.encode())]}
     checkpoint = store.checkpoint
-    visit_ms, origin = checkpoint.progress.settled
+    visit_ms, origin_offset = checkpoint.progress.settled
     return {
         "closed": store.closed,
         "checkpoint": {
             "format": checkpoint.format,
             "next_offset": checkpoint.progress.next_offset,
-            "settled": {"visit_ms": visit_ms, "origin": origin},
+            "settled": {"visit_ms": visit_ms, "origin": origin_offset},
             "low_offset": checkpoint.progress.low_offset,
             "journal_offset": checkpoint.journal_offset,
             "pending": checkpoint.pending,
             "held": list(checkpoint.held),
-            "flights": [flight._asdict() for flight in checkpoint.flights],
+            "flights": [dict(zip(_FLIGHT, flight, strict=True)) for flight in checkpoint.flights],
             "ended_flights": list(checkpoint.ended_flights),
             "tick_ms": checkpoint.tick_ms,
             "slots": checkpoint.slots,
@@ -178,7 +179,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
 def _timer(timer: StoredTimer) -> dict[str, Any]:
     body = timer.body
     return {
-        "origin": body.origin,
+        "origin": body.origin_offset,
         "due_ms": body.due_ms,
         "visit_ms": timer.visit_ms,
         "target": body.target,

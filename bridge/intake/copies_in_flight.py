@@ -1,6 +1,6 @@
 """Copies in flight: rolled or moved timers whose copy was written to the timer topic and is not read yet.
 
-    roll -> CopyInFlight(origin, rolls, due, id hash, digest) in the journal -> the copy is read: a timer again
+    roll -> CopyInFlight(origin offset, rolls, due, id hash, digest) in the journal -> the copy is read: a timer again
                                       \\-> a request with its id meanwhile: ended; the copy is dropped when it is read
 
 A record that claims to be a copy is taken only if a copy of its origin with an equal digest is in flight.
@@ -46,10 +46,10 @@ def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, CopyInFlig
             headers.append((DELIVER_MS, b"%d" % body.due_ms))
         elif name not in (ORIGIN, ROLLS):
             headers.append((name, value))
-    headers += ((ORIGIN, origin(shard, body.origin)), (ROLLS, b"%d" % rolls))
+    headers += ((ORIGIN, origin(shard, body.origin_offset)), (ROLLS, b"%d" % rolls))
     encoded, _ = pack_headers(headers)
     flight = CopyInFlight(
-        body.origin, rolls, body.due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
+        body.origin_offset, rolls, body.due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
     )
     return Outgoing(shard.topic, shard.partition, body.key, body.value, headers, now_ms), flight
 
@@ -70,14 +70,14 @@ class CopiesInFlight:
     def __init__(self, shard: Shard, flights: Iterable[CopyInFlight], ended: Iterable[int]) -> None:
         self._shard = shard
         self._flights: dict[tuple[int, int], CopyInFlight] = {}
-        """By origin and rolls."""
+        """By origin offset and rolls."""
         self._by_origin: dict[int, tuple[int, int]] = {}
         self._by_id: dict[str, set[tuple[int, int]]] = {}
         self._rolled_ms: dict[tuple[int, int], int] = {}
         self._unpublished: set[tuple[int, int]] = set()
         """Copies that are not published yet. No record can be one of them."""
         self.ended: set[int] = set()
-        """Origins of copies whose timer has ended."""
+        """Origin offsets of copies whose timer has ended."""
         self.depart(flights)
         self.end(ended)
 
@@ -94,16 +94,16 @@ class CopiesInFlight:
 
     def alive(self) -> list[CopyInFlight]:
         """Return the copies whose timer has not ended."""
-        return [flight for flight in self._flights.values() if flight.origin not in self.ended]
+        return [flight for flight in self._flights.values() if flight.origin_offset not in self.ended]
 
     def all(self) -> list[CopyInFlight]:
         return list(self._flights.values())
 
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:
         """Return the copy that `record` is; None if it is not one of ours."""
-        number = self.offset_of(claim.origin)
-        flight = None if number is None else self._flights.get((number, claim.rolls))
-        if flight is None or (flight.origin, flight.rolls) in self._unpublished:
+        origin_offset = self.offset_of(claim.origin)
+        flight = None if origin_offset is None else self._flights.get((origin_offset, claim.rolls))
+        if flight is None or (flight.origin_offset, flight.rolls) in self._unpublished:
             return None
         try:
             encoded, _ = pack_headers(record.headers)
@@ -119,7 +119,7 @@ class CopiesInFlight:
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
         """True if this process rolled the copy within the last `span_ms` of its clock."""
-        rolled_ms = self._rolled_ms.get((flight.origin, flight.rolls))
+        rolled_ms = self._rolled_ms.get((flight.origin_offset, flight.rolls))
         return rolled_ms is not None and not has_passed(rolled_ms, now_ms, span_ms)
 
     def with_id(self, id_: bytes) -> list[CopyInFlight]:
@@ -127,36 +127,36 @@ class CopiesInFlight:
         if not self._by_id:  # nearly always, and the hash is expensive
             return []
         found = (self._flights[key] for key in self._by_id.get(id_hash(id_), ()))
-        return [flight for flight in found if flight.origin not in self.ended]
+        return [flight for flight in found if flight.origin_offset not in self.ended]
 
-    def with_origin(self, number: int) -> list[CopyInFlight]:
-        """Return the copy with this origin if its timer has not ended."""
-        key = self._by_origin.get(number)
-        return [] if key is None or number in self.ended else [self._flights[key]]
+    def with_origin(self, origin_offset: int) -> list[CopyInFlight]:
+        """Return the copy with this origin offset if its timer has not ended."""
+        key = self._by_origin.get(origin_offset)
+        return [] if key is None or origin_offset in self.ended else [self._flights[key]]
 
     def stage(self, flight: CopyInFlight) -> None:
         """Add a copy that the next transaction publishes. A request may end it from now on."""
         self.depart([flight])
-        self._unpublished.add((flight.origin, flight.rolls))
+        self._unpublished.add((flight.origin_offset, flight.rolls))
 
     def depart(self, flights: Iterable[CopyInFlight], now_ms: int | None = None) -> None:
         """Add copies. now_ms: the time of the bridge's clock, if this process rolls them now."""
         for flight in flights:
             if now_ms is not None:
-                self._rolled_ms[flight.origin, flight.rolls] = now_ms
-                self._unpublished.discard((flight.origin, flight.rolls))
-            self._flights[flight.origin, flight.rolls] = flight
-            self._by_origin[flight.origin] = (flight.origin, flight.rolls)
+                self._rolled_ms[flight.origin_offset, flight.rolls] = now_ms
+                self._unpublished.discard((flight.origin_offset, flight.rolls))
+            self._flights[flight.origin_offset, flight.rolls] = flight
+            self._by_origin[flight.origin_offset] = (flight.origin_offset, flight.rolls)
             if flight.id_hash:
-                self._by_id.setdefault(flight.id_hash, set()).add((flight.origin, flight.rolls))
+                self._by_id.setdefault(flight.id_hash, set()).add((flight.origin_offset, flight.rolls))
 
     def land(self, landed: Iterable[tuple[int, int]]) -> None:
-        """Remove copies that were read, by origin and rolls."""
+        """Remove copies that were read, by origin offset and rolls."""
         for key in landed:
             flight = self._flights.pop(key)
             self._rolled_ms.pop(key, None)
-            self._by_origin.pop(flight.origin, None)
-            self.ended.discard(flight.origin)
+            self._by_origin.pop(flight.origin_offset, None)
+            self.ended.discard(flight.origin_offset)
             if flight.id_hash:
                 self._by_id[flight.id_hash].discard(key)
                 if not self._by_id[flight.id_hash]:

@@ -1,6 +1,6 @@
 """Decide what each request means for the store, without I/O.
 
-    key = (visit_ms, origin)          visit_ms: the wake-up time (timer.schedule.wake_time)
+    key = (visit_ms, origin offset)   visit_ms: the wake-up time (timer.schedule.wake_time)
     K, C                              the last settled key, the next offset to read (schemas.progress)
 
     refused                          -> rejected topic, named in the journal
@@ -72,8 +72,8 @@ class BatchIntake:
         """Return what becomes of the requests."""
         self._taken = Intake(overdue=dict(self.overdue))
         self._decisions = self._taken.decisions
-        origin = None if requests.origin is None else self.flights.offset_of(requests.origin)
-        self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken, origin)
+        origin_offset = None if requests.origin is None else self.flights.offset_of(requests.origin)
+        self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken, origin_offset)
         self._window_ms = self.options.rules.roll_window_ms
         self._counts_bytes = self.quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
@@ -100,12 +100,10 @@ class BatchIntake:
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         self._decisions.refused.append((record, refusal))
-        self._receipt("rejected", record, record.offset, b"", code=refusal.code)
+        self._decisions.receipts.append(ReceiptDraft("rejected", record.offset, record.offset, b"", code=refusal.code))
 
-    def _receipt(
-        self, kind: Kind, record: Record, origin: int, id_: bytes, due_ms: int | None = None, code: str | None = None
-    ) -> None:
-        self._decisions.receipts.append(ReceiptDraft(kind, record.offset, origin, id_, due_ms, code))
+    def _receipt(self, kind: Kind, record: Record, origin_offset: int, id_: bytes, due_ms: int | None = None) -> None:
+        self._decisions.receipts.append(ReceiptDraft(kind, record.offset, origin_offset, id_, due_ms))
 
     # -- schedule
 
@@ -152,13 +150,13 @@ class BatchIntake:
         """Put the timer into the store, or let it leave at once if it is overdue."""
         if self._counts_bytes:
             self.quota.size_bytes -= frame_size(body)
-        if self.store.is_unreleased(body.target, (visit, body.origin)):
+        if self.store.is_unreleased(body.target, (visit, body.origin_offset)):
             self._ids.put(body, Place.STORED, self._taken.batch.add(body, visit))
         elif visit <= self.now_ms and not self.targets.must_wait(body.target):
             self._taken.overdue[body.offset] = body
             self._ids.put(body, Place.OVERDUE, body.offset)
         else:
-            self._decisions.held.append(body.origin)
+            self._decisions.held.append(body.origin_offset)
             self._ids.put(body, Place.STORED, self._taken.batch.hold(body, visit))
 
     # -- cancel and move
@@ -194,13 +192,14 @@ class BatchIntake:
         """End the timer that is pending under `name`. Return True if there was one."""
         body = None if isinstance(name, bytes) else self._ids.body(name)
         id_ = name if isinstance(name, bytes) else body and body.id
-        ended = self._take_out(name) + [(flight.origin, flight.due_ms) for flight in self._ids.copies_in_flight(name)]
+        copies = self._ids.copies_in_flight(name)
+        ended = self._take_out(name) + [(flight.origin_offset, flight.due_ms) for flight in copies]
         if ended and id_:
             self._taken.ended_ids.add(id_)
-        for origin, due_ms in ended:
-            self._ids.ended.add(origin)
-            self._decisions.ended.append(origin)
-            self._receipt(kind, record, origin, _told_id(name), due_ms)
+        for origin_offset, due_ms in ended:
+            self._ids.ended.add(origin_offset)
+            self._decisions.ended.append(origin_offset)
+            self._receipt(kind, record, origin_offset, _told_id(name), due_ms)
         self.quota.timers += len(ended)
         return bool(ended)
 
@@ -231,29 +230,29 @@ class BatchIntake:
             self._take_out(name)
             self._roll(body, due_ms)
         self._decisions.rolled += [flight._replace(due_ms=due_ms) for flight in copies]
-        origin = copies[0].origin if body is None else body.origin
-        self._receipt("moved", record, origin, _told_id(name), due_ms)
+        origin_offset = copies[0].origin_offset if body is None else body.origin_offset
+        self._receipt("moved", record, origin_offset, _told_id(name), due_ms)
 
     def _roll(self, body: Body, due_ms: int) -> None:
         """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""
-        self._taken.moved[body.origin] = (body, due_ms)
-        self._decisions.released.append(body.origin)
+        self._taken.moved[body.origin_offset] = (body, due_ms)
+        self._decisions.released.append(body.origin_offset)
         self._ids.put(body, Place.MOVED, due_ms)
 
     # -- copies of rolled timers
 
     def _receive_copy(self, record: Record, claim: Claim) -> None:
         flight = self.flights.claimed(record, claim)
-        if flight is None or (flight.origin, flight.rolls) in self._ids.landed:
+        if flight is None or (flight.origin_offset, flight.rolls) in self._ids.landed:
             self._refuse(record, NOT_OURS)
             return
-        self._ids.landed.add((flight.origin, flight.rolls))
-        self._decisions.landed.append((flight.origin, flight.rolls))
-        if flight.origin in self.flights.ended or flight.origin in self._ids.ended:
+        self._ids.landed.add((flight.origin_offset, flight.rolls))
+        self._decisions.landed.append((flight.origin_offset, flight.rolls))
+        if flight.origin_offset in self.flights.ended or flight.origin_offset in self._ids.ended:
             self._decisions.dropped.append(record.offset)
             return
         visit = visit_ms(claim.schedule.due_ms, record.timestamp_ms, self._window_ms)
-        body = body_of(record, claim.schedule, flight.origin, flight.rolls)
+        body = body_of(record, claim.schedule, flight.origin_offset, flight.rolls)
         if flight.due_ms != claim.schedule.due_ms:  # moved while it was in flight
             self._roll(body, flight.due_ms)
         elif self._must_cool_down(flight, visit):
@@ -271,5 +270,5 @@ class BatchIntake:
         if self._counts_bytes:
             self.quota.size_bytes -= frame_size(body)
         until_ms = self.now_ms + roll_cooldown_ms(self._window_ms)
-        self._decisions.held.append(body.origin)
+        self._decisions.held.append(body.origin_offset)
         self._ids.put(body, Place.STORED, self._taken.batch.cool_down(body, visit, self.now_ms, until_ms))

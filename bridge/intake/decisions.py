@@ -15,11 +15,11 @@ from timer.format.body import Body
 
 
 class ReceiptDraft(NamedTuple):
-    """A receipt to be written. request, origin: offsets (-1: no timer). id: empty if there is none."""
+    """A receipt to be written. request, origin_offset: offsets (-1: no timer). id: empty if there is none."""
 
     kind: Kind
     request: int
-    origin: int
+    origin_offset: int
     id: bytes
     due_ms: int | None = None
     code: str | None = None
@@ -74,6 +74,6 @@ class Intake:
     overdue: dict[int, Body] = field(default_factory=dict)
     """By offset: timers that are due and whose key has passed. They are not stored."""
     moved: dict[int, tuple[Body, int]] = field(default_factory=dict)
-    """By origin: timers that leave the store as a copy with this new due time (ms)."""
+    """By origin offset: timers that leave the store as a copy with this new due time (ms)."""
     ended_ids: set[bytes] = field(default_factory=set)
     decisions: NewDecisions = field(default_factory=NewDecisions)

@@ -149,7 +149,7 @@ class PartitionIntake:
 
     def _rolling(self, draft: Draft) -> int:
         """Return the number of drafted copies that are not in `flights` yet."""
-        return sum((flight.origin, flight.rolls) not in self._flights for flight in draft.decisions.rolled)
+        return sum((flight.origin_offset, flight.rolls) not in self._flights for flight in draft.decisions.rolled)
 
     def _take_in_part(self, requests: RequestBatch, draft: Draft, rolling: int, now_ms: int) -> None:
         """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
@@ -186,7 +186,7 @@ class PartitionIntake:
         if landed := set(decisions.landed):
             # A moved copy may be read before the draft is frozen. The journal then says `landed` alone.
             rolled = draft.decisions.rolled
-            draft.decisions.rolled = [flight for flight in rolled if (flight.origin, flight.rolls) not in landed]
+            draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self._flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
             copy, flight = copy_of(self._shard, body._replace(due_ms=due_ms), now_ms)

@@ -4,7 +4,7 @@
     in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
     a copy in flight     -> its origin is named as ended; the copy is dropped when it is read
 
-A name is an id, or the offset of a timer's first request (its origin) in a batch of one request by origin. A request
+A name is an id, or the offset of a timer's first request (origin offset) in a batch of one request by origin. A request
 with an id ends every earlier timer with that id, so at most one is pending at a time.
 """
 
@@ -19,7 +19,7 @@ from timer.format.body import Body, frame_size
 from timer.format.unit import Rows
 
 Name: TypeAlias = bytes | int
-"""An id, or an origin."""
+"""An id, or an origin offset."""
 
 
 class PendingTimers(Protocol):
@@ -29,7 +29,7 @@ class PendingTimers(Protocol):
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
 
-    def find_origin(self, origin: int) -> Rows: ...
+    def find_origin(self, origin_offset: int) -> Rows: ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
@@ -57,26 +57,26 @@ class PendingIds:
         flights: CopiesInFlight,
         ids: list[bytes],
         intake: Intake,
-        origin: int | None = None,
+        origin_offset: int | None = None,
     ) -> None:
         self._store = store
         self._flights = flights
         self._intake = intake
-        self._origin = origin
+        self._origin_offset = origin_offset
         self._stored: dict[Name, Rows] = dict(store.find(ids).items()) if ids else {}
-        if origin is not None and len(row := store.find_origin(origin)):
-            self._stored[origin] = row
+        if origin_offset is not None and len(row := store.find_origin(origin_offset)):
+            self._stored[origin_offset] = row
         self._in_batch: dict[Name, _InBatch] = {}
         self.landed: set[tuple[int, int]] = set()
-        """(origin, rolls) of copies that this batch has received."""
+        """(origin offset, rolls) of copies that this batch has received."""
         self.ended: set[int] = set()
-        """Origins that this batch has ended."""
+        """Origin offsets that this batch has ended."""
         for offset, body in intake.overdue.items():
             self.put(body, Place.OVERDUE, offset)
 
     def put(self, body: Body, place: Place, at: int) -> None:
         """Note the timer, which is in this batch, under its name."""
-        name = body.origin if body.origin == self._origin else body.id
+        name = body.origin_offset if body.origin_offset == self._origin_offset else body.id
         if name is not None:
             self._in_batch[name] = _InBatch(place, at, body)
 
@@ -89,7 +89,7 @@ class PendingIds:
         return [
             flight
             for flight in found
-            if (flight.origin, flight.rolls) not in self.landed and flight.origin not in self.ended
+            if (flight.origin_offset, flight.rolls) not in self.landed and flight.origin_offset not in self.ended
         ]
 
     def body(self, name: Name) -> Body | None:
@@ -114,7 +114,7 @@ class PendingIds:
         return in_batch + (int(self._stored[name]["body_size"][0]) if name in self._stored else 0)
 
     def take_out(self, name: Name) -> list[tuple[int, int | None]]:
-        """Take the timer out of the store or of this batch. Return its origin and, if known, its due time."""
+        """Take the timer out of the store or of this batch. Return its origin offset and, if known, its due time."""
         taken_out: list[tuple[int, int | None]] = []
         row = self._stored.pop(name, None)
         if row is not None:
@@ -123,7 +123,7 @@ class PendingIds:
         found = self._in_batch.pop(name, None)
         if found is not None:
             self._drop(found)
-            taken_out.append((found.body.origin, found.at if found.place is Place.MOVED else found.body.due_ms))
+            taken_out.append((found.body.origin_offset, found.at if found.place is Place.MOVED else found.body.due_ms))
         return taken_out
 
     def _drop(self, found: _InBatch) -> None:
@@ -133,4 +133,4 @@ class PendingIds:
             case Place.OVERDUE:
                 del self._intake.overdue[found.at]
             case Place.MOVED:
-                del self._intake.moved[found.body.origin]
+                del self._intake.moved[found.body.origin_offset]

@@ -50,7 +50,7 @@ class RequestBatch:
         ids |= {ask.fallback[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.fallback is not None}
         self.ids = list(ids)
         self.origin = next((ask.origin for _, ask in self.asked if isinstance(ask, ByOrigin)), None)
-        """Named by a request by origin, which is the only one of its batch."""
+        """Topic, partition and offset, named by a request by origin, which is the only one of its batch."""
 
 
 def ask_of(record: Record, rules: Rules) -> Asked:
@@ -88,7 +88,7 @@ def _needs_room(ask: Asked) -> bool:
     return is_move or isinstance(ask, Schedule | Claim | Move)
 
 
-def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body:
+def body_of(record: Record, schedule: Schedule, origin_offset: int, rolls: int) -> Body:
     """Return the timer as it is stored. Raises LongNameError."""
     offset, timestamp_ms, key, value, headers = record
     target, due_ms, partition, id_, _, profile = schedule
@@ -96,7 +96,7 @@ def body_of(record: Record, schedule: Schedule, origin: int, rolls: int) -> Body
     # As Body(...), but that is a Python function, which takes twice as long.
     return tuple.__new__(
         Body,
-        (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin, rolls, id_),
+        (target, partition, offset, timestamp_ms, due_ms, key, value, encoded, plain, origin_offset, rolls, id_),
     )
 
 

@@ -252,7 +252,7 @@ class Metrics:
             delivered += bodies
             counts.append(len(bodies))
             waited += (
-                [body.origin in draft.waited_origins for body in bodies]
+                [body.origin_offset in draft.waited_origins for body in bodies]
                 if draft.waited_origins
                 else [False] * len(bodies)
             )

@@ -72,7 +72,7 @@ def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: i
 
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
     """Return the rejected record of a timer that its target refuses: its request, then the reason headers."""
-    return _rejected(topic, shard, body.origin, body.key, body.value, sent_headers(body), refusal, now_ms)
+    return _rejected(topic, shard, body.origin_offset, body.key, body.value, sent_headers(body), refusal, now_ms)
 
 
 def bare(rejected: Outgoing) -> Outgoing:
@@ -85,7 +85,7 @@ def bare(rejected: Outgoing) -> Outgoing:
 
 def receipt(topic: str, shard: Shard, draft: ReceiptDraft, now_ms: int) -> Outgoing:
     """Return the receipt of a request. Its key is the id, or else the origin."""
-    about = origin(shard, draft.origin) if draft.origin >= 0 else None
+    about = origin(shard, draft.origin_offset) if draft.origin_offset >= 0 else None
     said = Receipt(
         kind=draft.kind,
         at_ms=now_ms,

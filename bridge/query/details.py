@@ -70,15 +70,15 @@ def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> 
     return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
 
 
-def find_by_origin(bridge: Bridge, shard: Shard, origin: int, now_ms: int, *, with_value: bool) -> Found | None:
+def find_by_origin(bridge: Bridge, shard: Shard, origin_offset: int, now_ms: int, *, with_value: bool) -> Found | None:
     """Return the timer whose first request has this offset; None if the partition is not open here."""
     owned = bridge.shards.get(shard)
     if owned is None:
         return None
-    leaving = [body for body in owned.leaving() if body.origin == origin]
-    row = owned.store.find_origin(origin)
+    leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
+    row = owned.store.find_origin(origin_offset)
     rows = [row] if len(row) else []
-    found = timers_with_bodies(shard, owned, now_ms, leaving, rows, owned.flights.with_origin(origin))
+    found = timers_with_bodies(shard, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
     return Found(at_ms=now_ms, timers=[_detail(timer, body, None, with_value=with_value) for timer, body in found])
 
 

@@ -34,16 +34,16 @@ class SearchPosition(NamedTuple):
 
     due_ms: int
     shard: Shard
-    origin: int
+    origin_offset: int
 
     def __str__(self) -> str:
-        return f"{self.due_ms},{self.shard.topic},{self.shard.partition},{self.origin}"
+        return f"{self.due_ms},{self.shard.topic},{self.shard.partition},{self.origin_offset}"
 
     @classmethod
     def parse(cls, text: str) -> "SearchPosition":
         """Parse the text of a position. Raises ValueError."""
-        due_ms, topic, partition, origin = text.split(",")
-        return cls(int(due_ms), Shard(topic, int(partition)), int(origin))
+        due_ms, topic, partition, origin_offset = text.split(",")
+        return cls(int(due_ms), Shard(topic, int(partition)), int(origin_offset))
 
 
 class TimerFilter(NamedTuple):
@@ -215,8 +215,8 @@ class Search:
         if filter_.topic is not None:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
         if filter_.after is not None:
-            due_ms, at, origin = filter_.after
-            is_after = rows["origin"] > origin if shard == at else np.full(len(rows), shard > at)
+            due_ms, at, origin_offset = filter_.after
+            is_after = rows["origin"] > origin_offset if shard == at else np.full(len(rows), shard > at)
             matches &= (due > due_ms) | ((due == due_ms) & is_after)
         return matches
 
@@ -257,7 +257,7 @@ class Search:
         if filter_.needs_bodies:
             return
         for flight in owned.flights.alive():
-            place = SearchPosition(flight.due_ms, shard, flight.origin)
+            place = SearchPosition(flight.due_ms, shard, flight.origin_offset)
             if (
                 filter_.topic in (None, flight.target)
                 and filter_.due_from_ms <= flight.due_ms < filter_.due_to_ms
@@ -273,10 +273,10 @@ class Search:
     def _choose_first(self) -> list[tuple[SearchPosition, int | CopyInFlight]]:
         found: dict[tuple[Shard, int], tuple[SearchPosition, int | CopyInFlight]] = {}
         for shard, rows in self._rows.items():
-            for unit, due_ms, origin in rows[["unit", "due_ms", "origin"]].tolist():
-                found[shard, origin] = SearchPosition(due_ms, shard, origin), unit
+            for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
+                found[shard, origin_offset] = SearchPosition(due_ms, shard, origin_offset), unit
         for place, flight in self._flights:
-            found.setdefault((place.shard, place.origin), (place, flight))
+            found.setdefault((place.shard, place.origin_offset), (place, flight))
         return sorted(found.values(), key=lambda each: each[0])[: self._filter.limit]
 
     def _list_timer(
@@ -291,13 +291,13 @@ class Search:
             return
         row = owned.store.queries.pending_at(at)
         if len(row) == 0:  # it has left, or its copy is in flight
-            rolling = (flight for flight in owned.flights.alive() if flight.origin == place.origin)
+            rolling = (flight for flight in owned.flights.alive() if flight.origin_offset == place.origin_offset)
             moved = (flight._replace(due_ms=place.due_ms) for flight in rolling)
             self._timers += [NamedTimer.rolling(place.shard, flight) for flight in moved]
             return
         peek = owned.store.queries.peek(row)
         if self._filter.topic in (None, peek.target):
-            is_held = not owned.store.is_unreleased(peek.target, (int(row["visit_ms"][0]), place.origin))
+            is_held = not owned.store.is_unreleased(peek.target, (int(row["visit_ms"][0]), place.origin_offset))
             state = state_of(place.due_ms, now_ms, is_held=is_held)
-            id_values = id_fields(peek.id)
-            self._timers.append(NamedTimer.stored(place.shard, place.origin, place.due_ms, state, peek, **id_values))
+            of_id = id_fields(peek.id)
+            self._timers.append(NamedTimer.stored(place.shard, place.origin_offset, place.due_ms, state, peek, **of_id))

@@ -86,13 +86,13 @@ class Timer(BaseModel):
 
     @classmethod
     def stored(
-        cls, shard: Shard, origin: int, due_ms: int, state: State, stored: Body | Peek, **more: str | None
+        cls, shard: Shard, origin_offset: int, due_ms: int, state: State, stored: Body | Peek, **more: str | None
     ) -> Self:
         """Return a timer of the store. `more`: fields of a subclass."""
         return cls(
             state=state,
             shard=str(shard),
-            origin=origin,
+            origin=origin_offset,
             offset=stored.offset,
             topic=stored.target,
             partition=None if stored.partition < 0 else stored.partition,
@@ -107,7 +107,7 @@ class Timer(BaseModel):
         return cls(
             state="rolling",
             shard=str(shard),
-            origin=flight.origin,
+            origin=flight.origin_offset,
             offset=None,
             topic=flight.target,
             partition=None,
@@ -272,7 +272,7 @@ def timers_with_bodies(
     found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in leaving]
     for row in rows:
         (body,) = store.bodies(row)
-        is_held = not store.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin))
+        is_held = not store.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin_offset))
         found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
     return found + [(Timer.rolling(shard, flight), None) for flight in flights]
 
@@ -281,7 +281,7 @@ def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> N
     """Look up an id in a stopped store."""
     held = store.checkpoint.held
     found = [
-        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin in held))
+        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held))
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
@@ -291,7 +291,7 @@ def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> N
 
 def _copies_in_flight(store: StoppedStore) -> list[CopyInFlight]:
     checkpoint = store.checkpoint
-    return [flight for flight in checkpoint.flights if flight.origin not in checkpoint.ended_flights]
+    return [flight for flight in checkpoint.flights if flight.origin_offset not in checkpoint.ended_flights]
 
 
 def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
@@ -302,4 +302,4 @@ def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
 
 
 def _stored(shard: Shard, body: Body, state: State) -> Timer:
-    return Timer.stored(shard, body.origin, body.due_ms, state, body)
+    return Timer.stored(shard, body.origin_offset, body.due_ms, state, body)

@@ -15,11 +15,11 @@ def replay(
     is_unreleased: Callable[[str, tuple[int, int]], bool],
     rules_from: Callable[[int], tuple[Rules, int]],
     decisions: Decisions,
-    origin_of: Callable[[bytes], int],
+    offset_of: Callable[[bytes], int],
 ) -> Batch:
     """Return the timers of `records` that are still pending by the journal's decisions.
 
-    is_unreleased(target, (visit_ms, origin)): True if a timer with this key has not left.
+    is_unreleased(target, (visit_ms, origin offset)): True if a timer with this key has not left.
     rules_from(offset): the rules by which it was first read, and the offset up to which they hold.
     Raises ValueError if a request that the journal calls a timer does not parse as one.
     """
@@ -36,18 +36,18 @@ def replay(
             rules, until = rules_from(offset)
         asked = ask_of(record, rules)
         if type(asked) is Schedule:
-            schedule, origin, rolls = asked, offset, 0
+            schedule, origin_offset, rolls = asked, offset, 0
         elif isinstance(asked, Claim):
-            schedule, origin, rolls = asked.schedule, origin_of(asked.origin), asked.rolls
+            schedule, origin_offset, rolls = asked.schedule, offset_of(asked.origin), asked.rolls
         elif isinstance(asked, Refusal):
             raise ValueError(f"offset {offset} was taken in before, but now reads as {asked.code}: {asked.detail}")
         else:
             continue
-        if origin in ended or origin in released or (rolled and (origin, rolls + 1) in rolled):
+        if origin_offset in ended or origin_offset in released or (rolled and (origin_offset, rolls + 1) in rolled):
             continue
         visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
-        if origin in decisions.held:
-            batch.hold(body_of(record, schedule, origin, rolls), visit)
-        elif is_unreleased(schedule.target, (visit, origin)):
-            batch.add(body_of(record, schedule, origin, rolls), visit)
+        if origin_offset in decisions.held:
+            batch.hold(body_of(record, schedule, origin_offset, rolls), visit)
+        elif is_unreleased(schedule.target, (visit, origin_offset)):
+            batch.add(body_of(record, schedule, origin_offset, rolls), visit)
     return batch

@@ -45,10 +45,10 @@ class Draft:
     size_bytes: int = 0
     """Approximate size of bodies and copies."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
-    too_large_origins: set[int] = field(default_factory=set)
-    """Timers that have waited for too long and cannot be rolled."""
+    too_large: set[int] = field(default_factory=set)
+    """Origin offsets of timers that have waited for too long and cannot be rolled."""
     waited_origins: set[int] = field(default_factory=set)
-    """Timers that leave later than due because their target was paused or beyond its rate."""
+    """Origin offsets of timers that leave later than due because their target was paused or beyond its rate."""
     requests: int = 0
     """Requests that were taken in, without copies."""
 
@@ -87,7 +87,7 @@ class Draft:
 
     def only_ordered_releases(self, below: int) -> bool:
         """True if it holds only timers of requests below this offset that leave in their order."""
-        return not self.copies and not self.decisions and all(body.origin < below for body in self.bodies)
+        return not self.copies and not self.decisions and all(body.origin_offset < below for body in self.bodies)
 
 
 @dataclass(slots=True)
@@ -125,10 +125,11 @@ class FrozenDraft:
         if is_sent("rejected", mode):
             for row, why in draft.parked_rows.items():
                 body = draft.bodies[row]
-                receipts.append(ReceiptDraft("rejected", body.origin, body.origin, body.id or b"", None, why.code))
+                at = body.origin_offset
+                receipts.append(ReceiptDraft("rejected", at, at, body.id or b"", None, why.code))
         if is_sent("delivered", mode):
-            left = (body for row, body in enumerate(draft.bodies) if row not in draft.parked_rows)
-            receipts += [ReceiptDraft("delivered", b.origin, b.origin, b.id or b"", b.due_ms) for b in left]
+            left = ((b.origin_offset, b) for row, b in enumerate(draft.bodies) if row not in draft.parked_rows)
+            receipts += [ReceiptDraft("delivered", at, at, b.id or b"", b.due_ms) for at, b in left]
         return receipts
 
     def receipt_counts(self) -> Counter[str]:

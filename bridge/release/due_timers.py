@@ -95,7 +95,7 @@ class DueTimers:
             copy, flight = copy_of(self._shard, body, now_ms)
             if body.due_ms <= now_ms and self._is_too_large(copy):
                 draft.add_delivery(body)
-                draft.too_large_origins.add(body.origin)
+                draft.too_large.add(body.origin_offset)
             else:
                 draft.add_copy(copy, flight)
 

@@ -35,7 +35,7 @@ from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
-_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin"))
+_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
 
 
 class StallProbe(NamedTuple):
@@ -233,7 +233,7 @@ class OwnedPartition:
         own = self._options.rules.own_topics
         draft.parked_rows = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
         draft.parked_rows |= {
-            row: TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin in draft.too_large_origins
+            row: TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin_offset in draft.too_large
         }
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)

@@ -31,9 +31,9 @@ REJECTED = Shard("timer.rejected", 1)
 NOW_MS = 1_700_000_000_000
 
 PROGRESS = [
-    Progress(next_offset=9, settled=Key(visit_ms=NOW_MS, origin=7), low_offset=5, number=42, era=NOW_MS - 1),
+    Progress(next_offset=9, settled=Key(visit_ms=NOW_MS, origin_offset=7), low_offset=5, number=42, era=NOW_MS - 1),
     Progress(next_offset=0, settled=NOTHING_SETTLED, low_offset=0, number=0, era=NOW_MS),
-    Progress(next_offset=3, settled=Key(visit_ms=NOW_MS, origin=2), low_offset=1, number=4, era=0),
+    Progress(next_offset=3, settled=Key(visit_ms=NOW_MS, origin_offset=2), low_offset=1, number=4, era=0),
 ]
 
 
@@ -57,8 +57,8 @@ DECISIONS = JournalRecord(
     refused=(13, 14),
     ended=(15,),
     rolled=(
-        CopyInFlight(origin=16, rolls=2, due_ms=NOW_MS, target="orders", id_hash="", digest="d1"),
-        CopyInFlight(origin=17, rolls=1, due_ms=NOW_MS + 1, target="bills", id_hash="ab", digest="d2"),
+        CopyInFlight(origin_offset=16, rolls=2, due_ms=NOW_MS, target="orders", id_hash="", digest="d1"),
+        CopyInFlight(origin_offset=17, rolls=1, due_ms=NOW_MS + 1, target="bills", id_hash="ab", digest="d2"),
     ),
     landed=((18, 3), (19, 1)),
     dropped=(20,),
@@ -68,7 +68,7 @@ DECISIONS = JournalRecord(
 WAITS = DECISIONS.model_copy(
     update={
         "waits": (
-            Wait(target="orders", is_paused=True, stretches=((Key(visit_ms=NOW_MS, origin=24), END),)),
+            Wait(target="orders", is_paused=True, stretches=((Key(visit_ms=NOW_MS, origin_offset=24), END),)),
             Wait(target="bills", is_paused=False, stretches=((Key(1, 2), Key(3, 4)), (Key(5, 6), END))),
         )
     }
@@ -97,14 +97,14 @@ def control() -> bytes:
 
 
 TOLD = [
-    ReceiptDraft("accepted", request=10, origin=10, id=b"", due_ms=NOW_MS + 5),
-    ReceiptDraft("delivered", request=10, origin=10, id=b"caf\xe9", due_ms=NOW_MS),
-    ReceiptDraft("cancelled", request=12, origin=10, id=b"id-1", due_ms=NOW_MS + 5),
-    ReceiptDraft("replaced", request=13, origin=10, id=b"id-1"),
-    ReceiptDraft("moved", request=14, origin=10, id=b"id-1", due_ms=NOW_MS + 9),
-    ReceiptDraft("not-found", request=15, origin=-1, id=b"id-2"),
-    ReceiptDraft("too-late", request=16, origin=-1, id=b"id-3"),
-    ReceiptDraft("rejected", request=17, origin=17, id=b"id-4", code="bad-header"),
+    ReceiptDraft("accepted", request=10, origin_offset=10, id=b"", due_ms=NOW_MS + 5),
+    ReceiptDraft("delivered", request=10, origin_offset=10, id=b"caf\xe9", due_ms=NOW_MS),
+    ReceiptDraft("cancelled", request=12, origin_offset=10, id=b"id-1", due_ms=NOW_MS + 5),
+    ReceiptDraft("replaced", request=13, origin_offset=10, id=b"id-1"),
+    ReceiptDraft("moved", request=14, origin_offset=10, id=b"id-1", due_ms=NOW_MS + 9),
+    ReceiptDraft("not-found", request=15, origin_offset=-1, id=b"id-2"),
+    ReceiptDraft("too-late", request=16, origin_offset=-1, id=b"id-3"),
+    ReceiptDraft("rejected", request=17, origin_offset=17, id=b"id-4", code="bad-header"),
 ]
 
 

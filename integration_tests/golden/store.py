@@ -19,8 +19,8 @@ from timer.testing import SimDisk
 
 START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=16, segment_bytes=480, compact_below=0.0)
-FLIGHT = CopyInFlight(origin=0, rolls=1, due_ms=START_MS + 90_000, target="orders", id_hash="ab", digest="cd")
-ENDED_FLIGHT = CopyInFlight(origin=2, rolls=1, due_ms=START_MS + 90_001, target="bills", id_hash="", digest="ef")
+FLIGHT = CopyInFlight(origin_offset=0, rolls=1, due_ms=START_MS + 90_000, target="orders", id_hash="ab", digest="cd")
+ENDED_FLIGHT = CopyInFlight(origin_offset=2, rolls=1, due_ms=START_MS + 90_001, target="bills", id_hash="", digest="ef")
 
 ALL_HEADERS: Headers = [
     ("timer-topic", b"orders"),
@@ -44,7 +44,7 @@ def timer(offset: int, due_ms: int, *, target: str = "orders", origin: int | Non
         value=b"value-%d" % offset,
         headers=headers,
         plain=is_plain,
-        origin=first,
+        origin_offset=first,
         rolls=0,
         id=b"id-%d" % offset,
     )
@@ -64,7 +64,7 @@ def write(disk: Disk) -> None:
     end(store, b"id-3", b"id-12", next_offset=15)
     add(store, (timer(15, 2000, target="bills"), 2000), next_offset=16)
     store.committed(store.progress()._replace(number=7))
-    assert store.start_checkpoint(21, (FLIGHT, ENDED_FLIGHT), (ENDED_FLIGHT.origin,))
+    assert store.start_checkpoint(21, (FLIGHT, ENDED_FLIGHT), (ENDED_FLIGHT.origin_offset,))
     store.finish_checkpoint()
     store.close()
 

@@ -106,7 +106,7 @@ def test_version_3_live_timers_and_bodies() -> None:
     with StoppedStore(disk_of("store.v3")) as stopped:
         found = [found for rows in stopped.live() for found in stopped.timers(rows)]
         (with_id,) = stopped.with_id(b"id-5")
-    assert {timer.body.origin: timer.visit_ms - START_MS for timer in found} == VISITS
+    assert {timer.body.origin_offset: timer.visit_ms - START_MS for timer in found} == VISITS
     assert [timer.body for timer in found] == LIVE
     assert with_id.body == LIVE[1]
 
@@ -229,7 +229,7 @@ def decoded(frame: bytes) -> Body:
         value=None if flags & 2 else value,
         headers=frame[at:],
         plain=bool(flags & 4),
-        origin=origin,
+        origin_offset=origin,
         rolls=rolls,
         id=id_ if flags & 8 else None,
     )

@@ -70,7 +70,7 @@ def with_reasons(asked: DataFrame, entries: DataFrame, progress: Mapping[int, Pr
     read_to = _of(progress, lambda at: at.next_offset)
     settled = F.struct(
         _of(progress, lambda at: at.settled.visit_ms).alias("ms"),
-        _of(progress, lambda at: at.settled.origin).alias("origin"),
+        _of(progress, lambda at: at.settled.origin_offset).alias("origin"),
     )
     reason = (
         F.when(read_to.isNull(), "no-progress")

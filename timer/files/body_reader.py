@@ -36,9 +36,9 @@ class BodyReader:
             at = upto
         return bodies
 
-    def read_one(self, position: int, size: int, origin: int) -> Body:
+    def read_one(self, position: int, size: int, origin_offset: int) -> Body:
         """Return one body. Raises CorruptStoreError."""
-        return _unpack(self._log.read(position, size), position, origin)
+        return _unpack(self._log.read(position, size), position, origin_offset)
 
     def _span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
         """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""
@@ -61,13 +61,13 @@ class BodyReader:
         """
         position = int(row["body"][0])
         found = peek(self._log.read_upto(position, PEEK_SIZE), position)
-        if (found.size, found.origin) != (row["body_size"][0], row["origin"][0]):
+        if (found.size, found.origin_offset) != (row["body_size"][0], row["origin"][0]):
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
 
 
-def _unpack(frame: bytes, position: int, origin: int) -> Body:
+def _unpack(frame: bytes, position: int, origin_offset: int) -> Body:
     body = unpack(frame, position)
-    if body.origin != origin:
-        raise CorruptStoreError(f"body log at {position}", f"origin {body.origin}, not {origin}")
+    if body.origin_offset != origin_offset:
+        raise CorruptStoreError(f"body log at {position}", f"origin {body.origin_offset}, not {origin_offset}")
     return body

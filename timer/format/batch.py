@@ -65,8 +65,8 @@ class Batch:
         self._ended.append(row)
 
     def places(self) -> list[tuple[int, int]]:
-        """Return (visit_ms, origin) of the timers to add."""
-        return [(row[1], row[0].origin) for row in self._rows if row is not None]
+        """Return (visit_ms, origin offset) of the timers to add."""
+        return [(row[1], row[0].origin_offset) for row in self._rows if row is not None]
 
     def cooling_down(self) -> NDArray[np.bool_]:
         """Return which of the timers to add are in roll cooldown."""

@@ -2,7 +2,7 @@
 
     0:4 frame size | 4:4 CRC-32 of the bytes from 8 on | 8:1 version | 9:1 flags | 10:2 target length
     12:4 partition (-1: the partitioner's choice) | 16:8 offset | 24:8 timestamp ms | 32:8 due ms
-    40:8 origin | 48:4 rolls | 52:4 key length | 56:4 value length | 60:2 id length
+    40:8 origin offset | 48:4 rolls | 52:4 key length | 56:4 value length | 60:2 id length
     62: target, id, key, value, headers                                          (big-endian)
     a header: 2 name length | 4 value length (-1: null) | name | value
 
@@ -53,7 +53,7 @@ class Body(NamedTuple):
     value: bytes | None
     headers: bytes
     plain: bool
-    origin: int
+    origin_offset: int
     """Offset of the first request; `offset` is that of this copy."""
     rolls: int
     id: bytes | None
@@ -66,7 +66,7 @@ def frame_size(body: Body) -> int:
 
 
 def pack(body: Body) -> bytes:
-    topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body
+    topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin_offset, rolls, id_ = body
     flags = PLAIN if plain else 0
     if key is None:
         key, flags = b"", flags | NULL_KEY
@@ -85,7 +85,7 @@ def pack(body: Body) -> bytes:
         offset,
         timestamp_ms,
         due_ms,
-        origin,
+        origin_offset,
         rolls,
         len(key),
         len(value),
@@ -116,7 +116,7 @@ def unpack(frame: bytes, position: int) -> Body:
         offset,
         timestamp_ms,
         due_ms,
-        origin,
+        origin_offset,
         rolls,
         key_size,
         value_size,
@@ -146,7 +146,7 @@ def unpack(frame: bytes, position: int) -> Body:
             None if flags & NULL_VALUE else frame[value_at:headers_at],
             frame[headers_at:],
             flags & PLAIN != 0,
-            origin,
+            origin_offset,
             rolls,
             frame[id_at:key_at] if flags & HAS_ID else None,
         ),
@@ -166,7 +166,7 @@ class Peek(NamedTuple):
     """The beginning of a frame, not checked: the caller compares its fields."""
 
     size: int
-    origin: int
+    origin_offset: int
     offset: int
     target: str
     id: bytes | None

@@ -1,4 +1,4 @@
-"""Index from origin to unit for pending timers, made when a request first names an origin.
+"""Index from origin offset to unit for pending timers, made when a request first names an origin.
 
     a request   its origin is above those of all units before it: found by the highest origin of each block of units
     a copy      of a rolled timer lies among later requests: found by a table, 16 bytes a slot (timer.index.id_index)
@@ -53,9 +53,9 @@ class OriginIndex:
         if len(self._copies):
             self._copies.remove(_hashes_of(run["origin"]), run["unit"])
 
-    def places(self, origin: int) -> list[tuple[int, int]]:
-        """Return parts [start, end) of the log, one of which has the timer of `origin` if it is pending."""
-        units = self._copies.find(_hashes_of(np.array([origin]))).get(0, []) if len(self._copies) else []
-        block = bisect_left(self._highest, origin)
+    def places(self, origin_offset: int) -> list[tuple[int, int]]:
+        """Return parts [start, end) of the log, one of which has the timer of `origin_offset` if it is pending."""
+        units = self._copies.find(_hashes_of(np.array([origin_offset]))).get(0, []) if len(self._copies) else []
+        block = bisect_left(self._highest, origin_offset)
         in_order = [(block * BLOCK_UNITS, (block + 1) * BLOCK_UNITS)] if block < len(self._highest) else []
         return [(unit, unit + 1) for unit in units] + in_order

@@ -197,9 +197,9 @@ class _Verification:
 
     def _check_bodies(self, rows: Rows) -> None:
         names = ("unit", "body", "body_size", "origin", "topic_hash", "id_hash", "due_ms")
-        for unit, position, size, origin, *facts in zip(*(rows[name].tolist() for name in names), strict=True):
+        for unit, position, size, origin_offset, *facts in zip(*(rows[name].tolist() for name in names), strict=True):
             try:
-                body = self._store.reader.read_one(position, size, origin)
+                body = self._store.reader.read_one(position, size, origin_offset)
             except CorruptStoreError as error:
                 raise self._log.damaged(unit, f"no frame for it: {error}") from error
             if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:

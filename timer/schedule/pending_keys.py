@@ -19,7 +19,7 @@ def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
     visits = run["visit_ms"]
     found: NDArray[np.bool_] = visits > key.visit_ms
     if not found.all():  # at a start nearly all are above
-        found |= (visits == key.visit_ms) & (run["origin"] > key.origin)
+        found |= (visits == key.visit_ms) & (run["origin"] > key.origin_offset)
     return found
 
 

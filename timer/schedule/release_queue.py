@@ -226,7 +226,7 @@ class ReleaseQueue:
         return self._backlogs.waits()
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
-        """True if the timer of `target` with the key (visit_ms, origin) `place` has not left."""
+        """True if the timer of `target` with the key (visit_ms, origin offset) `place` has not left."""
         waiting = self._backlogs.get(target) if len(self._backlogs) else None
         if waiting is None:
             return place > self.settled

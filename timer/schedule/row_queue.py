@@ -1,4 +1,4 @@
-"""The pending timers of open ticks in the order (visit_ms, origin). A cut is always at a full key.
+"""The pending timers of open ticks in the order (visit_ms, origin offset). A cut is always at a full key.
 
     runs, each sorted          take(now=12, limit=3)
     [10/1 12/4 13/0]           -> 10/1 11/2 12/3     the cut may lie inside equal times:
@@ -15,7 +15,7 @@ _MAX_RUNS = 16
 
 
 def in_order(run: Rows) -> Rows:
-    """Return `run` sorted by (visit_ms, origin)."""
+    """Return `run` sorted by (visit_ms, origin offset)."""
     return run[np.lexsort((run["origin"], run["visit_ms"]))]
 
 

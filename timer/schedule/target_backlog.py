@@ -201,7 +201,7 @@ class TargetBacklog:
         return True
 
     def _end_of(self, tick: int) -> Key:
-        return Key((tick + 1) * self._tick_ms - 1, END.origin)
+        return Key((tick + 1) * self._tick_ms - 1, END.origin_offset)
 
     def _tick_before(self, covered: Key) -> int:
         """Return the tick after which all rows above `covered` lie."""

@@ -69,7 +69,7 @@ def test_a_frame_unpacks_to_the_packed_body(
     encoded, plain = pack_headers(headers)
     body = Body("orders", -1, 9, 1000, due_ms, key, value, encoded, plain, 7, 2, id_)
     assert unpack(pack(body), 0) == body
-    assert peek(pack(body), 0) == Peek(len(pack(body)), body.origin, 9, "orders", id_, -1, 2)
+    assert peek(pack(body), 0) == Peek(len(pack(body)), body.origin_offset, 9, "orders", id_, -1, 2)
     assert unpack_headers(encoded) == list(headers)
 
 

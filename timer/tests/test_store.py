@@ -69,7 +69,7 @@ def batch_of(*bodies: Body) -> Batch:
 
 
 def origins(store: Store, due: Due) -> list[int]:
-    return [each.origin for each in store.bodies(due.rows) + store.bodies(due.released)]
+    return [each.origin_offset for each in store.bodies(due.rows) + store.bodies(due.released)]
 
 
 def found_in(disk: Disk) -> Checkpoint:
@@ -164,7 +164,7 @@ class StoreAgainstList(RuleBasedStateMachine):
                 batch.hold(timer_at(offset, visit_ms), visit_ms)
                 held.add(offset)
             added.append(visit_ms)
-        in_order_ms = [k.visit_ms for k in self.staged.live() if k.origin not in self.staged.held]
+        in_order_ms = [k.visit_ms for k in self.staged.live() if k.origin_offset not in self.staged.held]
         in_order_ms += [visit_ms for offset, visit_ms in enumerate(added, first) if offset not in held]
         ticks = {visit_ms // OPTIONS.tick_ms for visit_ms in in_order_ms}
         has_a_slot_for_each = len({tick % self.slots for tick in ticks}) == len(ticks)
@@ -183,8 +183,9 @@ class StoreAgainstList(RuleBasedStateMachine):
     @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
     def end(self, chosen: list[float], unknown: int) -> None:
         live = self.staged.live()
-        named = {id_of(k.origin): k for k in live if id_of(k.origin)}
-        wanted = {key.origin for at in chosen if (key := live[int(at * len(live))] if live else None)} | {unknown}
+        named = {id_of(k.origin_offset): k for k in live if id_of(k.origin_offset)}
+        keys = [live[int(at * len(live))] for at in chosen] if live else []
+        wanted = {key.origin_offset for key in keys} | {unknown}
         ids = [id_ for origin in sorted(wanted) if (id_ := id_of(origin))]
         found = self.store.find(ids)
         expected = {id_: named[id_] for id_ in ids if id_ in named}
@@ -193,13 +194,13 @@ class StoreAgainstList(RuleBasedStateMachine):
         for row in found.values():
             batch.end(row)
         self.store.add(batch, len(self.staged.requests))
-        removed = {key.origin for key in expected.values()}
+        removed = {key.origin_offset for key in expected.values()}
         self.staged.ended |= removed
         self.staged_ended |= removed
 
     @rule(chosen=st.lists(st.integers(0, 400), min_size=1, max_size=4))
     def end_by_origin(self, chosen: list[int]) -> None:
-        live = {key.origin: key.visit_ms for key in self.staged.live()}
+        live = {key.origin_offset: key.visit_ms for key in self.staged.live()}
         batch = Batch()
         for origin in set(chosen):
             rows = self.store.find_origin(origin)
@@ -214,20 +215,20 @@ class StoreAgainstList(RuleBasedStateMachine):
     def take_due(self, limit: int, passed_ms: int) -> None:
         self.now_ms = max(START_MS, self.now_ms + passed_ms)
         live = self.staged.live()
-        rows = [k for k in live if k.origin not in self.staged.held and k.visit_ms <= self.now_ms]
+        rows = [k for k in live if k.origin_offset not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
         cooling_down = {o: r for o, r in self.cooling_down.items() if r[0] <= now_ms < min(r[1:])}
-        awake = [k for k in live if k.origin in self.staged.held - cooling_down.keys()]
+        awake = [k for k in live if k.origin_offset in self.staged.held - cooling_down.keys()]
         released = [k for k in awake if k.visit_ms <= now_ms]
         due = self.store.due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
         if len(due.rows) < limit:  # else there was no room to look at cooldowns
             self.cooling_down = cooling_down
         rows, released = rows[: len(due.rows)], released[: len(due.released)]
-        assert origins(self.store, due) == [k.origin for k in rows + released]
+        assert origins(self.store, due) == [k.origin_offset for k in rows + released]
         if rows:
             self.staged.settled = rows[-1]
-        removed = {k.origin for k in released}
+        removed = {k.origin_offset for k in released}
         self.staged.held -= removed
         self.staged.released |= removed
         self.staged_released |= removed
@@ -236,7 +237,7 @@ class StoreAgainstList(RuleBasedStateMachine):
     def commit(self) -> None:
         progress = self.store.progress()
         live = self.staged.live()
-        lowest = min((k.origin for k in live), default=len(self.staged.requests))
+        lowest = min((k.origin_offset for k in live), default=len(self.staged.requests))
         assert progress == Progress(len(self.staged.requests), self.staged.settled, max(self.low, lowest))
         self.low = progress.low_offset
         self.store.committed(progress)
@@ -390,7 +391,8 @@ class StoreAgainstList(RuleBasedStateMachine):
         if waiting:
             assert wake_up_ms is not None
             times = [
-                min(self.cooling_down[k.origin][1:]) if k.origin in self.cooling_down else k.visit_ms for k in waiting
+                min(self.cooling_down[k.origin_offset][1:]) if k.origin_offset in self.cooling_down else k.visit_ms
+                for k in waiting
             ]
             assert wake_up_ms <= max(self.now_ms, min(times))  # any past time will do
 
@@ -419,7 +421,7 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
 
 def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
     store = Store.create(disk, OPTIONS, EMPTY)
-    store.add(batch_of(body(9, 1100)._replace(origin=3)), 10)
+    store.add(batch_of(body(9, 1100)._replace(origin_offset=3)), 10)
     assert store.progress().low_offset == 9
 
 
@@ -444,7 +446,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             if rng.random() < 0.3:
                 continue
         visit_ms = 1100 + offset + (500 if rng.random() < 0.1 else 0)
-        store.add(batch_of(body(offset, visit_ms)._replace(origin=origin)), offset + 1)
+        store.add(batch_of(body(offset, visit_ms)._replace(origin_offset=origin)), offset + 1)
         pending[origin] = visit_ms
         if rng.random() < 0.1:
             due = store.due(1100 + offset, 99, 1 << 20)

@@ -120,7 +120,7 @@ def test_one_id(data_dir: Path) -> None:
         if body.id is not None:
             (timer,) = [each for each in told(body.id.decode()) if each["shard"] == "timer.requests/0"]
             assert timer["state"] == ("held" if body.due_ms == START_MS + 100_000 else "due")
-            assert (timer["origin"], timer["offset"], timer["rolls"]) == (body.origin, body.offset, body.rolls)
+            assert (timer["origin"], timer["offset"], timer["rolls"]) == (body.origin_offset, body.offset, body.rolls)
     assert "rolling" in run("--data-dir", data_dir, "--id", "flies").stdout
     for id_ in ("ended", "nobody"):
         with pytest.raises(BridgeError, match=f"no timer is pending under '{id_}'") as none:

@@ -18,6 +18,7 @@ from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir, worker_folder
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import SHARD, World
+from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from schemas.pending_table import PENDING, parse_stores
 from timer.files.disk import Disk
@@ -78,7 +79,7 @@ def store(data_dir: Path) -> Path:
 def living(store: Path) -> dict[int, tuple[int, Any]]:
     """Return wake-up time and body of each pending timer, by origin."""
     with StoppedStore(ReadOnlyDisk(store)) as opened:
-        return {timer.body.origin: (timer.visit_ms, timer.body) for timer in opened.soonest(10**6)}
+        return {timer.body.origin_offset: (timer.visit_ms, timer.body) for timer in opened.soonest(10**6)}
 
 
 # -- verify
@@ -174,6 +175,19 @@ def test_inspect_shows_progress_logs_ticks_and_timers(data_dir: Path, store: Pat
     assert files_below(data_dir) == before
 
 
+def test_inspect_shows_copies_in_flight(tmp_path: Path) -> None:
+    with disk_in(tmp_path) as disk:
+        history = History(disk)
+        history.receives(500)
+        history.store.committed(history.store.progress())
+        assert history.store.start_checkpoint(0, [CopyInFlight(7, 2, 900, "orders", "ab", "cd")], [])
+        history.store.finish_checkpoint()
+        history.store.close()
+    (found,) = json.loads(run("inspect", tmp_path, "--json").stdout)["stores"]
+    copy = {"origin": 7, "rolls": 2, "due_ms": 900, "target": "orders", "id_hash": "ab", "digest": "cd"}
+    assert found["checkpoint"]["flights"] == [copy]
+
+
 def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:
     for origin, (visit_ms, body) in living(store).items():
         if body.id is not None:
@@ -218,7 +232,7 @@ def test_export_writes_every_pending_timer_whole(data_dir: Path, store: Path, tm
         assert row == {
             "topic": "timer.requests",
             "partition": 0,
-            "origin_offset": body.origin,
+            "origin_offset": body.origin_offset,
             "target": body.target,
             "target_partition": None if body.partition < 0 else body.partition,
             "due_ms": body.due_ms,

@@ -64,7 +64,7 @@ class Stored:
         return place > self.settled
 
     def bodies(self, rows: Rows) -> list[Body]:
-        return [body._replace(origin=int(row["origin"])) for row in rows for body in bodies(named(0))]
+        return [body._replace(origin_offset=int(row["origin"])) for row in rows for body in bodies(named(0))]
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]:
         found = {}
@@ -105,7 +105,7 @@ def bodies(*records: Record) -> list[Body]:
 
 
 def outcomes(taken: Intake) -> list[tuple[str, int, int]]:
-    return [(told.kind, told.request, told.origin) for told in taken.decisions.receipts]
+    return [(told.kind, told.request, told.origin_offset) for told in taken.decisions.receipts]
 
 
 # -- keys
@@ -357,7 +357,7 @@ def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
 def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> None:
     foreign: Headers = [("trace", b"1"), ("trace", b"1"), ("none", None)]
     (body,) = bodies(request(7, extra=[*foreign, ("timer-key", b"other"), ("timer-partition", b"3")], value=None))
-    assert deliveries(SHARD, [body._replace(origin=5, rolls=2)], 1600)[0] == (
+    assert deliveries(SHARD, [body._replace(origin_offset=5, rolls=2)], 1600)[0] == (
         "orders",
         3,
         b"other",

@@ -411,7 +411,7 @@ def test_a_prepared_store_includes_all_decisions_up_to_its_journal_offset(step: 
     assert len(steps) > step, "the preparation ended before this step"
     history = FakeHistory(world.kafka, world.group, "timer.journal")
     store, flights, _ = recover(SHARD, disk, history, world.options)
-    assert (store.pending, [flight.origin for flight in flights.all()]) == (0, [0])
+    assert (store.pending, [flight.origin_offset for flight in flights.all()]) == (0, [0])
 
 
 @pytest.mark.parametrize("step", range(12))

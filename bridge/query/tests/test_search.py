@@ -17,7 +17,7 @@ from bridge.testing.timer_world import TIMERS
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 
-FLIGHT = CopyInFlight(origin=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
+FLIGHT = CopyInFlight(origin_offset=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_lists_of_several_instances_are_one() -> None:
 def part(names: list[int], matching: int, after: int | None, partition: int) -> Listing:
     """Return the listing of an instance with one partition; timers and `after` are given by due time."""
     shard = Shard("timers", partition)
-    timers = [NamedTimer.rolling(shard, FLIGHT._replace(origin=at, due_ms=at)) for at in names]
+    timers = [NamedTimer.rolling(shard, FLIGHT._replace(origin_offset=at, due_ms=at)) for at in names]
     told = None if after is None else str(SearchPosition(after, shard, after))
     return Listing(at_ms=0, matching=matching, timers=timers, after=told)
 

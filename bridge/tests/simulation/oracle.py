@@ -323,7 +323,7 @@ class Oracle:
         kept: the store knew all requests below this offset.
         """
         book, first = self._books[shard], self._kafka.partition(shard).first
-        lost = [timer.key.origin for timer in book.live() if timer.entry.offset < first]
+        lost = [timer.key.origin_offset for timer in book.live() if timer.entry.offset < first]
         lost = [origin for origin in lost if origin not in alive]
         for origin in lost:
             timer = book.remove(origin)
@@ -607,7 +607,7 @@ class Oracle:
             codes |= {"too-large"}
         code = self._check_rejected(timer.entry, entry, codes)
         self.counts["expired"] += is_over
-        origin = timer.key.origin
+        origin = timer.key.origin_offset
         expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
 
@@ -630,14 +630,14 @@ class Oracle:
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
         is_old = entry.transaction is not None and entry.timestamp_ms < note.now_ms
         _check(not is_old, "released at a time before its transaction", (note, entry))
-        expected.receipts[Said(DELIVERED, timer.key.origin, timer.key.origin, wish.id)] += 1
+        expected.receipts[Said(DELIVERED, timer.key.origin_offset, timer.key.origin_offset, wish.id)] += 1
         self.counts["delivered"] += 1
         self.counts["delivered after rolls"] += timer.rolls > 0
 
     def _check_copy(
         self, shard: Shard, book: ShardBook, timer: TrackedTimer, log: Partition, entry: Entry, note: Note
     ) -> None:
-        wish, origin, rolls = timer.wish, timer.key.origin, timer.rolls + 1
+        wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
         _check(log.number == shard.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         says = dict(entry.headers).get("timer-deliver-ms")

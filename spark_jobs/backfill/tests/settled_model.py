@@ -73,7 +73,7 @@ class SettledTimers:
     def _read_journal(self, journal: Iterable[JournalEntry]) -> Iterator[JournalRecord]:
         for at_ms, record, waits in journal:
             for flight in record.rolled:
-                self._raise_visit(flight.origin, flight.due_ms)
+                self._raise_visit(flight.origin_offset, flight.due_ms)
             for origin, _ in record.landed:
                 self._raise_visit(origin, at_ms + SKEW_MS)
             self._waits = {}

@@ -48,10 +48,10 @@ def test_the_offline_store_lists_what_the_store_would_release(disk: Disk, tmp_pa
     history.starts_again()
     due = history.store.due(START_MS + 10**6, 1000, 1 << 20)
     released = history.store.bodies(due.rows) + history.store.bodies(due.released)
-    assert [timer.body for timer in seen if timer.body.origin not in held] == released[: len(due.rows)]
+    assert [timer.body for timer in seen if timer.body.origin_offset not in held] == released[: len(due.rows)]
     assert Counter(timer.body for timer in seen) == Counter(released)
     assert ticks == Counter(timer.visit_ms // OPTIONS.tick_ms * OPTIONS.tick_ms for timer in seen)
-    assert {timer.body.origin for timer in seen} >= held != set()
+    assert {timer.body.origin_offset for timer in seen} >= held != set()
 
 
 def test_a_timer_is_found_by_its_id_until_it_ends(disk: Disk, tmp_path: Path) -> None:
@@ -62,7 +62,8 @@ def test_a_timer_is_found_by_its_id_until_it_ends(disk: Disk, tmp_path: Path) ->
     history.closes()
     with stopped(disk, tmp_path) as store:
         found = {
-            origin: [timer.body.origin for timer in store.with_id(b"id-%d" % origin)] for origin in (1, 2, 3, 5, 99)
+            origin: [timer.body.origin_offset for timer in store.with_id(b"id-%d" % origin)]
+            for origin in (1, 2, 3, 5, 99)
         }
     assert found == {1: [], 2: [], 3: [3], 5: [5], 99: []}
 
@@ -77,7 +78,7 @@ def test_units_after_the_checkpoint_are_not_shown(disk: Disk, tmp_path: Path) ->
     before = contents(disk, tmp_path)
     with stopped(disk, tmp_path) as store:
         assert [unit for rows in store.live() for unit in rows["unit"].tolist()] == list(range(20)), "the log's order"
-        assert [timer.body.origin for timer in store.soonest(100)] == list(range(20))
+        assert [timer.body.origin_offset for timer in store.soonest(100)] == list(range(20))
         assert not store.closed
         sizes = {file.name: file.size for file in store.files()}
     assert contents(disk, tmp_path) == before
