@@ -2,7 +2,7 @@
 
 rows in order    -> split_by_limit      -> leave, or their target gets a backlog   (timer.schedule.target_backlog)
 out of order     -> take_out_of_order   -> leave, or are blocked until they may    (timer.schedule.out_of_order)
-target backlogs  -> take_from_backlog   -> oldest and recent timers, as far as the gate allows
+target backlogs  -> take_from_backlog   -> oldest and fresh timers, as far as the gate allows
                     take_old            -> the oldest roll if they have waited too long
 """
 
@@ -31,7 +31,7 @@ class Gate(Protocol):
         ...
 
     def fresh(self, target: str) -> tuple[float, int]:
-        """Return the share of the rate for recent timers, and the ms after its due time for which a timer is recent."""
+        """Return the share of the rate for fresh timers, and the ms after its due time for which a timer is fresh."""
         ...
 
 
@@ -142,7 +142,7 @@ class ReleasePolicy:
         return free
 
     def take_from_backlog(self, waiting: WaitingTarget, load_ahead: Callable[[WaitingTarget], None]) -> Rows:
-        """Return the timers of one target that may leave: its oldest, and its recent ones for their share."""
+        """Return the timers of one target that may leave: its oldest, and its fresh ones for their share."""
         first_ms = waiting.first_visit_ms()
         if first_ms is None or first_ms > self.now_ms:
             return NO_ROWS
@@ -152,14 +152,14 @@ class ReleasePolicy:
         if self.room.at_most(None, waiting.hash) == 0:
             return NO_ROWS
         allowed = self.room.timers if allowed is None else allowed
-        share, recent_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
+        share, fresh_ms = self.gate.fresh(waiting.target) if allowed else (0.0, 0)
         parts: list[Rows] = []
         if share > 0:
-            self.backlogs.split_recent(waiting, self.now_ms, recent_ms)
+            self.backlogs.split_fresh(waiting, self.now_ms, fresh_ms)
             load_ahead(waiting)
             if len(waiting.ranges) > 1:
-                for_recent = waiting.recent_part(allowed, share)
-                parts.append(self._take_passing(waiting.ranges[-1], for_recent))
+                for_fresh = waiting.fresh_part(allowed, share)
+                parts.append(self._take_passing(waiting.ranges[-1], for_fresh))
         for key_range in waiting.heads() if share > 0 else waiting.ranges[:1]:
             parts.append(self._take_passing(key_range, allowed - sum(map(self._due, parts))))
         run = joined(parts)

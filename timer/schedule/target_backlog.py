@@ -3,7 +3,7 @@
     keys of one target    1 2 3 4 5 6 7 8 9          K = 8: all other targets have left up to 8
     left already          x x . . . x . . .
     key ranges                (2   5] (6 ...         rows in a key range are pending, whatever K says
-                              oldest  recent         each range is served from its beginning
+                              oldest  fresh          each range is served from its beginning
 
 The key ranges are the whole state of a backlog (schemas.journal.Wait), however many timers wait. The timers stay in the
 wheel's chains; at most `_MAX_ROWS` of the first and the last range are loaded ahead. Targets are identified by the hash
@@ -103,11 +103,11 @@ class TargetBacklog:
         self._extra_ranges -= len(waiting.ranges) - 1
         del self._by_hash[waiting.hash]
 
-    def split_recent(self, waiting: WaitingTarget, now_ms: int, recent_ms: int) -> None:
-        """Call WaitingTarget.split_recent; without room for more key ranges, recent timers wait like the others."""
+    def split_fresh(self, waiting: WaitingTarget, now_ms: int, fresh_ms: int) -> None:
+        """Call WaitingTarget.split_fresh; without room for more key ranges, fresh timers wait like the others."""
         if self._extra_ranges < MAX_EXTRA_KEY_RANGES:
             before = len(waiting.ranges)
-            waiting.split_recent(now_ms, recent_ms)
+            waiting.split_fresh(now_ms, fresh_ms)
             self._extra_ranges += len(waiting.ranges) - before
 
     def without(self, run: Rows) -> Rows:

@@ -53,8 +53,8 @@ class WaitingTarget:
         self.is_paused = is_paused
         self._asleep_as: Wait | None = None
         """Cached state while the target sleeps, as nothing of it changes then."""
-        self._recent_credit = 0.0
-        """Fractions of timers that the recent ones may still take."""
+        self._fresh_credit = 0.0
+        """Fractions of timers that the fresh ones may still take."""
 
     def key_ranges(self) -> KeyRanges:
         return (
@@ -85,14 +85,14 @@ class WaitingTarget:
             if each.covered > each.after:
                 each.queue.push(run[in_key_ranges(run, [(each.after, each.covered)])])
 
-    def split_recent(self, now_ms: int, recent_ms: int) -> None:
-        """Give recent timers a key range of their own if the last range has waited longer than `recent_ms`."""
+    def split_fresh(self, now_ms: int, fresh_ms: int) -> None:
+        """Give fresh timers a key range of their own if the last range has waited longer than `fresh_ms`."""
         last = self.ranges[-1]
         oldest_ms = last.first_visit_ms()
-        is_behind = oldest_ms is not None and oldest_ms < now_ms - recent_ms
+        is_behind = oldest_ms is not None and oldest_ms < now_ms - fresh_ms
         if not is_behind or len(self.ranges) >= _MAX_KEY_RANGES:
             return
-        start = Key(now_ms - recent_ms // 2, -1)
+        start = Key(now_ms - fresh_ms // 2, -1)
         if start <= last.after:
             return
         self.ranges[-1:] = [KeyRange.of(last.after, start), KeyRange.of(start, END)]
@@ -108,9 +108,9 @@ class WaitingTarget:
         if is_gone and first.after.visit_ms < before_ms - (now_ms - before_ms):
             first.after = before
 
-    def recent_part(self, allowed: int, share: float) -> int:
-        """Return how many of `allowed` are for recent timers."""
-        self._recent_credit = min(self._recent_credit + allowed * share, float(allowed))
-        part = int(self._recent_credit)
-        self._recent_credit -= part
+    def fresh_part(self, allowed: int, share: float) -> int:
+        """Return how many of `allowed` are for fresh timers."""
+        self._fresh_credit = min(self._fresh_credit + allowed * share, float(allowed))
+        part = int(self._fresh_credit)
+        self._fresh_credit -= part
         return part

@@ -384,8 +384,8 @@ def test_all_sleeping_targets_wake_up_after_the_clock_went_back() -> None:
 
 def test_recent_timers_get_a_share_below_one_a_turn() -> None:
     target = WaitingTarget("t", [KeyRange.of(NOTHING_SETTLED, END)], is_paused=False)
-    assert [target.recent_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
-    assert [target.recent_part(10, 0.5), target.recent_part(10, 1.0), target.recent_part(0, 0.5)] == [5, 10, 0]
+    assert [target.fresh_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
+    assert [target.fresh_part(10, 0.5), target.fresh_part(10, 1.0), target.fresh_part(0, 0.5)] == [5, 10, 0]
 
 
 def test_all_rows_of_a_target_are_removed() -> None:

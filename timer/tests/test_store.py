@@ -963,7 +963,7 @@ def refusing(files: object) -> Syncing:
 
 
 class Rate(OpenGate):
-    """Four timers of each target may leave now, half of them recent ones."""
+    """Four timers of each target may leave now, half of them fresh ones."""
 
     def allowance(self, target: str) -> int:
         del target
@@ -1036,9 +1036,9 @@ def test_recent_timers_of_a_backlog_get_their_share_and_what_the_oldest_leave() 
     dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1420))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
     turns = [store.due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
-    recent = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
+    fresh = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
     oldest = [[1050, 1051], [1052], [1250, 1251]]
-    assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, recent, strict=True)]
+    assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, fresh, strict=True)]
 
 
 @pytest.mark.parametrize(("most", "ranges"), [(1, 1), (2, 2)])

@@ -299,7 +299,7 @@ def test_the_timers_of_a_backlog_that_grows_for_long_leave_once(trouble: Callabl
 
 @pytest.mark.parametrize("trouble", [go_on_there, restart, lose_disk_there])
 def test_key_ranges_between_which_no_timer_left_are_joined(trouble: Callable[[TimerWorld], None]) -> None:
-    """The share of recent timers is small: most of them wait until they are old."""
+    """The share of fresh timers is small: most of them wait until they are old."""
     world = limited(TargetLimit(4, 0.02, 500), window_ms=600_000)
     for second in range(20):
         for number in range(8):
@@ -347,7 +347,7 @@ def test_the_key_ranges_of_all_targets_are_bounded_together_and_a_target_that_en
     assert max(parted) == 2
     assert [len(values(world, topic)) for topic in topics] == [210, 630, 630, 630]
     last = [[value for value in values(world, topic) if value.endswith("2")] for topic in topics[1:]]
-    assert sum(order.index("new 2") < 200 for order in last) > 1, "recent timers have their share in the last round"
+    assert sum(order.index("new 2") < 200 for order in last) > 1, "fresh timers have their share in the last round"
 
 
 @pytest.mark.timeout(60)
