@@ -62,8 +62,8 @@ class Room:
     starved_targets: list[int] = field(default_factory=list)
     """Hashes of targets that got nothing because there was no room."""
 
-    def fill(self, run: Rows) -> None:
-        """Subtract `run` from the room."""
+    def spend(self, run: Rows) -> None:
+        """Subtract the timers and bytes of `run`."""
         if len(run) == 0:
             return
         self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))
@@ -114,7 +114,7 @@ class ReleasePolicy:
                     stays[own[passing:]] = True
                     begin[target] = last_key(rows[own[:passing]]) if passing else before
         through: Rows = rows[~stays]
-        self.room.fill(through)
+        self.room.spend(through)
         return through, begin
 
     def take_out_of_order(self, taken: Rows) -> Rows:
@@ -126,7 +126,7 @@ class ReleasePolicy:
             most = self.room.at_most(self._allowed(self.name_of(hash_)), hash_)
             run = self.out_of_order.take_blocked(hash_, most, self.now_ms, self.room.size_bytes)
             self.gate.spend(self.name_of(hash_), len(run))
-            self.room.fill(run)
+            self.room.spend(run)
             parts.append(run)
         return joined(parts)
 
@@ -138,7 +138,7 @@ class ReleasePolicy:
                 self.out_of_order.block(hash_, taken[own])
                 is_free[own] = False
         free: Rows = taken[is_free]
-        self.room.fill(free)
+        self.room.spend(free)
         return free
 
     def take_from_backlog(self, waiting: WaitingTarget, load_ahead: Callable[[WaitingTarget], None]) -> Rows:
@@ -191,7 +191,7 @@ class ReleasePolicy:
                 continue
             end = self.backlogs.start_roll_pass(self.now_ms, before_ms, units_end)
             parts.append(self.out_of_order.take_old_blocked(hash_, before_ms, end, most, self.room.size_bytes))
-            self.room.fill(parts[-1])
+            self.room.spend(parts[-1])
         return joined(parts)
 
     def _due(self, run: Rows) -> int:
@@ -206,7 +206,7 @@ class ReleasePolicy:
 
     def _take(self, key_range: KeyRange, until_ms: int, most: int) -> Rows:
         run = key_range.take(until_ms, min(most, self.room.timers), self.room.size_bytes)
-        self.room.fill(run)
+        self.room.spend(run)
         return run
 
     def _allowed(self, target: str) -> int | None:

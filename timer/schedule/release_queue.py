@@ -138,7 +138,7 @@ class ReleaseQueue:
         if not is_open or self.out_of_order.blocked():
             due = self._apply_target_limits(rows, release, before, max(-1, now_ms - most_wait_ms))
         else:
-            room.fill(rows)
+            room.spend(rows)
             self._settle(rows)
             due = Due(rows, release.take_out_of_order(self._take_due_out_of_order(release)))
         self._first_starved = room.starved_targets[0] if room.starved_targets else None
