@@ -386,7 +386,7 @@ class TransactionalProducer:
         """
         return lambda error: error.retriable() and time.monotonic() - self._began_s < seconds
 
-    def _retry(self, what: str, call: Callable[[], object], is_passing: Any) -> None:
+    def _retry(self, what: str, call: Callable[[], object], is_retriable: Callable[[KafkaError], bool]) -> None:
         tries = 0
 
         def again() -> object:
@@ -395,7 +395,7 @@ class TransactionalProducer:
             self._had_timeout |= tries > 1
             return call()
 
-        self._retrier.retry_until_success(what, again, is_passing)
+        self._retrier.retry_until_success(what, again, is_retriable)
 
 
 def _may_start_later(error: KafkaError) -> bool:
