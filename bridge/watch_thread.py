@@ -9,7 +9,7 @@ from bridge.config.loop_options import TurnOptions
 from bridge.config.topic_requirements import TopicState
 from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, ForeignJournalError
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class BackgroundChecks:
     def __init__(self, *checks: Callable[[], None]) -> None:
         self.error: ForeignJournalError | None = None
         self._checks = checks
-        self._log_throttle = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
         self._closed = Event()
         self._thread = Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
@@ -63,7 +63,7 @@ class BackgroundChecks:
             except BrokerUnavailableError:
                 return  # the bridge ends
             except BridgeError as error:
-                self._log_throttle.warn(int(time.monotonic() * 1000), str(error), "%s", error)
+                self._warnings.warn(int(time.monotonic() * 1000), str(error), "%s", error)
 
     def _run(self) -> None:
         while not self._closed.wait(_CHECK_EVERY_S):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class HttpConnection(H11Protocol):
     request_s: ClassVar[float] = REQUEST_S
     answer_s: ClassVar[float] = ANSWER_S
 
-    _log_throttle: ClassVar[LogThrottle] = LogThrottle(log)
+    _warnings: ClassVar[LogRateLimit] = LogRateLimit(log)
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -77,7 +77,7 @@ class HttpConnection(H11Protocol):
         idle = [each for each in others if not each._is_answered]  # noqa: SLF001  (of one kind)
         evicted = min(idle, key=lambda each: each._timer.when(), default=self)  # noqa: SLF001
         text = "%d connections are open, more are asked for: those without a whole request are closed"
-        self._log_throttle.warn(_now_ms(), "most", text, self.max_connections)
+        self._warnings.warn(_now_ms(), "most", text, self.max_connections)
         evicted._abort()  # noqa: SLF001
 
     def _start_timer(self, timeout_s: float) -> None:
@@ -99,7 +99,7 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         loop.default_exception_handler(context)
 
 
-_accept_errors = LogThrottle(log)
+_accept_errors = LogRateLimit(log)
 
 
 def _now_ms() -> int:

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
 
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka.errors import error_of, reason, unwrapped
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.status import Status
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Retrier:
         """parent: its `give_up_in` ends waits of this one too, and its status is used. status: gets errors."""
         self._parent = parent
         self.status: Status = parent.status if parent is not None else status or Status()
-        self._log_throttle = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
         self._give_up_s: float | None = None
         self._last_error: str | None = None
 
@@ -74,7 +74,7 @@ class Retrier:
                 self.wait(what, error.str(), tries)
                 tries += 1
             else:
-                self._log_throttle.clear(what)
+                self._warnings.clear(what)
                 if tries:
                     self.status.broker_wait_ended()
                 return answer
@@ -114,7 +114,7 @@ class Retrier:
             self.status.broker_wait_ended()
 
     def _say(self, key: str, message: str) -> None:
-        self._log_throttle.warn(int(time.monotonic() * 1000), key, "%s", message)
+        self._warnings.warn(int(time.monotonic() * 1000), key, "%s", message)
 
 
 def serve(client: Any) -> None:

@@ -13,7 +13,7 @@ from bridge.config.durations import has_passed
 from bridge.intake.partition_intake import IntakeOutcome, IntakeStop
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.status import undecodable_text
 from bridge.ports import Record, UndecodableRecord
 from bridge.release.owned_partition import OwnedPartition, StallProbe
@@ -39,11 +39,11 @@ class Admission:
         self._metrics = partitions.metrics
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
-        self._throttled: set[Shard] = set()
+        self._rate_limited: set[Shard] = set()
         """Partitions whose intake waits for a rate."""
         self._undecodable: dict[Shard, int] = {}
         """Partitions whose next record cannot be decoded and is not skipped: its offset."""
-        self._warnings = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
 
     def take_in(self, records: dict[Shard, list[Record]], now_ms: int, *, has_read: bool) -> list[OwnedPartition]:
         """Take in `records` and the backlogs, as far as they may. Return partitions that wait for an outcome.
@@ -76,7 +76,7 @@ class Admission:
         waited = bool(owned.backlog)
         if not owned.is_claimed or not (records or waited or owned.release_barrier is not None):
             return None  # as nearly always in a turn without a read
-        self._throttled.discard(owned.shard)
+        self._rate_limited.discard(owned.shard)
         if records:
             records = self._read_missed_records(owned, records[0].offset) or records
         _, stop, detail = self._admit(owned, records, now_ms)
@@ -127,17 +127,17 @@ class Admission:
         return outcome
 
     def _wait_for_rate(self, owned: OwnedPartition, now_ms: int) -> None:
-        self._throttled.add(owned.shard)
+        self._rate_limited.add(owned.shard)
         self._source.pause(owned.shard)
         self._metrics.intake_paused(owned.shard, "rate")
         topic = owned.shard.topic
         text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
-        self._warnings.warn(now_ms, f"throttle {topic}", text, topic, self._rate_limits[topic].per_s)
+        self._warnings.warn(now_ms, f"rate {topic}", text, topic, self._rate_limits[topic].per_s)
 
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
         owners = self._partitions.open
-        waiting = [owners[shard] for shard in self._throttled if shard in owners]
+        waiting = [owners[shard] for shard in self._rate_limited if shard in owners]
         return [self._rate_limits[owned.shard.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
 
     # -- what the client does not bring

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from bridge.config.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.ports import Clock, History
 from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
@@ -25,7 +25,7 @@ class CheckpointSchedule:
         self._history = history
         self._interval_ms = interval_ms
         self._started_ms: dict[Shard, int] = {}
-        self._warnings = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
 
     def forget(self, shard: Shard) -> None:
         """Forget a partition that is given up."""

@@ -5,7 +5,7 @@ import logging
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.clock_skew import skew_ms
 from bridge.loop.open_transactions import OpenTransactions
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Lag
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.release.owned_partition import LagSample, OwnedPartition
@@ -26,7 +26,7 @@ class Monitors:
         self._history = partitions.history
         self._metrics = partitions.metrics
         self._open_transactions = OpenTransactions()
-        self._warnings = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
 
     def check_retention(self) -> None:
         """Warn if retention has taken requests that are pending: only the local disk has them now."""

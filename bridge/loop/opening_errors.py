@@ -4,7 +4,7 @@ import errno
 import logging
 
 from bridge.errors import PartitionUnreadableError
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.ports import Clock
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
@@ -23,7 +23,7 @@ class OpeningErrors:
         self._clock = clock
         self._unreadable: dict[Shard, tuple[int, CorruptStoreError]] = {}
         """Since when (epoch ms) a store cannot be read, and the last error."""
-        self._warnings = LogThrottle(log)
+        self._warnings = LogRateLimit(log)
 
     def note(self, shard: Shard, error: OpeningError) -> None:
         """Log that the partition is opened later, and what to do."""

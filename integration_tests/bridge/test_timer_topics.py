@@ -39,7 +39,7 @@ def send(broker: Broker, timers: str, target: str, values: list[bytes]) -> None:
 
 
 @pytest.mark.broker
-def test_two_timer_topics_with_their_own_targets_and_a_throttled_one_delays_not_the_other(
+def test_two_timer_topics_with_their_own_targets_and_a_limited_one_delays_not_the_other(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
     paid = f"paid-{uuid4().hex[:8]}"

@@ -46,7 +46,7 @@ def require_operator(caller: Caller) -> Caller:
 def log_refusal(request: Request, access: Authenticator, what: str) -> None:
     """Log at most one line a minute for each `what`, because any client can cause it."""
     text = f"HTTP from %s: {what} for %s; see docs/page.md"
-    access.log_throttle.warn(int(access.now_s() * 1000), what, text, address_of(request), request.url.path)
+    access.warnings.warn(int(access.now_s() * 1000), what, text, address_of(request), request.url.path)
 
 
 def address_of(request: Request) -> str:

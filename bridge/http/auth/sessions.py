@@ -26,7 +26,7 @@ from bridge.config.secret_file import HASHED, NAME, digest_of, read_private
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 from bridge.http.auth.wrong_tokens import WrongTokens
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Authenticator:
     ) -> None:
         self.now_s = now_s
         self.wrong_tokens = WrongTokens(now_s)
-        self.log_throttle = LogThrottle(log)
+        self.warnings = LogRateLimit(log)
         self._address = address
         self._key = key or secrets.token_bytes(32)
         self._tokens: dict[str, Token] = {}

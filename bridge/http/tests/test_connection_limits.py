@@ -20,7 +20,7 @@ from bridge.dev.embedded_kafka import free_port
 from bridge.http import connection_limits as connections
 from bridge.http.connection_limits import MAX_CONNECTIONS, HttpConnection, log_loop_error
 from bridge.http.server import serving
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\n"
 NEVER_DONE = b"GET /never HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -159,7 +159,7 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
 
 
 def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_accept_errors", LogThrottle(connections.log))
+    monkeypatch.setattr(connections, "_accept_errors", LogRateLimit(connections.log))
     with caplog.at_level(logging.WARNING), served() as port, ExitStack() as ends, ExitStack() as held:
         assert well(port)
         callers = [ends.enter_context(socket.socket()) for _ in range(40)]

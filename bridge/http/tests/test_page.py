@@ -167,7 +167,7 @@ def test_a_cookie_is_worth_nothing_after_the_logout(guarded: Place) -> None:
     assert (thief.show("/").status, thief.send("/timer/cancel", {"id": "a", "form_key": key}).status) == (303, 303)
 
 
-def test_wrong_tokens_are_throttled_and_logged_once_a_minute(guarded: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_tokens_are_limited_and_logged_once_a_minute(guarded: Place, caplog: pytest.LogCaptureFixture) -> None:
     browser, page = Browser(guarded.pages[0].url), guarded.pages[0]
     old = Browser(page.url)
     old.log_in("o" * 32)
@@ -182,9 +182,7 @@ def test_wrong_tokens_are_throttled_and_logged_once_a_minute(guarded: Place, cap
         assert (status, "try again in 60 s" in told["reason"]) == (429, True)
     assert old.show("/").status == 200, "a session needs no token"
     assert page.get("/health/live")[0] == 200
-    assert guarded.pages[1].holding("o" * 32).get("/api/v1/overview")[1]["missing"] == [], (
-        "neighbours are not throttled"
-    )
+    assert guarded.pages[1].holding("o" * 32).get("/api/v1/overview")[1]["missing"] == [], "neighbours are not limited"
     assert [each.name for each in caplog.records if "docs/page.md" in each.message].count(
         "bridge.http.auth.sessions"
     ) == 3

@@ -634,7 +634,7 @@ def test_a_rate_is_kept_without_rejections_and_does_not_slow_the_other_topic() -
     assert world.rejected() == []
 
 
-def test_each_throttled_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_limited_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureFixture) -> None:
     world = World(main=at_rate(1), payments=at_rate(2))
     for on in (TIMERS, PAYMENTS):
         for number in range(5):
@@ -645,7 +645,7 @@ def test_each_throttled_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureF
     assert told == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
 
 
-def test_a_throttled_topic_saves_a_second_of_its_rate_after_its_backlog() -> None:
+def test_a_limited_topic_saves_a_second_of_its_rate_after_its_backlog() -> None:
     world = World(main=at_rate(100))
     for number in range(150):
         world.send(f"{number}", 0)
@@ -754,7 +754,7 @@ def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
 
 
 @pytest.mark.parametrize("per_s", [2, 100])
-def test_the_partitions_of_a_throttled_topic_take_turns(per_s: int) -> None:
+def test_the_partitions_of_a_limited_topic_take_turns(per_s: int) -> None:
     kafka = kafka_with(3)
     shards = [Shard(TIMERS, number) for number in range(3)]
     bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))

@@ -16,7 +16,7 @@ import pytest
 
 from bridge.dev.embedded_kafka import HOST
 from bridge.observe import logs
-from bridge.observe.log_throttle import LogThrottle
+from bridge.observe.log_rate_limit import LogRateLimit
 from schemas.origin import Shard
 
 SHARD = Shard("timer.requests", 3)
@@ -80,9 +80,9 @@ def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixtur
 
 def test_a_lasting_fault_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
-    throttle = LogThrottle(log)
+    limit = LogRateLimit(log)
     for now_ms in (0, 1000, 60_000):
-        throttle.warn(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
+        limit.warn(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
     first, second = lines(capsys)
     assert (first["message"], first["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
     assert second["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"

@@ -7,7 +7,7 @@ from bridge.config.durations import has_passed
 _INTERVAL_MS = 60_000
 
 
-class LogThrottle:
+class LogRateLimit:
     """Logs one line a minute for faults with the same key."""
 
     def __init__(self, log: logging.Logger) -> None:
