@@ -2,7 +2,6 @@
 
     timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
     [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
-    [targets."orders.*"]      rate limits of the target topics that match the pattern
 
 Checked together: no two settings may name the same topic, and no pattern or profile may be without effect.
 """
@@ -13,8 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bridge.config.durations import milliseconds
-from bridge.intake.target_policy import ACTIONS, PATTERN, Policy, check_policy
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.intake.target_policy import ACTIONS, Policy, check_policy
 from schemas.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 
@@ -61,25 +59,6 @@ class TopicSettings(BaseModel):
     @property
     def policy(self) -> Policy:
         return Policy(self.allow, self.deny, self.actions)
-
-
-class TargetSettings(BaseModel):
-    """The keys of `[targets."PATTERN"]`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
-    fresh_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    fresh: Annotated[Duration, Field(gt=0)] = 10_000
-
-    def of_each(self, partitions: int) -> TargetLimit:
-        """Return the limit of one of the timer topic's `partitions`."""
-        return TargetLimit(self.max_per_s / partitions, self.fresh_share, self.fresh)
-
-
-def check_target_pattern(pattern: str) -> None:
-    if not PATTERN.fullmatch(pattern):
-        raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')
 
 
 def _check_profiles(names: tuple[str, ...], setting: str) -> None:

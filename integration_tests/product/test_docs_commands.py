@@ -24,7 +24,8 @@ from bridge import client
 from bridge.cli.app import app
 from bridge.client.tests.test_client import Message
 from bridge.config.settings import Settings, load
-from bridge.config.topic_settings import TargetSettings, TopicSettings
+from bridge.config.target_settings import TargetSettings
+from bridge.config.topic_settings import TopicSettings
 from bridge.dev.embedded_kafka import free_port
 from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox

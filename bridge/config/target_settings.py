@@ -1,0 +1,28 @@
+"""Settings of target topics: `[targets."orders.*"]` limits the rate of each topic that matches the pattern."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from bridge.config.topic_settings import Duration
+from bridge.intake.target_policy import PATTERN
+from bridge.release.target_rate_limits import TargetLimit
+
+
+class TargetSettings(BaseModel):
+    """The keys of `[targets."PATTERN"]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
+    fresh_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    fresh: Annotated[Duration, Field(gt=0)] = 10_000
+
+    def of_each(self, partitions: int) -> TargetLimit:
+        """Return the limit of one of the timer topic's `partitions`."""
+        return TargetLimit(self.max_per_s / partitions, self.fresh_share, self.fresh)
+
+
+def check_target_pattern(pattern: str) -> None:
+    if not PATTERN.fullmatch(pattern):
+        raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')
