@@ -308,7 +308,7 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     return [*ours, (time.ours, b"%d" % number), (TOPIC, owned[profile.topic])]
 
 
-def marked(headers: Headers, profile: str) -> Headers:
+def as_stored(headers: Headers, profile: str) -> Headers:
     """Return the headers as they are stored: after the name of the profile that parsed them, if any."""
     return [(PROFILE, profile.encode()), *headers] if profile else headers
 
@@ -323,7 +323,7 @@ def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:
     return bool(stored) and stored[0][0] == PROFILE
 
 
-def as_native(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+def without_profile(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
     """Return stored headers without those of their profile, and with the delivered record's key in `timer-key`."""
     if not has_profile(stored):
         return stored

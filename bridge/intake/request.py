@@ -1,8 +1,9 @@
 """Translate requests: records to what they ask for, stored timers to headers. Other modules see native requests.
 
 record --RequestBatch--> Schedule | Cancel | Move | ByOrigin | Claim | Refusal
-Schedule --body_of--> Body: stored, marked with its profile (schemas.profiles)
-Body --native_headers--> copies;   --profile_free_headers--> deliveries;   --sent_headers--> rejected records
+Schedule --body_of--> Body: its headers as they were sent, after the name of their profile (schemas.profiles.as_stored)
+Body --native_headers--> copies: our headers in place of the profile's
+     --headers_without_profile--> deliveries: the profile's removed     --sent_headers--> rejected records: as sent
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,7 @@ from schemas.headers import (
     Rules,
     Schedule,
 )
-from schemas.profiles import as_native, as_sent, has_profile, marked, read
+from schemas.profiles import as_sent, as_stored, has_profile, read, without_profile
 from timer.format.body import Body, pack_headers, unpack_headers
 
 _MOVES = (ACTION, MOVE)
@@ -92,7 +93,7 @@ def body_of(record: Record, schedule: Schedule, origin_offset: int, rolls: int) 
     """Return the timer as it is stored. Raises LongNameError."""
     offset, timestamp_ms, key, value, headers = record
     target, due_ms, partition, id_, _, profile = schedule
-    encoded, plain = pack_headers(marked(headers, profile) if profile else headers)
+    encoded, plain = pack_headers(as_stored(headers, profile) if profile else headers)
     # As Body(...), but that is a Python function, which takes twice as long.
     return tuple.__new__(
         Body,
@@ -105,9 +106,9 @@ def sent_headers(body: Body) -> list[tuple[str, bytes | None]]:
     return as_sent(unpack_headers(body.headers))
 
 
-def profile_free_headers(body: Body) -> list[tuple[str, bytes | None]]:
+def headers_without_profile(body: Body) -> list[tuple[str, bytes | None]]:
     """Return the headers of a stored request without those of its profile."""
-    return as_native(unpack_headers(body.headers))
+    return without_profile(unpack_headers(body.headers))
 
 
 def native_headers(body: Body) -> list[tuple[str, bytes | None]]:
@@ -120,7 +121,7 @@ def native_headers(body: Body) -> list[tuple[str, bytes | None]]:
         ours.append((ID, body.id))
     if body.partition >= 0:
         ours.append((PARTITION, b"%d" % body.partition))
-    return [*ours, *as_native(stored)]
+    return [*ours, *without_profile(stored)]
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:

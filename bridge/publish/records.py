@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from bridge.intake.decisions import ReceiptDraft
-from bridge.intake.request import profile_free_headers, sent_headers
+from bridge.intake.request import headers_without_profile, sent_headers
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
     BARE,
@@ -58,7 +58,7 @@ def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoi
             (ROLLS, b"%d" % rolls) if rolls else not_rolled,
         ]
         if not plain:
-            theirs = profile_free_headers(body)
+            theirs = headers_without_profile(body)
             key = dict(theirs).get(KEY, key)
             headers[:0] = [header for header in theirs if header[0] not in CONTROL]
         records.append(tuple.__new__(Outgoing, (target, partition, key, value, headers, now_ms)))

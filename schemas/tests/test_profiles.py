@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
-from schemas.profiles import PROFILES, as_native, as_sent, marked, read
+from schemas.profiles import PROFILES, as_sent, as_stored, read, without_profile
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -337,15 +337,15 @@ def test_karafka_a_partition_is_kept_and_a_partition_key_refused() -> None:
 def test_headers_of_the_table_are_removed(name: str) -> None:
     foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("DELAYED", b"x"), ("scheduler-key", b"y")]
     sent = [foreign[0], *((header, b"1") for header in sorted(PROFILES[name].control)), *foreign[1:]]
-    stored = list(marked(sent, name))
+    stored = list(as_stored(sent, name))
     assert as_sent(stored) == sent
     key: Pairs = [("timer-key", b"1")] if PROFILES[name].id_is_key else []
-    assert as_native(stored) == foreign + key
+    assert without_profile(stored) == foreign + key
 
 
 def test_native_headers_are_stored_as_they_came() -> None:
     sent: Pairs = [("timer-topic", b"orders"), ("REAL_TOPIC", b"kept")]
-    assert marked(sent, "") == as_sent(sent) == as_native(sent) == sent
+    assert as_stored(sent, "") == as_sent(sent) == without_profile(sent) == sent
 
 
 def test_a_sender_cannot_say_by_which_profile_it_was_read() -> None:
@@ -378,9 +378,9 @@ def test_case_33_whatever_the_headers_the_answer_is_a_request_or_a_refusal(
             assert -1 <= partition < 2**31
             assert target.isascii()
             assert id_ is None or 0 < len(id_) <= 1024
-            stored = list(marked(headers, profile))
+            stored = list(as_stored(headers, profile))
             assert as_sent(stored) == list(headers)
-            assert not profile or {n for n, _ in as_native(stored)}.isdisjoint(CONTROL - {"timer-key"})
+            assert not profile or {n for n, _ in without_profile(stored)}.isdisjoint(CONTROL - {"timer-key"})
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
         case Claim(rolls=rolls):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from schemas import headers as names
 from schemas.headers import CONTROL, Refusal, Rules, parse
-from schemas.profiles import as_native
+from schemas.profiles import without_profile
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
@@ -80,7 +80,7 @@ class ColumnMapping:
 
 
 def _exported(row: Mapping[str, Any]) -> ImportedRequest:
-    kept = as_native([(header["name"], header["value"]) for header in row["headers"]])
+    kept = without_profile([(header["name"], header["value"]) for header in row["headers"]])
     told = dict(kept)
     ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
     ours |= {names.ID: row.get("id"), names.PARTITION: _bytes(row.get("target_partition"))}

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from schemas.profiles import DEFAULT_PROFILES, PROFILES, as_native, marked, read
+from schemas.profiles import DEFAULT_PROFILES, PROFILES, as_stored, read, without_profile
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.records import OWN, Headers, History, Record, delivery, rejection
@@ -144,7 +144,7 @@ def expected(record: Record, profiles: Sequence[str]) -> tuple[Any, ...]:
     if isinstance(asked, names.Move) and asked.due_ms <= names.MAX_INT64:
         return "move", digest(asked.id), asked.due_ms
     if isinstance(asked, names.Schedule) and asked.due_ms <= names.MAX_INT64:
-        kept = as_native(list(marked(record.headers, asked.profile)))
+        kept = without_profile(list(as_stored(record.headers, asked.profile)))
         return (
             "replace" if asked.replaces else "schedule",
             None if asked.id is None else digest(asked.id),

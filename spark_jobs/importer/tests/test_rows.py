@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
-from schemas.profiles import marked
+from schemas.profiles import as_stored
 from spark_jobs.importer.rows import BROKEN, EXPORTED, ColumnMapping, ImportedRequest, InvalidRowError
 
 NOW_MS = 1_700_000_000_000
@@ -74,7 +74,7 @@ def test_an_invalid_row_is_rejected_with_the_reason(wrong: dict[str, Any], told:
 
 
 def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
-    sent = marked([("DELAY", b"3"), ("REAL_TOPIC", b"orders"), ("tenant", b"a"), ("tenant", None)], "rocketmq")
+    sent = as_stored([("DELAY", b"3"), ("REAL_TOPIC", b"orders"), ("tenant", b"a"), ("tenant", None)], "rocketmq")
     found = moved(sent, target_partition=3)
     foreign = [("tenant", b"a"), ("tenant", None), ("imported-from", b"timers/2/7")]
     assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
@@ -101,6 +101,6 @@ def test_an_export_keeps_the_delivered_key_where_another_spelling_has_the_id_in_
 ) -> None:
     """etf1: key = id; without a header for the target's key it is delivered with none."""
     spelled = [("scheduler-target-topic", b"orders"), ("scheduler-epoch", b"1"), *key]
-    found = moved(marked(spelled, "etf1"), id=b"k")
+    found = moved(as_stored(spelled, "etf1"), id=b"k")
     assert dict(found.headers).get(KEY, found.key) == delivered
     assert dict(found.headers)[ID] == b"k"
