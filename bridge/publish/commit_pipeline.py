@@ -144,7 +144,6 @@ class CommitPipeline:
         return outcome
 
     def _advance(self, entry: _Entry) -> None:
-        """Advance the partitions of a committed transaction: its timers are settled in their stores."""
         now_ms = self._clock.now_ms()
         for owned, frozen in entry.parts:
             owned.committed(frozen)
