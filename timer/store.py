@@ -296,8 +296,10 @@ class Store:
 
     # -- what intake and release ask most: see ReleaseQueue and StoreQueries
 
-    def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64) -> Due:
-        return self.release_queue.due(now_ms, limit, limit_bytes, gate, most_wait_ms)
+    def take_due(
+        self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64
+    ) -> Due:
+        return self.release_queue.take_due(now_ms, limit, limit_bytes, gate, most_wait_ms)
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
         return self.release_queue.is_unreleased(target, place)

@@ -182,7 +182,7 @@ class Bridge:
         # The records of a partition that was opened again meanwhile are read again.
         unchanged = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
         group_metadata = self._take_in(polled, unchanged, group_metadata, now_ms)  # 2, 3
-        self._partitions.each(lambda owned: owned.find_due(now_ms))  # 4
+        self._partitions.each(lambda owned: owned.draft_due(now_ms))  # 4
         self._publish_and_advance(group_metadata, now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
             self._status.unavailable_targets = self.unavailable_targets()

@@ -60,7 +60,7 @@ class DueTimers:
         room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
         gate = OPEN if self.limits.is_open else self.limits.at(now_ms)
         waiting = self._store.release_queue.waiting.hashes()
-        due = self._store.due(now_ms, room, room_bytes, gate, self._most_wait_ms)
+        due = self._store.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             for rows in (due.rows, due.released) if waiting else ():

@@ -1,6 +1,6 @@
 """One partition that this instance owns, with its open store, between two commits.
 
-    take_in(records) -> find_due(now) -> freeze() -> transaction -> committed() | closed with the partition
+    take_in(records) -> draft_due(now) -> freeze() -> transaction -> committed() | closed with the partition
 
 A frozen draft belongs to one transaction. If that is aborted, the draft is repeated, without timers that have expired
 or whose target takes nothing (`recheck`). Meanwhile the next draft collects what comes after it. A request for a timer
@@ -170,7 +170,7 @@ class OwnedPartition:
             self.store.pause(target, is_paused=pauses[target])
         return begun[room:]
 
-    def find_due(self, now_ms: int) -> None:
+    def draft_due(self, now_ms: int) -> None:
         """Draft the timers that leave now. If intake is blocked, release does not wait for it: room has to be made."""
         if not self.is_claimed:
             return

@@ -56,7 +56,7 @@ def write(disk: Disk) -> None:
     fresh = Progress(next_offset=0, settled=NOTHING_SETTLED, low_offset=0, era=START_MS - 5)
     store = Store.create(disk, OPTIONS, fresh)
     add(store, *((timer(offset, 500 + 400 * offset), 500 + 400 * offset) for offset in range(9)), next_offset=9)
-    store.due(START_MS + 1400, 100, 1 << 20)  # 0, 1 and 2 leave
+    store.take_due(START_MS + 1400, 100, 1 << 20)  # 0, 1 and 2 leave
     store.pause("bills", is_paused=True)
     add(store, (timer(9, 90_000, key=None, id=None), 8000), next_offset=10)
     add(store, (timer(10, 3000, origin=1, rolls=1, value=None), 3000), next_offset=11)

@@ -128,7 +128,7 @@ def test_version_3_resume_and_wheel_are_taken_over() -> None:
         b"id-4": [4],
         b"id-11": [11],
     }
-    due = opened.due(START_MS + 2500, 100, 1 << 20)
+    due = opened.take_due(START_MS + 2500, 100, 1 << 20)
     assert due.rows["origin"].tolist() == [4, 5]
     opened.close()
 

@@ -70,7 +70,7 @@ def sound() -> Contents:
         store.add(batch, offset)
 
     receive(*((due, due) for due in range(0, 9000, 300)))
-    store.due(START_MS + 1500, 100, 1 << 20)
+    store.take_due(START_MS + 1500, 100, 1 << 20)
     receive((9000, 90_000), (500, 100_000), (4000, 4000))
     ended = Batch()
     for row in store.find([b"id-10", b"id-11", b"id-20"]).values():

@@ -81,7 +81,7 @@ def _live_on(disk: SimDisk) -> None:
         for target in store.release_queue.paused():
             store.pause(target, is_paused=False)
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
-            for part in store.due(now_ms, 1000, 1 << 20):
+            for part in store.take_due(now_ms, 1000, 1 << 20):
                 store.bodies(part)
             store.committed(store.progress())
             store.compact_some()

@@ -21,7 +21,7 @@ class CheckpointWriter:
     logs: Syncing
     replacing: Syncing | None = None
 
-    def durable(self) -> bool:
+    def poll(self) -> bool:
         """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
         if self.replacing is None:
             if not self.logs.done():
@@ -41,5 +41,5 @@ class CheckpointWriter:
     def wait(self) -> None:
         """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
         self.logs.wait()
-        if not self.durable() and self.replacing is not None:
+        if not self.poll() and self.replacing is not None:
             self.replacing.wait()

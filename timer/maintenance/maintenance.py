@@ -89,7 +89,7 @@ class Maintenance:
         try:
             if is_last:
                 running.wait()
-            if not running.durable():
+            if not running.poll():
                 return False
         except OSError:
             self._drop_writer(has_failed=running.replacing is None)

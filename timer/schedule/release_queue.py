@@ -113,7 +113,9 @@ class ReleaseQueue:
 
     # -- due
 
-    def due(self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64) -> Due:
+    def take_due(
+        self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64
+    ) -> Due:
         """Take the rows that leave now, at most `limit` in all, and move K past them.
 
         Timers of paused targets, and beyond what `gate` allows, stay in a backlog. Rows that waited for `most_wait_ms`

@@ -1,4 +1,4 @@
-"""The wake-up time of a timer: its due time, or an earlier time to roll if that is beyond the roll window.
+"""The wake-up time of a timer (`visit_ms`): its due time, or an earlier time to roll if that is beyond the roll window.
 
     window 60     due in  50 -> wake up in 50, delivered
                   due in  70 -> 10 beyond the window, less than a third of it: wake up in 30, so that the last wait is

@@ -56,7 +56,7 @@ class History:
         self.store.add(batch, self.offset)
 
     def releases(self, now: int, limit: int = 1000) -> None:
-        self.store.due(START_MS + now, limit, 1 << 20)
+        self.store.take_due(START_MS + now, limit, 1 << 20)
 
     def checkpoints(self) -> None:
         self.store.committed(self.store.progress())

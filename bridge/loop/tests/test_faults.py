@@ -439,7 +439,7 @@ def test_a_store_is_not_opened_with_a_journal_newer_than_its_progress(step: int)
     except PartitionUnreadableError:
         recovered = recover(SHARD, disk, plain, options)
     left = len(world.delivered())
-    due = recovered.store.due(now_ms + 700, 99, 1 << 20)
+    due = recovered.store.take_due(now_ms + 700, 99, 1 << 20)
     assert [body.value for body in recovered.store.bodies(due.rows)] == [b"%d" % number for number in range(left, 5)]
 
 

@@ -645,7 +645,7 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
         send(world, name, "m", delay_ms)
     world.pass_time(ms=1000)
     looked: list[list[str]] = [[]]
-    reading, taking = TargetBacklog.load_ahead, Store.due
+    reading, taking = TargetBacklog.load_ahead, Store.take_due
 
     def counted(self: Store, *arguments: Any) -> Due:
         looked.append([])
@@ -655,7 +655,7 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
         looked[-1].append(waiting.target)
         return reading(self, waiting, *arguments)
 
-    monkeypatch.setattr(Store, "due", counted)
+    monkeypatch.setattr(Store, "take_due", counted)
     monkeypatch.setattr(TargetBacklog, "load_ahead", read)
     for number in range(20):
         send(world, "other", str(number), 10)
@@ -1172,7 +1172,7 @@ def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(mo
     world.bridge.kill()
     world.kafka.timeline.advance(5_000)
     turns: list[list[int]] = []
-    due, load = Store.due, ReleaseQueue.load_tick
+    due, load = Store.take_due, ReleaseQueue.load_tick
 
     def counted(self: Store, *arguments: Any) -> Due:
         turns.append([])
@@ -1182,7 +1182,7 @@ def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(mo
         turns[-1].append(tick)
         return load(self, tick)
 
-    monkeypatch.setattr(Store, "due", counted)
+    monkeypatch.setattr(Store, "take_due", counted)
     monkeypatch.setattr(ReleaseQueue, "load_tick", loaded)
     world.bridge.start()
     for topic in topics:

@@ -43,7 +43,7 @@ from timer.schedule.target_backlog import TargetBacklog
 from timer.store import Store
 
 Patches = ExitStack
-_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.due
+_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.take_due
 _begin, _end = FakeSink.submit, FakeSink.end
 
 
@@ -87,13 +87,13 @@ def k_left_out(patches: Patches) -> None:
 def cut_inside_equal_times(patches: Patches) -> None:
     """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
 
-    def due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
+    def take_due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
         found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
         if len(found.rows):
             self.release_queue.settled = Key(self.settled.visit_ms, MAX_INT64)
         return found
 
-    _replace(patches, Store, "due", due)
+    _replace(patches, Store, "take_due", take_due)
 
 
 def late_not_settled(patches: Patches) -> None:
@@ -242,13 +242,13 @@ def markers_not_read(patches: Patches) -> None:
 def nothing_read_first(patches: Patches) -> None:
     """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
 
-    asked = OwnedPartition.find_due
+    asked = OwnedPartition.draft_due
 
-    def find_due(self: OwnedPartition, now_ms: int) -> None:
+    def draft_due(self: OwnedPartition, now_ms: int) -> None:
         self.release_barrier = None
         asked(self, now_ms)
 
-    _replace(patches, OwnedPartition, "find_due", find_due)
+    _replace(patches, OwnedPartition, "draft_due", draft_due)
 
 
 def no_skew_margin(patches: Patches) -> None:

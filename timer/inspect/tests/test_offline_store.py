@@ -46,7 +46,7 @@ def test_the_offline_store_lists_what_the_store_would_release(disk: Disk, tmp_pa
     assert contents(disk, tmp_path) == before
 
     history.starts_again()
-    due = history.store.due(START_MS + 10**6, 1000, 1 << 20)
+    due = history.store.take_due(START_MS + 10**6, 1000, 1 << 20)
     released = history.store.bodies(due.rows) + history.store.bodies(due.released)
     assert [timer.body for timer in seen if timer.body.origin_offset not in held] == released[: len(due.rows)]
     assert Counter(timer.body for timer in seen) == Counter(released)
