@@ -5,6 +5,7 @@
 
 `requests`: a row for each audited request, and for each origin that a delivery names without a request.
 `topics`:   a row for each real topic. `hours`: a row for each real topic and hour of delivery; `minutes`: and minute.
+`lateness`: how many deliveries had which lateness, by real topic and minute of delivery.
 Times are epoch ms, lateness is in ms. The state of the audit for its next run is in schemas.audit_state.
 The Spark form is text (DDL), so that readers of these tables do not need Spark.
 """
@@ -229,6 +230,21 @@ HOURS = Table(
         _CLOCK,
     ),
 )
+
+LATENESS = Table(
+    "lateness",
+    (
+        Column("topic", Kind.STRING, "the real topic"),
+        Column("minute_ms", Kind.INT64, "start of the minute: first deliveries with a timestamp in it are counted"),
+        Column("value_ms", Kind.INT64, "lateness; from 10 s on rounded towards zero to four digits"),
+        Column("deliveries", Kind.INT64, "first deliveries with this lateness"),
+        Column("low_ms", Kind.INT64, "the least lateness of them, not rounded"),
+        Column("high_ms", Kind.INT64, "the greatest"),
+        Column("create_time", Kind.INT64, "how many of them have a timestamp by the sender's clock"),
+        Column("log_append_time", Kind.INT64, "how many of them have one by the broker's"),
+    ),
+)
+"""Counts: any percentile of any range of minutes follows from them."""
 
 MINUTES = Table(
     "minutes",

@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.tables import HOURS, REQUESTS, TOPICS
+from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
@@ -159,8 +159,10 @@ def conclude(
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
     table = read_table(spark, arguments.out, REQUESTS, part)
-    write_table(summary.topics(table), arguments.out, TOPICS, part)
-    write_table(summary.hours(table), arguments.out, HOURS, part)
+    write_table(summary.latenesses(table), arguments.out, LATENESS, part)
+    counts = read_table(spark, arguments.out, LATENESS, part)
+    write_table(summary.topics(table, counts), arguments.out, TOPICS, part)
+    write_table(summary.hours(counts), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
     out_of_order = 0
@@ -171,6 +173,7 @@ def conclude(
         notes = [*notes, *told]
     verdict = summary.verdict(
         table,
+        counts,
         topics,
         out=arguments.out,
         as_of_ms=as_of_ms,
@@ -181,7 +184,7 @@ def conclude(
         max_refused_percent=arguments.max_refused_percent,
         open_timers=open_timers,
     )
-    write_report(verdict, summary.details(table, hours, verdict), arguments, trend)
+    write_report(verdict, summary.details(table, counts, hours, verdict), arguments, trend)
     return verdict
 
 

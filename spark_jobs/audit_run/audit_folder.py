@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from uuid import uuid4
 
 from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
-from schemas.tables import HOURS, MINUTES, REQUESTS, TOPICS
+from schemas.tables import HOURS, LATENESS, MINUTES, REQUESTS, TOPICS
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
@@ -30,7 +30,7 @@ SELECT * EXCEPT (nth) FROM (
 """
 """A part without spans is not done, so its rows do not count."""
 _TABLES = (
-    *(SPANS, DAYS, BATCHES, REQUESTS, TOPICS, HOURS, MINUTES),
+    *(SPANS, DAYS, BATCHES, REQUESTS, LATENESS, TOPICS, HOURS, MINUTES),
     *(OPEN, GONE, CLOSED, OPEN_VERDICTS, UNFINISHED_MINUTES),
 )
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import OPEN_VERDICTS, UNFINISHED_MINUTES
 from schemas.lateness import MinuteLateness
 from schemas.tables import MINUTES, REQUESTS, AuditClass
-from spark_jobs.audit_rules.percentiles import lateness_percentiles
+from spark_jobs.audit_rules.percentiles import lateness_counts, lateness_percentiles
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
@@ -61,7 +61,8 @@ def write_minutes(
     timed = counted.withColumn("minute_ms", minute)
     is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
     write_table(timed.where(~is_over), out, UNFINISHED_MINUTES, part)
-    found = lateness_percentiles(timed.where(is_over), "topic", "minute_ms", percentiles=(50, 90, 99))
+    keys = ("topic", "minute_ms")
+    found = lateness_percentiles(lateness_counts(timed.where(is_over), *keys), *keys, percentiles=(50, 90, 99))
     write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
 
 

@@ -1,6 +1,7 @@
 """Summary of the table of requests: by class, by topic, by lateness, over time.
 
-Each function is one pass of Spark over the written table. The size of its result has a limit.
+Each function is at most one pass of Spark over the written table. What tells of lateness reads its counts (LATENESS)
+instead, which are few. The size of a result has a limit.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
-from spark_jobs.audit_rules.percentiles import lateness_percentiles
+from spark_jobs.audit_rules.percentiles import lateness_counts, lateness_percentiles
 from spark_jobs.platform.files import Location
 
 MOST_TOPICS = 200
@@ -22,6 +23,7 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
+_MINUTE_MS = 60_000
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 
@@ -137,23 +139,29 @@ class Details:
     """Rows whose class has no receipt as proof, only the order of the timer topic and time."""
 
 
-def topics(table: DataFrame) -> DataFrame:
-    """Return the rows of TOPICS."""
+def latenesses(table: DataFrame) -> DataFrame:
+    """Return the rows of LATENESS."""
+    minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
+    named = _delivered(table).withColumns({"topic": F.coalesce("target", "delivered_topic"), "minute_ms": minute})
+    return lateness_counts(named, "topic", "minute_ms")
+
+
+def topics(table: DataFrame, counts: DataFrame) -> DataFrame:
+    """Return the rows of TOPICS. counts: rows of LATENESS."""
     named = table.withColumn("real", F.coalesce("target", "delivered_topic"))
-    counts = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
+    classes = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
     counted = named.groupBy(F.col("real").alias("topic")).agg(
-        F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *counts
+        F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *classes
     )
-    lateness = lateness_percentiles(_delivered(named), "real")
+    lateness = lateness_percentiles(counts.withColumnRenamed("topic", "real"), "real")
     found = counted.join(lateness, counted["topic"].eqNullSafe(lateness["real"]), "left")
     return found.select(*TOPICS.arrow().names)
 
 
-def hours(table: DataFrame) -> DataFrame:
-    """Return the rows of HOURS."""
-    hour = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(3_600_000))
-    named = table.withColumns({"topic": F.coalesce("target", "delivered_topic"), "hour_ms": hour})
-    return lateness_percentiles(_delivered(named), "topic", "hour_ms").select(*HOURS.arrow().names)
+def hours(counts: DataFrame) -> DataFrame:
+    """Return the rows of HOURS. counts: rows of LATENESS."""
+    hour = F.col("minute_ms") - F.pmod("minute_ms", F.lit(3_600_000))
+    return lateness_percentiles(counts.withColumn("hour_ms", hour), "topic", "hour_ms").select(*HOURS.arrow().names)
 
 
 def _delivered(table: DataFrame) -> DataFrame:
@@ -162,6 +170,7 @@ def _delivered(table: DataFrame) -> DataFrame:
 
 def verdict(
     table: DataFrame,
+    counts: DataFrame,
     by_topic: DataFrame,
     *,
     out: Location,
@@ -173,12 +182,12 @@ def verdict(
     max_refused_percent: int = 100,
     open_timers: int | None = None,
 ) -> AuditVerdict:
-    counts = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
+    classes = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
-    sums = by_topic.agg(F.count("*").alias("topics"), requests, *counts).collect()[0]
+    sums = by_topic.agg(F.count("*").alias("topics"), requests, *classes).collect()[0]
     if sums[AuditClass.REJECTED] * 100 > sums.requests * max_refused_percent:
         unproved = [*unproved, *_unproved_refusals(table, sums.requests, max_refused_percent)]
-    lateness = lateness_percentiles(_delivered(table)).collect()[0]
+    lateness = lateness_percentiles(counts).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
         out=out,
@@ -225,11 +234,11 @@ def repeated_deliveries(table: DataFrame) -> list[str]:
     return [f"Delivered more than once, which the mode at-least-once allows: {count:,} timers."] if count else []
 
 
-def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
+def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
     delivered = _delivered(table)
-    width_ms = _width_ms(delivered)
+    width_ms = _width_ms(counts)
     return Details(
-        histogram=histogram(delivered),
+        histogram=histogram(counts),
         timeline=timeline(delivered, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
@@ -240,25 +249,29 @@ def details(table: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Detail
     )
 
 
-def histogram(delivered: DataFrame) -> tuple[Bin, ...]:
+def histogram(counts: DataFrame) -> tuple[Bin, ...]:
     """Return every bin from the first to the last that is not empty."""
     bounds = (None, *EDGES_MS, None)
-    place = sum(((F.col("lateness_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
-    counts = {row.place: row["count"] for row in delivered.groupBy(place.alias("place")).count().collect()}
-    if not counts:
+    # A rounded lateness is on the same side of each edge.
+    place = sum(((F.col("value_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
+    summed = counts.groupBy(place.alias("place")).agg(F.sum("deliveries").alias("deliveries"))
+    found = {row.place: row.deliveries for row in summed.collect()}
+    if not found:
         return ()
-    return tuple(Bin(bounds[i], bounds[i + 1], counts.get(i, 0)) for i in range(min(counts), max(counts) + 1))
+    return tuple(Bin(bounds[i], bounds[i + 1], found.get(i, 0)) for i in range(min(found), max(found) + 1))
 
 
-def _width_ms(delivered: DataFrame) -> int:
+def _width_ms(counts: DataFrame) -> int:
     """Return the width of an interval, so that at most MOST_POINTS are drawn."""
-    span = delivered.agg(F.max("delivered_ms") - F.min("delivered_ms")).collect()[0][0] or 0
+    minutes_ms = counts.agg(F.max("minute_ms") - F.min("minute_ms")).collect()[0][0] or 0
+    span = minutes_ms + _MINUTE_MS
     return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
 
 
 def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
     at_ms = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))
-    found = lateness_percentiles(delivered.withColumn("at_ms", at_ms), "at_ms").orderBy("at_ms").collect()
+    counts = lateness_counts(delivered.withColumn("at_ms", at_ms), "at_ms")
+    found = lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
 

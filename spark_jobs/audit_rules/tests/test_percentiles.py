@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules.percentiles import lateness_bucket, lateness_percentiles
+from spark_jobs.audit_rules.percentiles import lateness_bucket, lateness_counts, lateness_percentiles
 
 pytestmark = pytest.mark.spark
 
@@ -23,14 +23,18 @@ def test_four_digits_towards_zero_and_all_of_them_below_10_s(spark: SparkSession
     assert [row[0] for row in frame.select(lateness_bucket(F.col("v"))).collect()] == [rounded(v) for v in values]
 
 
-def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
+@pytest.mark.parametrize("keys", [("t",), ("t", "minute")])
+def test_percentiles_are_the_values_at_their_ranks(keys: tuple[str, ...], spark: SparkSession) -> None:
+    """Also if they were counted by more keys."""
     rng = Random(7)
     rows = [("a", rng.choice((rng.randrange(50), rng.randrange(-300, 40_000)))) for _ in range(999)]
     rows += [("b", 5), ("c", -7), ("c", 70_009)]
     frame = spark.createDataFrame(
-        [(topic, late, "LogAppendTime") for topic, late in rows], "t STRING, lateness_ms BIGINT, clock STRING"
+        [(topic, at % 5, late, "LogAppendTime") for at, (topic, late) in enumerate(rows)],
+        "t STRING, minute INT, lateness_ms BIGINT, clock STRING",
     )
-    found = {row.t: row for row in lateness_percentiles(frame, "t", percentiles=(50, 90, 99)).collect()}
+    counts = lateness_counts(frame, *keys)
+    found = {row.t: row for row in lateness_percentiles(counts, "t", percentiles=(50, 90, 99)).collect()}
     for topic in "abc":
         values = sorted(late for name, late in rows if name == topic)
         ranked = [rounded(values[-(-len(values) * part // 100) - 1]) for part in (50, 90, 99)]
@@ -42,7 +46,6 @@ def test_percentiles_are_the_values_at_their_ranks(spark: SparkSession) -> None:
 
 def test_both_clocks_are_named(spark: SparkSession) -> None:
     rows = [("a", 1, "CreateTime"), ("a", 2, "LogAppendTime"), ("b", 3, "CreateTime")]
-    found = lateness_percentiles(
-        spark.createDataFrame(rows, "t STRING, lateness_ms BIGINT, clock STRING"), "t"
-    ).collect()
+    counts = lateness_counts(spark.createDataFrame(rows, "t STRING, lateness_ms BIGINT, clock STRING"), "t")
+    found = lateness_percentiles(counts, "t").collect()
     assert {row.t: row.clock for row in found} == {"a": "CreateTime, LogAppendTime", "b": "CreateTime"}

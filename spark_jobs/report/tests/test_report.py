@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from schemas.tables import HOURS, REQUESTS, TOPICS, AuditClass
+from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS, AuditClass
 from spark_jobs.audit import conclude
 from spark_jobs.audit_rules.order import out_of_order
 from spark_jobs.audit_run.arguments import AuditArguments
@@ -138,9 +138,10 @@ def test_a_clean_report_needs_nothing_else(spark: SparkSession, write_requests: 
 
 def test_many_refusals_that_only_settings_explain_are_not_clean(write_requests: WriteRequests, tmp_path: Path) -> None:
     table = write_requests("refused")
-    by_topic = summary.topics(table)
+    counts = summary.latenesses(table)
+    by_topic = summary.topics(table, counts)
     few, many = (
-        summary.verdict(table, by_topic, out=tmp_path, as_of_ms=AS_OF_MS, notes=(), max_refused_percent=percent)
+        summary.verdict(table, counts, by_topic, out=tmp_path, as_of_ms=AS_OF_MS, notes=(), max_refused_percent=percent)
         for percent in (19, 18)
     )
     assert (few.exit_code, few.unproved) == (0, ())
@@ -164,7 +165,7 @@ def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Pa
     history.requests.append(request(7, due_ms=None, target=None))
     write_table(history.judged(spark), tmp_path, REQUESTS)
     concluded(spark, tmp_path)
-    for table in (REQUESTS, TOPICS, HOURS):
+    for table in (REQUESTS, LATENESS, TOPICS, HOURS):
         written = pq.read_table(tmp_path / table.name).schema
         # Spark says "not null" wherever it can prove it; no reader may rely on that.
         types = [(f.name, str(f.type).replace(" not null", "")) for f in written]
@@ -183,7 +184,7 @@ def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path:
 
 def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
     delivered = write_requests("early to late")
-    bins = summary.histogram(delivered)
+    bins = summary.histogram(summary.latenesses(delivered))
     assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
     assert sum(b.deliveries for b in bins) == 6
