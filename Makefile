@@ -124,13 +124,13 @@ fuzz: $(PROOF) ## libFuzzer on the decoders of store files, requests, journal an
 .PHONY: mutations
 mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.schedule.wake_time*']
 	mkdir -p .run/mutations
-	git ls-files bridge timer schemas scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
+	git ls-files bridge timer schemas kafka_timer scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
 	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)
 	cd .run/mutations && $(abspath $(BIN))/python -m mutmut results
 
 .PHONY: coverage
 coverage: export SEEDS ?= 200
-coverage: $(READY) ## line and branch coverage of timer and bridge, with and without a broker
+coverage: $(READY) ## line and branch coverage of timer, bridge and client, with and without a broker
 	$(BIN)/python -m coverage erase
 	$(BIN)/python -m coverage run -m pytest $(QUICK)
 	$(BIN)/python -m coverage run -m pytest $(SHARED) -m 'broker and not spark and not slow'
@@ -139,7 +139,7 @@ coverage: $(READY) ## line and branch coverage of timer and bridge, with and wit
 
 .PHONY: audit
 audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned versions (asks PyPI)
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas spark_jobs scripts
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas kafka_timer spark_jobs scripts
 	$(BIN)/pip-audit --require-hashes --disable-pip $(patsubst %,--requirement %,$(wildcard requirements/*.lock))
 
 .PHONY: sbom

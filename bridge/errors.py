@@ -1,20 +1,8 @@
 """Errors by who has to act. A sender's mistake raises none: it is a `Refusal` and goes to the rejected topic."""
 
-
-class BridgeError(Exception):
-    """Ends the process with one line on stderr. `exit_code` 1: an external failure; 2: a wrong setting or call."""
-
-    exit_code = 1
-
-
-class SettingsError(BridgeError):
-    """Operator: a setting is missing, malformed or breaks an invariant. The message names it and the remedy."""
-
-    exit_code = 2
-
-
-class BrokerUnavailableError(BridgeError):
-    """Wait: no broker answers."""
+from kafka_timer.errors import BridgeError as BridgeError
+from kafka_timer.errors import BrokerUnavailableError as BrokerUnavailableError
+from kafka_timer.errors import SettingsError as SettingsError
 
 
 class FencedError(BridgeError):

@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer
 
-from bridge.client import RETRIES, TimerProducer
+from kafka_timer import RETRIES, TimerProducer
 
 
 def handle(message: Any) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
-from bridge.client import TimerProducer
 from examples.consumer_retry import ended_by_signal, handle, text_of
+from kafka_timer import TimerProducer
 
 
 def consume(consumer: Any, timers: TimerProducer, *, group: str, retry_topic: str, is_over: Callable[[], bool]) -> None:

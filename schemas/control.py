@@ -1,40 +1,11 @@
-"""Format of the control topic, the desired state of timer topics: paused real topics and skipped records.
+"""Records of the control topic: kafka_timer.control writes them, and the bridge reads them by this module."""
 
-    key  pause/timer.requests/orders        pause timers of `timer.requests` for the real topic `orders`
-    key  skip/timer.requests/3/4711         reject the record at this partition and offset if it cannot be decoded
-    value {"v":1,"on":true}                 "on":false takes it back
-
-The newest record of a key counts. A null value deletes the key: the state stays as it is. The topic is compacted and
-has one partition. Topic names contain no slash.
-"""
-
-import re
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.headers import legal_topic, shown
-from schemas.origin import Shard
-
-DEFAULT_TOPIC = "timer.control"
-_PAUSE, _SKIP = re.compile(rb"pause/([^/]+)/([^/]+)"), re.compile(rb"skip/([^/]+)/(\d{1,9})/(\d{1,18})")
-
-
-class Paused(NamedTuple):
-    """Timers of `timer_topic` wait when they are due for `target`."""
-
-    timer_topic: str
-    target: str
-
-
-class Skipped(NamedTuple):
-    """The record at `offset` of this partition is rejected if it cannot be decoded."""
-
-    shard: Shard
-    offset: int
-
-
-Key: TypeAlias = Paused | Skipped
+from kafka_timer.control import *  # noqa: F403
+from kafka_timer.control import Key, read_key
 
 
 class Value(BaseModel):
@@ -46,35 +17,6 @@ class Value(BaseModel):
     on: bool
 
 
-def control_record(key: Key, *, on: bool) -> tuple[bytes, bytes]:
-    """Return key and value of the record that asks for `key`, or takes it back.
-
-    Raises ValueError if a name in `key` is not a legal topic.
-    """
-    if isinstance(key, Paused):
-        raw = f"pause/{key.timer_topic}/{key.target}".encode()
-    else:
-        raw = f"skip/{key.shard}/{key.offset}".encode()
-    read_key(raw)
-    return raw, Value(on=on).model_dump_json().encode()
-
-
 def read(key: bytes | None, value: bytes | None) -> tuple[Key, bool | None]:
     """Return the key of a record, with True if it is on, or None if the key was deleted. Raises ValueError."""
     return read_key(key or b""), None if value is None else Value.model_validate_json(value).on
-
-
-def read_key(raw: bytes) -> Key:
-    """Parse a key. Raises ValueError if `raw` is not one."""
-    if found := _PAUSE.fullmatch(raw):
-        return Paused(_topic(found[1]), _topic(found[2]))
-    if found := _SKIP.fullmatch(raw):
-        return Skipped(Shard(_topic(found[1]), int(found[2])), int(found[3]))
-    raise ValueError(f"key {raw[:300]!r}: unknown; write pause/TIMER-TOPIC/TARGET or skip/TIMER-TOPIC/PARTITION/OFFSET")
-
-
-def _topic(raw: bytes) -> str:
-    name = legal_topic(raw)
-    if name is None:
-        raise ValueError(f"bad-target: {shown(raw)} is an illegal or internal topic; name another one")
-    return name

@@ -1,7 +1,7 @@
 """Profiles: tables that translate other schedulers' headers into ours.
 
     REAL_TOPIC: orders      \\                      timer-topic: orders
-    TIMER_DELAY_SEC: 5       >  rocketmq's table  ->  timer-delay-ms: 5000  ->  schemas.headers.parse  ->  Schedule
+    TIMER_DELAY_SEC: 5       >  rocketmq's table  ->  timer-delay-ms: 5000  ->  kafka_timer.headers.parse  ->  Schedule
     UNIQ_KEY: 7F00          /                      timer-id: 7F00
 
 1. A record with any header of ours is native: its other headers are foreign, and delivered.

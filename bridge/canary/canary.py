@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from bridge.canary.metrics import CanaryMetrics
-from bridge.client import Sent, TimerProducer
+from kafka_timer import Sent, TimerProducer
 from schemas.headers import TRACE_ID, Headers
 
 _MOST_KNOWN = 10_000

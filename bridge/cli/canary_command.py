@@ -12,10 +12,10 @@ from typer import Context
 
 from bridge.cli.client_commands import client_of
 from bridge.cli.shared_options import ClusterOptions, command_with
-from bridge.client import TimerProducer
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
+from kafka_timer import TimerProducer
 from schemas.durations import parse_duration_ms
 from schemas.headers import legal_topic
 

@@ -1,4 +1,4 @@
-"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: bridge.client as commands."""
+"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer as commands."""
 
 import json
 import sys
@@ -12,9 +12,9 @@ import typer
 from typer import Context
 
 from bridge.cli.shared_options import ClusterOptions, command_with, pairs
-from bridge.client import Sent, TimerProducer
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
+from kafka_timer import Sent, TimerProducer
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
+from kafka_timer.instants import parse_instant_ms as parse_instant_ms
 from schemas.durations import parse_duration_ms
-from schemas.instants import parse_iso8601_ms
 
 
 def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
@@ -14,18 +14,6 @@ def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
 def milliseconds(value: object) -> object:
     """Parse a setting's text as a duration; return any other value as it is."""
     return parse_duration_ms(value) if isinstance(value, str) else value
-
-
-def parse_instant_ms(text: str) -> int:
-    """Return epoch ms, rounded up, of ISO 8601 with a zone or of epoch ms. Raises ValueError with the right form."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        return parse_iso8601_ms(text)
-    except ValueError as wrong:
-        raise ValueError(
-            f"{text!r} is no instant: {wrong}: write 2026-12-24T18:00:00Z (with a zone), or epoch milliseconds"
-        ) from None
 
 
 def instant_text(at_ms: int) -> str:

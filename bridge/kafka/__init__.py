@@ -3,7 +3,6 @@
 consumer.py        ConfluentSource: member of the consumer group
 reading/           ConfluentHistory, ConfluentControl: reads outside the group
 transactions/      ConfluentSink: two transactional producers in turn
-request_sender.py  ConfluentOutbox: sends requests for bridge.client, without transactions
 redrive.py         ConfluentRedrive: sends rejected records again, each once
 group_members.py   ConfluentGroup: members of the group and their HTTP addresses
 topic_admin.py     ConfluentTopics: describes, creates and grows topics
@@ -18,7 +17,6 @@ from bridge.kafka.group_members import ConfluentGroup as ConfluentGroup
 from bridge.kafka.reading.control_reader import ConfluentControl as ConfluentControl
 from bridge.kafka.reading.history import ConfluentHistory as ConfluentHistory
 from bridge.kafka.redrive import ConfluentRedrive as ConfluentRedrive
-from bridge.kafka.request_sender import ConfluentOutbox as ConfluentOutbox
 from bridge.kafka.retry import Retrier as Retrier
 from bridge.kafka.topic_admin import ConfluentTopics as ConfluentTopics
 from bridge.kafka.transactions.sink import ConfluentSink as ConfluentSink

@@ -5,8 +5,6 @@
 bridge.config.kafka_config.RESERVED lists the musts: the operator may not set them.
 """
 
-import logging
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -14,8 +12,8 @@ from confluent_kafka import KafkaException
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import SettingsError
-from bridge.kafka.errors import error_of
 from bridge.kafka.retry import Retrier
+from kafka_timer.kafka_client import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings
 
 Client = TypeVar("Client")
 Config = dict[str, Any]
@@ -55,9 +53,6 @@ READER_MUSTS = {
     # Requests that retention deleted must not be skipped silently.
     "auto.offset.reset": "error",
 }
-# If brokers allow it, librdkafka's producers and admins create topics by asking for them. A misspelt topic would then
-# accept records that no program reads.
-NO_NEW_TOPICS = {"allow.auto.create.topics": False}
 PRODUCER = {
     "linger.ms": 1,
     "batch.num.messages": 10_000,
@@ -179,11 +174,6 @@ def _config(connection: Connection, defaults: Mapping[str, Any], musts: Mapping[
     return {"client.id": "timer-bridge", **defaults, **connection.kafka, **where, **musts}
 
 
-# Off by default: librdkafka's log lines repeat the errors of exceptions and error_cb.
-LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
-LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
-
-
 def make(client: Callable[[Config], Client], config: Config, retrier: Retrier) -> Client:
     """Make a client. Raises SettingsError if librdkafka refuses the configuration."""
     try:
@@ -193,9 +183,3 @@ def make(client: Callable[[Config], Client], config: Config, retrier: Retrier) -
         raise invalid_settings(failure) from failure
     except (AttributeError, TypeError, ValueError) as error:  # a name of the Python client, such as stats_cb
         raise SettingsError(f"kafka settings: {error}: leave it out") from error
-
-
-def invalid_settings(failure: KafkaException) -> SettingsError:
-    """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
-    text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
-    return SettingsError(f"kafka settings: {text}: fix it under `kafka`")

@@ -16,13 +16,11 @@ from bridge.errors import BrokerUnavailableError
 from bridge.kafka.errors import error_of, reason, unwrapped
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.status import Status
+from kafka_timer.kafka_client import CALL_S as CALL_S
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-CALL_S = 2.0
-"""Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0

@@ -1,4 +1,4 @@
-"""The desired state that operators write to the control topic (schemas.control), in memory; turns apply it."""
+"""The desired state that operators write to the control topic (kafka_timer.control), in memory; turns apply it."""
 
 import logging
 from collections.abc import Collection, Iterable

@@ -1,6 +1,6 @@
 """Tests that know only headers, topics and the command line, as a user does who has read README.md and docs/.
 
-They import the standard library, pytest, confluent_kafka and the client that users import (`bridge.client`);
+They import the standard library, pytest, confluent_kafka and the client that users import (`kafka_timer`);
 `test_imports.py` fails on any other import. So these tests do not change when modules of ours move or are renamed.
 
     processes.py   `timer-bridge` processes, and waits for conditions

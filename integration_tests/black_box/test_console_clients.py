@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.client import TimerProducer
+from kafka_timer import TimerProducer
 
 from .console import Console
 from .history import History, now_ms

@@ -9,7 +9,7 @@ import pytest
 
 _FOLDER = Path(__file__).parent
 _ALLOWED = sys.stdlib_module_names | {"confluent_kafka", "pytest"}
-_CLIENT = "bridge.client"
+_CLIENT = "kafka_timer"
 
 
 def forbidden(code: str) -> Iterator[str]:
@@ -38,7 +38,7 @@ def test_a_file_imports_no_internal_module_but_the_client(path: Path) -> None:
 
 def test_a_forbidden_import_is_found_in_each_form() -> None:
     code = (
-        "import json, bridge.loop.loop\nfrom bridge import client\nfrom bridge.client import TimerProducer\n"
+        "import json, bridge.loop.loop\nfrom bridge import client\nfrom kafka_timer import TimerProducer\n"
         "from confluent_kafka.admin import AdminClient\nfrom .history import History\nfrom ..cluster import Cluster\n"
         "def late():\n    from timer.store import Store\n    import scripts\n"
     )

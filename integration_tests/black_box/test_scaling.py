@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bridge.client import TimerProducer
+from kafka_timer import TimerProducer
 
 from .history import History, Timer, headers_of, now_ms
 from .processes import Bridge, until

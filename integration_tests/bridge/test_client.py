@@ -16,12 +16,12 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer, admin
 
-from bridge.client import TimerProducer, cancel_headers, headers_for, partition_for
 from bridge.errors import BridgeError
 from integration_tests.bridge.test_run import COMMAND, Names, read
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
+from kafka_timer import TimerProducer, cancel_headers, headers_for, partition_for
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from integration_tests.bridge.test_run import Names, command, run
 from integration_tests.conftest import FAST_RESTART, start, to_be_started
 from integration_tests.support.patience import PATIENCE_S
+from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

@@ -13,13 +13,13 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, expect
 
-from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.bridge.test_health import get, until
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.conftest import Broker
 from integration_tests.support.browser import Visitor, chromium
 from integration_tests.support.patience import PATIENCE_S
+from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

@@ -12,7 +12,6 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.canary.metrics import CanaryMetrics
-from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.loop.tests.test_histories import World
 from bridge.observe.tests.test_metrics import text_of
@@ -21,6 +20,7 @@ from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import RULES, Prometheus, promtool
+from kafka_timer import TimerProducer
 from schemas.tables import AuditClass
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess

@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from bridge.client import TimerProducer
 from integration_tests.bridge.test_run import Names, names, read
 from integration_tests.conftest import Broker
+from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

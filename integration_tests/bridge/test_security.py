@@ -24,7 +24,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from bridge.client import TimerProducer
 from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
@@ -32,6 +31,7 @@ from integration_tests.bridge.test_run import Names, command, run
 from integration_tests.conftest import ROOT, missing, started
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
+from kafka_timer import TimerProducer
 from schemas.headers import Headers
 from scripts.common.processes import BridgeProcess
 

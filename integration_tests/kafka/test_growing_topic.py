@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.client import TimerProducer, headers_for, partition_for
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
+from kafka_timer import TimerProducer, headers_for, partition_for
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaError
 
-from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentSink
@@ -18,6 +17,7 @@ from bridge.ports import Outgoing, Transaction
 from integration_tests.conftest import Broker, started
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.ports import World, group_metadata_of, out, progress, publish_without_refused
+from kafka_timer import TimerProducer
 
 pytestmark = pytest.mark.broker
 

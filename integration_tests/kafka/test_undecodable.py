@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from bridge.client import TimerProducer
 from bridge.config.kafka_config import Connection
 from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
@@ -31,6 +30,7 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import sending
 from integration_tests.support.patience import PATIENCE_S, until
+from kafka_timer import TimerProducer
 from schemas.origin import Shard
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess

@@ -15,13 +15,13 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from bridge.client import TimerProducer
 from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from integration_tests.bridge.test_health import get
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
 from integration_tests.support.patience import until
 from integration_tests.support.prometheus import promtool
+from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
 
 COMPOSE = ROOT / "compose"

@@ -155,7 +155,8 @@ def test_pages_and_headings_that_code_and_messages_name_exist() -> None:
 def test_files_that_the_text_names_exist(page: Path) -> None:
     """Full paths and folders; paths below the folder that the page names are looked up by their end."""
     text = page.read_text()
-    for name in re.findall(r"`((?:bridge|compose|integration_tests|schemas|scripts|spark_jobs|timer)/[\w./-]*)`", text):
+    folders = "bridge|compose|integration_tests|kafka_timer|schemas|scripts|spark_jobs|timer"
+    for name in re.findall(rf"`((?:{folders})/[\w./-]*)`", text):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`([\w/-]+/[\w.-]+\.py)`", text):
         assert any(ROOT.glob(f"*/{name}")) or (ROOT / name).exists(), name

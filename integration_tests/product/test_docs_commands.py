@@ -20,19 +20,19 @@ from click.exceptions import Exit
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from bridge import client
 from bridge.cli.app import app
-from bridge.client.tests.test_client import Message
 from bridge.config.settings import Settings, load
 from bridge.config.target_settings import TargetSettings
 from bridge.config.topic_settings import TopicSettings
 from bridge.dev.embedded_kafka import free_port
 from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
+from bridge.tests.test_client import Message
 from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.product.test_docs import DOCS
 from integration_tests.support.patience import until
+from kafka_timer import producer
 from schemas.kafka_settings import PREFIX
 from schemas.tables import REQUESTS
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -248,7 +248,7 @@ def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: p
 def test_the_client_of_the_readme_does_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     kafka = FakeKafka(Timeline())
     kafka.create("timer.requests", 4)
-    monkeypatch.setattr(client, "_kafka", lambda _: MemoryOutbox(kafka))
+    monkeypatch.setattr(producer, "_kafka", lambda _: MemoryOutbox(kafka))
     blocks = re.findall(r"((?:^    .*\n)+)", (ROOT / "README.md").read_text(), re.MULTILINE)
     (shown,) = (textwrap.dedent(block) for block in blocks if "TimerProducer(" in block)
     exec(shown, {"message": Message(kafka.produce("timer.requests", b"not handled"))})

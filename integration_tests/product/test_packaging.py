@@ -15,7 +15,7 @@ from integration_tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.thorough
 
-PACKAGES = ("bridge", "timer", "schemas", "spark_jobs")
+PACKAGES = ("bridge", "timer", "schemas", "kafka_timer", "spark_jobs")
 FOR_TESTS_OF_USERS = {"bridge/testing/fakes.py", "bridge/testing/fake_kafka.py", "timer/testing.py"}
 OLDEST_SETUPTOOLS = 77
 

@@ -56,7 +56,7 @@ def run_target(name: str, arguments: list[str]) -> None:
     """Run a target. Does not return: libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["timer", "schemas", "bridge.recovery"]):
+    with atheris.instrument_imports(include=["timer", "schemas", "kafka_timer", "bridge.recovery"]):
         from scripts.fuzz.targets import TARGETS
     target = TARGETS[name]
     corpus = Path(arguments[0])

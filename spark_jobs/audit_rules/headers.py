@@ -5,8 +5,8 @@
     decimal(value_of(..., "timer-delay-ms"))  5000       (null for "+5", " 5", "", "5.0", 2^63: never a guess)
     foreign(headers)                          [("tenant", "a")], to be delivered unchanged
 
-The same rules as schemas.headers, written a second time on purpose: with the bridge's parser, the audit would repeat
-its mistakes. A digest is 16 bytes of SHA-256; null and empty have different digests.
+The same rules as kafka_timer.headers, written a second time on purpose: with the bridge's parser, the audit would
+repeat its mistakes. A digest is 16 bytes of SHA-256; null and empty have different digests.
 """
 
 from collections.abc import Iterable, Mapping

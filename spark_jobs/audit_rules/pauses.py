@@ -4,7 +4,7 @@
     pause/timer.requests/bills   on at 11:00                 ->  bills   paused_ms 11:00  resumed_ms null
 
 The last pause of a target counts. The control topic is compacted, so the records of earlier ones may be gone. The same
-format as schemas.control, written a second time on purpose.
+format as kafka_timer.control, written a second time on purpose.
 """
 
 from pyspark.sql import DataFrame, Window

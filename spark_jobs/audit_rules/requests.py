@@ -8,7 +8,7 @@
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
 
-Headers of other schedulers are translated first (profiles.py). The same rules as schemas.headers, written a second
+Headers of other schedulers are translated first (profiles.py). The same rules as kafka_timer.headers, written a second
 time on purpose (see headers.py). `malformed` has no code: any refusal will do.
 """
 

@@ -4,8 +4,8 @@
         ->  Request(key=None, value=b"hi", headers=[timer-topic orders, timer-deliver-ms 1798135200000])
 
 A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, and
-its due time is absolute. The foreign header `imported-from` names the original request. schemas.headers validates, as
-in the bridge.
+its due time is absolute. The foreign header `imported-from` names the original request. kafka_timer.headers validates,
+as in the bridge.
 """
 
 import json

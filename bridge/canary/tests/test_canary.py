@@ -2,7 +2,7 @@
 
 from bridge.canary.canary import Canary
 from bridge.canary.metrics import CanaryMetrics
-from bridge.client.tests.test_client import Place
+from bridge.tests.test_client import Place
 
 TOPIC = "timer-canary"
 

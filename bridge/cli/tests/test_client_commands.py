@@ -11,10 +11,10 @@ from bridge.cli import app as cli
 from bridge.cli import client_commands
 from bridge.cli.app import app
 from bridge.cli.client_commands import lines_of
-from bridge.client import TimerProducer
 from bridge.errors import SettingsError
 from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
+from kafka_timer import TimerProducer
 from schemas.control import Paused, Skipped, read
 from schemas.origin import Shard
 

@@ -6,12 +6,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.client import TimerProducer
 from bridge.config.kafka_config import RESERVED, Connection
 from bridge.config.settings import load
 from bridge.errors import SettingsError
 from bridge.kafka import ConfluentTopics, Retrier
 from bridge.kafka import client_config as clients
+from kafka_timer import TimerProducer
 
 SECRET = "s3cr3t-word"
 SECURITY = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.password": SECRET}

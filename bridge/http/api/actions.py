@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
-from bridge.client import Sent, TimerProducer
 from bridge.http.api.requests import (
     ActionAsked,
     CancelAsked,
@@ -23,6 +22,7 @@ from bridge.http.api.requests import (
     TopicAsked,
 )
 from bridge.query.search import NamedTimer
+from kafka_timer import Sent, TimerProducer
 
 SentRequests = list["Future[Sent]"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
-from bridge.client import Sent
 from bridge.http.api.host_stats import disk_of, resident_bytes
 from bridge.http.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
 from bridge.http.api.responses import (
@@ -33,6 +32,7 @@ from bridge.ports import Clock
 from bridge.query.details import find_by_id, find_by_origin
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
+from kafka_timer import Sent
 from schemas.origin import Shard
 
 

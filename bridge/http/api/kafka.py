@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from bridge.client import TimerProducer
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
@@ -12,6 +11,7 @@ from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retr
 from bridge.redrive.marker_index import MarkerIndex, MarkerReader
 from bridge.redrive.rules import Parked, RedriveFilter
 from bridge.redrive.session import redrive_session
+from kafka_timer import TimerProducer
 
 _WAIT_S = 10.0
 _SEND_TIMEOUT_MS = 15_000

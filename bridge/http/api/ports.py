@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from bridge.client import TimerProducer
 from bridge.ports import Member, Record
 from bridge.redrive.rules import Parked
+from kafka_timer import TimerProducer
 from schemas.origin import Shard
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bridge.client import Sent
 from bridge.config.durations import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
+from kafka_timer import Sent
 from schemas.durations import parse_duration_ms
 from schemas.headers import MAX_INT64
 from timer.index.due_counts import HOUR_MS

@@ -15,9 +15,9 @@ from typing import NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
-from bridge.client import Sent, TimerProducer
 from bridge.errors import BridgeError
 from bridge.http.api.ports import KafkaPort, TopicReader
+from kafka_timer import Sent, TimerProducer
 from schemas.origin import Shard
 from schemas.receipts import Mode, Receipt
 

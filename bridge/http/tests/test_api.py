@@ -11,12 +11,12 @@ from urllib.parse import quote
 import pytest
 
 from bridge.cli.pending_command import RunningInstances
-from bridge.client import Sent
 from bridge.errors import BridgeError
 from bridge.http.auth.sessions import Authenticator
 from bridge.ports import Record
 from bridge.testing.fakes import FakeHistory
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
+from kafka_timer import Sent
 from schemas.origin import Shard
 
 HOUR_MS = 3_600_000

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 
 import pytest
 
-from bridge.client import headers_for
 from bridge.http.auth.sessions import Token
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
+from kafka_timer import headers_for
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 

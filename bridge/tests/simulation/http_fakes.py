@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from bridge.client import Headers, Sent, TimerProducer
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
@@ -46,6 +45,7 @@ from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
+from kafka_timer import Headers, Sent, TimerProducer
 from schemas.headers import Rules
 from schemas.origin import Shard
 
@@ -63,7 +63,7 @@ RULES = Rules(
 
 
 class MemoryOutbox:
-    """bridge.client's Outbox, straight into a Kafka in memory."""
+    """kafka_timer's Outbox, straight into a Kafka in memory."""
 
     is_broken = False
 

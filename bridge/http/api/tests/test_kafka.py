@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from bridge.kafka.redrive import RedriveResult
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.ports import Outgoing, Record
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
+from kafka_timer import request_sender
+from kafka_timer.tests.test_request_sender import FATAL, Producer, failure
 from schemas.origin import Shard
 
 
@@ -209,3 +212,17 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
                 sending.result(5)
         finally:
             made[0].is_over.set()
+
+
+def test_the_page_makes_another_client_after_a_fatal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_sender, "Producer", Producer)
+    kafka = ConfluentKafkaPort(settings())
+    first = kafka.producer("timer.requests")
+    assert kafka.producer("timer.requests") is first
+    fake: Any = first
+    fake._outbox._producer.fail(FATAL)
+    failure(first.schedule("orders", b"v", delay="1h"))
+    second = kafka.producer("timer.requests")
+    assert second is not first
+    assert not second.is_broken
+    kafka.close()

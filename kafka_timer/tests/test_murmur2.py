@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.murmur2 import murmur2, partition_of
+from kafka_timer.murmur2 import murmur2, partition_of
 
 
 @pytest.mark.parametrize(

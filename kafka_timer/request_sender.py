@@ -1,4 +1,4 @@
-"""Send requests for bridge.client, with a producer without transactions."""
+"""Send requests for `TimerProducer`, with a Kafka producer without transactions."""
 
 import logging
 import threading
@@ -10,11 +10,19 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bridge.client import Sent
-from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
-from bridge.kafka.client_config import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings
-from bridge.kafka.errors import error_of, is_denied, is_fatal, reason, unwrapped
-from bridge.kafka.retry import CALL_S
+from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
+from kafka_timer.kafka_client import (
+    CALL_S,
+    LIBRDKAFKA_LOG,
+    NO_NEW_TOPICS,
+    error_of,
+    invalid_settings,
+    is_denied,
+    is_fatal,
+    reason,
+    unwrapped,
+)
+from kafka_timer.requests import Sent
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +37,12 @@ _METADATA_AGE_S = 300.0
 
 
 class ConfluentOutbox:
-    """Implements bridge.client's Outbox. A thread of its own serves delivery reports."""
+    """Implements `kafka_timer.producer.Outbox`. A thread of its own serves delivery reports."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         if "transactional.id" in config:
             raise SettingsError(
-                "transactional.id: keep your transactional producer, and give it bridge.client.headers_for's headers"
+                "transactional.id: keep your transactional producer, and give it kafka_timer.headers_for's headers"
             )
         own = {
             "client.id": "timer-client",

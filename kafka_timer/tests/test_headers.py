@@ -4,27 +4,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import headers
-from schemas.headers import (
+from kafka_timer import headers
+from kafka_timer.headers import (
     MAX_INT64,
     TIMES,
     Asked,
     ByOrigin,
     Cancel,
     Claim,
+    FixedLimits,
     Move,
     Pause,
     Refusal,
-    Rules,
     Schedule,
     legal_topic,
     parse,
 )
-from schemas.levels import parse_levels
+from kafka_timer.levels import parse_levels
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
-RULES = Rules(max_delay_ms=2 * DAY_MS, roll_window_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
+LIMITS = FixedLimits(max_delay_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
 
 
 def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked:
@@ -33,7 +33,7 @@ def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked
     if given & {"timer-delay-ms", "timer-delay-level"} and "timer-deliver-ms" not in given:
         given.add("timer-deliver-ms")
     defaults = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (NOW_MS + 1000))]
-    return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, RULES)
+    return parse([d for d in defaults if d[0] not in given] + list(headers), NOW_MS, LIMITS)
 
 
 def code(asked: Asked) -> str:
@@ -146,7 +146,7 @@ def test_a_record_may_claim_to_be_a_copy() -> None:
 
 
 def test_a_cancel_needs_its_id_alone() -> None:
-    assert parse([("timer-action", b"cancel"), ("timer-id", b"x")], NOW_MS, RULES) == Cancel(b"x")
+    assert parse([("timer-action", b"cancel"), ("timer-id", b"x")], NOW_MS, LIMITS) == Cancel(b"x")
     assert ask(("timer-action", b"cancel"), ("timer-id", b"x")) == Cancel(b"x")
 
 
@@ -155,9 +155,9 @@ PLACE = ("timer-of", b"timer.requests/3/7")
 
 def test_a_cancel_or_move_may_name_its_timer_by_origin() -> None:
     cancel, move, later = ("timer-action", b"cancel"), ("timer-action", b"move"), ("timer-deliver-ms", b"%d" % NOW_MS)
-    assert parse([cancel, PLACE], NOW_MS, RULES) == ByOrigin(PLACE[1], None)
-    assert parse([move, PLACE, later], NOW_MS, RULES) == ByOrigin(PLACE[1], NOW_MS)
-    assert parse([cancel, PLACE, ("timer-id", b"x")], NOW_MS, RULES) == Cancel(b"x"), "as before there was timer-of"
+    assert parse([cancel, PLACE], NOW_MS, LIMITS) == ByOrigin(PLACE[1], None)
+    assert parse([move, PLACE, later], NOW_MS, LIMITS) == ByOrigin(PLACE[1], NOW_MS)
+    assert parse([cancel, PLACE, ("timer-id", b"x")], NOW_MS, LIMITS) == Cancel(b"x"), "as before there was timer-of"
     assert ask(PLACE) == Schedule("orders", NOW_MS + 1000, -1), "a foreign header"
 
 
@@ -172,7 +172,7 @@ def test_a_cancel_or_move_may_name_its_timer_by_origin() -> None:
     ],
 )
 def test_a_wrong_request_by_origin_is_refused(headers: list[tuple[str, bytes | None]], expected: str) -> None:
-    assert code(parse(headers, NOW_MS, RULES)) == expected
+    assert code(parse(headers, NOW_MS, LIMITS)) == expected
 
 
 def test_replace_and_schedule_ask_for_the_same_timer() -> None:
@@ -204,9 +204,9 @@ def test_case_7_levels_clamp_to_the_last_and_0_is_at_once(level: int, seconds: i
 
 
 def test_case_7_levels_are_a_setting() -> None:
-    rules = RULES.model_copy(update={"levels_ms": parse_levels("5s 8s")})
+    limits = LIMITS._replace(levels_ms=parse_levels("5s 8s"))
     headers = [("timer-topic", b"orders"), ("timer-delay-level", b"3")]
-    assert parse(headers, NOW_MS, rules) == Schedule("orders", NOW_MS + 8000, -1)
+    assert parse(headers, NOW_MS, limits) == Schedule("orders", NOW_MS + 8000, -1)
     assert parse_levels("1s 2m 3h 4d") == (1000, 120_000, 10_800_000, 345_600_000)
 
 
@@ -268,19 +268,19 @@ HEADERS = st.lists(st.sampled_from(sorted(LIKELY_VALUES)).flatmap(header), max_s
 def test_case_33_whatever_the_headers_the_answer_is_a_schedule_in_range_or_a_refusal(
     headers: list[tuple[str, bytes | None]],
 ) -> None:
-    match parse(headers, NOW_MS, RULES):
+    match parse(headers, NOW_MS, LIMITS):
         case Schedule(target=target, due_ms=due_ms, partition=partition):
-            assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
+            assert 0 <= due_ms <= NOW_MS + LIMITS.max_delay_ms
             assert -1 <= partition < 2**31
             assert target.isascii()
         case Cancel(id=id_):
             assert 0 < len(id_) <= 1024
         case ByOrigin(origin=origin, due_ms=due_ms):
             assert len(origin) > 0
-            assert due_ms is None or 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
+            assert due_ms is None or 0 <= due_ms <= NOW_MS + LIMITS.max_delay_ms
         case Move(id=id_, due_ms=due_ms):
             assert 0 < len(id_) <= 1024
-            assert 0 <= due_ms <= NOW_MS + RULES.max_delay_ms
+            assert 0 <= due_ms <= NOW_MS + LIMITS.max_delay_ms
         case Pause():
             pass
         case Claim(rolls=rolls, schedule=schedule):
@@ -352,7 +352,7 @@ def due(values: dict[str, bytes | None]) -> int | str:
         return "ambiguous-time" if times else "missing-time"
     ((name, told),) = times.items()
     assert told is not None
-    levels_ms = (0, *RULES.levels_ms)
+    levels_ms = (0, *LIMITS.levels_ms)
     return {
         "timer-deliver-ms": told,
         "timer-delay-ms": NOW_MS + told,
@@ -361,7 +361,7 @@ def due(values: dict[str, bytes | None]) -> int | str:
 
 
 def is_too_far(due_ms: int) -> bool:
-    return due_ms > NOW_MS + RULES.max_delay_ms
+    return due_ms > NOW_MS + LIMITS.max_delay_ms
 
 
 def timer(values: dict[str, bytes | None]) -> Schedule | str:
@@ -380,7 +380,7 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
     if "timer-topic" not in values:
         return "missing-topic"
     target = values["timer-topic"]
-    if target is None or not is_target(target) or target.decode() in RULES.own_topics:
+    if target is None or not is_target(target) or target.decode() in LIMITS.own_topics:
         return "bad-target"
     return Schedule(target.decode(), due_ms, partition if "timer-partition" in values else -1)
 
@@ -389,9 +389,9 @@ def timer(values: dict[str, bytes | None]) -> Schedule | str:
 @settings(max_examples=300)
 @given(HEADERS)
 def test_case_33_the_short_way_reads_as_the_rules_do(headers: list[tuple[str, bytes | None]]) -> None:
-    asked = parse(headers, NOW_MS, RULES)
+    asked = parse(headers, NOW_MS, LIMITS)
     assert (asked.code if isinstance(asked, Refusal) else asked) == read_slowly(headers)
-    assert parse(tuple(headers), NOW_MS, RULES) == asked
+    assert parse(tuple(headers), NOW_MS, LIMITS) == asked
 
 
 def test_a_text_too_long_for_a_topic_is_not_cached() -> None:

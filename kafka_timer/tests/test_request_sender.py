@@ -9,11 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.client import Sent, TimerProducer
-from bridge.config.settings import load
-from bridge.errors import BridgeError, BrokerUnavailableError
-from bridge.http.api.kafka import ConfluentKafkaPort
-from bridge.kafka import request_sender as outbox_module
+from kafka_timer import BridgeError, BrokerUnavailableError, Sent, TimerProducer
+from kafka_timer import request_sender as outbox_module
 
 SOON_S = 2.0
 WHY = "the cluster does not let it"
@@ -171,16 +168,3 @@ def test_a_callback_that_fails_is_logged_and_does_not_end_the_serving(caplog: py
     producer.fail(FATAL)
     assert WHY in failure(waiting)
     timers.close()
-
-
-def test_the_page_makes_another_client_after_a_fatal_error() -> None:
-    kafka = ConfluentKafkaPort(load({"bootstrap_servers": "127.0.0.1:1"}, {}, None))
-    first = kafka.producer("timer.requests")
-    assert kafka.producer("timer.requests") is first
-    fake: Any = first
-    fake._outbox._producer.fail(FATAL)
-    failure(first.schedule("orders", b"v", delay="1h"))
-    second = kafka.producer("timer.requests")
-    assert second is not first
-    assert not second.is_broken
-    kafka.close()

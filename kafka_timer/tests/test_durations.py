@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.durations import parse_duration_ms
+from kafka_timer.durations import parse_duration_ms
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,25 @@
-"""The client: tables of headers, and histories with a bridge and no broker."""
+"""The client: histories with a bridge and no broker."""
 
+import importlib
 import json
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
 from typer.testing import CliRunner
 
-from bridge import client
+import kafka_timer
 from bridge.cli.app import app
-from bridge.client import Headers, Sent, TimerProducer, cancel_headers, headers_for, partition_for, retry_of
 from bridge.config.loop_options import StoreOptions, TurnOptions
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from schemas.headers import MAX_INT64, TRACE_ID, Cancel, Rules, Schedule, parse
+from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
+from schemas.headers import TRACE_ID, Rules
 from schemas.levels import DEFAULT, parse_levels
-from schemas.murmur2 import murmur2
 from schemas.origin import Shard
-
-NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
-NOON_MS = 1_798_113_600_000
-RULES = Rules(max_delay_ms=MAX_INT64, roll_window_ms=1)
 
 
 class FakeOutbox(MemoryOutbox):
@@ -81,85 +77,6 @@ class Message(NamedTuple):
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return list(self.entry.headers) or None
-
-
-# -- Headers
-
-
-@pytest.mark.parametrize(
-    ("given", "due_ms"),
-    [
-        ({"at": NOON}, NOON_MS),
-        ({"at": NOON.astimezone(timezone(timedelta(hours=5)))}, NOON_MS),
-        ({"at": NOON + timedelta(microseconds=1)}, NOON_MS + 1),
-        ({"at": "2026-12-24T12:00:00Z"}, NOON_MS),
-        ({"at": NOON_MS}, NOON_MS),
-        ({"delay": timedelta(seconds=5)}, 5000),
-        ({"delay": timedelta(microseconds=1)}, 1),
-        ({"delay": "2h30m"}, 9_000_000),
-        ({"delay": 7}, 7),
-        ({"delay": 0}, 0),
-        ({"level": 3}, 10_000),
-        ({"level": 0}, 0),
-    ],
-)
-def test_a_time_of_any_type_is_never_rounded_down(given: dict[str, Any], due_ms: int) -> None:
-    assert parse(headers_for("orders", **given), 0, RULES) == Schedule("orders", due_ms, -1)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, "one of at, delay and level"),
-        ({"delay": 1, "level": 1}, "one of at, delay and level"),
-        ({"at": datetime(2026, 12, 24)}, "no zone"),  # noqa: DTZ001
-        ({"at": "tomorrow"}, "no instant"),
-        ({"at": -1}, "bad-header"),
-        ({"at": NOON_MS + 0.9}, "at: .* is no int: give whole milliseconds, rounded up"),
-        ({"delay": 0.5}, "delay: 0.5 is no int"),
-        ({"at": 7, "expire_at": 8.5}, "expire_at: 8.5 is no int"),
-        ({"delay": -1}, "bad-header"),
-        ({"delay": timedelta(seconds=-1)}, "bad-header"),
-        ({"delay": "soon"}, "no duration"),
-        ({"level": -1}, "bad-header"),
-        ({"delay": 1, "id": ""}, "bad-header"),
-        ({"delay": 1, "id": "x" * 1025}, "bad-header"),
-        ({"delay": 1, "partition": -1}, "bad-header"),
-        ({"delay": 1, "replace": True}, "missing-id"),
-        ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
-        ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
-        ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
-        *(({"topic": topic, "delay": 1}, "bad-target") for topic in ("", "a b", "__consumer_offsets", "café")),
-    ],
-)
-def test_a_request_that_the_bridge_would_refuse_raises_at_once(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        headers_for(**{"topic": "orders", **given})
-
-
-def test_all_headers() -> None:
-    foreign: list[tuple[str, bytes | str | None]] = [("trace", "1"), ("trace", b"1"), ("none", None)]
-    more: dict[str, Any] = {"id": "ä", "replace": True, "partition": 3, "delivered_key": b"other"}
-    found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z", **more, headers=iter(foreign))
-    assert parse(found, 0, RULES) == Schedule("orders", 7, 3, "ä".encode(), True)
-    assert found[-5:-3] == [("timer-key", b"other"), ("timer-expire-ms", b"9")]
-    assert found[-3:] == [("trace", b"1"), ("trace", b"1"), ("none", None)]
-    assert parse(cancel_headers("ä"), 0, RULES) == Cancel("ä".encode())
-    with pytest.raises(ValueError, match="bad-header"):
-        cancel_headers(b"")
-
-
-def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:
-    assert partition_for("foobar", 5) == (murmur2(b"foobar") & 0x7FFFFFFF) % 5 == (-790332482 & 0x7FFFFFFF) % 5
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [({"transactional.id": "mine"}, "headers_for"), ({"no.such.setting": "1"}, r"no\.such\.setting")],
-)
-def test_a_transactional_id_or_an_unknown_setting_raises(config: dict[str, str], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
-        TimerProducer({"bootstrap.servers": "127.0.0.1:1", **config})
 
 
 # -- Requests
@@ -258,7 +175,7 @@ def test_an_invalid_replacement_cancels_nothing(
 ) -> None:
     astray = (partition_for("x", 4) + 1) % 4
     place.kafka.produce("timer.requests", b"old", headers=headers_for("orders", delay=500, id="x"), partition=astray)
-    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    monkeypatch.setattr(producer, "_kafka", lambda _: place.outbox)
     command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
     assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
     place.bridge.run(1000)
@@ -274,7 +191,7 @@ def in_each_partition(place: Place) -> None:
 
 def test_a_replacement_cancels_timers_not_placed_by_their_id(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     in_each_partition(place)
-    monkeypatch.setattr(client, "_kafka", lambda _: place.outbox)
+    monkeypatch.setattr(producer, "_kafka", lambda _: place.outbox)
     command = ["replace", "x", "orders", "new", "--in", "5s", "--all-partitions", "--bootstrap-servers", "nowhere:1"]
     output = CliRunner().invoke(app, command).output
     assert output == f"replacement of x sent to timer.requests/{partition_for('x', 4)}\n"
@@ -447,3 +364,9 @@ def test_an_invalid_retry_count_is_zero(place: Place, count: bytes | None) -> No
 def test_a_group_without_a_legal_dead_letter_topic_raises_at_once(place: Place, group: str) -> None:
     with pytest.raises(ValueError, match="legal topic"):
         retry_of(Message(place.kafka.produce("orders", b"v")), group=group)
+
+
+def test_the_former_import_path_has_the_same_objects_and_names_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match="is now kafka_timer"):
+        former = importlib.import_module("bridge.client")
+    assert all(getattr(former, name) is getattr(kafka_timer, name) for name in kafka_timer.__all__)

@@ -1,0 +1,67 @@
+"""Timers from Python: schedule, cancel, replace, move, and retry for consumers.
+
+    with TimerProducer({"bootstrap.servers": "localhost:9092"}) as timers:
+        timers.schedule("orders", b"hello", key=b"7", delay="5s")
+        timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
+        timers.cancel("reminder-7")
+        sent = timers.schedule("orders", b"later", delay="1h").result()
+        timers.cancel(sent)                            # a timer without an id, by the position of its request
+        timers.pause("orders")                         # due timers wait until timers.resume("orders")
+        timers.flush()                                 # raises if a request was not acknowledged
+
+    producer.begin_transaction()                       # with a (transactional) producer of your own:
+    producer.produce("timer.requests", b"hello", headers=headers_for("orders", delay="5s"))
+
+    except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
+        timers.retry_later(message, group="billing").result(30)
+
+An id chooses the partition of the timer topic by murmur2, so all requests with the same id meet there, from any
+language, as long as the number of partitions stays the same: docs/growing.md says how to add some.
+"""
+
+from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
+from kafka_timer.producer import Outbox, TimerProducer
+from kafka_timer.requests import (
+    Headers,
+    Pairs,
+    Sent,
+    Text,
+    cancel_headers,
+    headers_for,
+    move_headers,
+    partition_for,
+)
+from kafka_timer.retry import (
+    FIRST_RETRY_LEVEL,
+    MAX_RETRIES,
+    RETRIES,
+    RETRY_GROUP,
+    RETRY_OF,
+    Message,
+    Retry,
+    retry_of,
+)
+
+__all__ = [
+    "FIRST_RETRY_LEVEL",
+    "MAX_RETRIES",
+    "RETRIES",
+    "RETRY_GROUP",
+    "RETRY_OF",
+    "BridgeError",
+    "BrokerUnavailableError",
+    "Headers",
+    "Message",
+    "Outbox",
+    "Pairs",
+    "Retry",
+    "Sent",
+    "SettingsError",
+    "Text",
+    "TimerProducer",
+    "cancel_headers",
+    "headers_for",
+    "move_headers",
+    "partition_for",
+    "retry_of",
+]

@@ -1,0 +1,327 @@
+"""Headers of a request -> what it asks for, or why it is refused.
+
+    timer-topic: orders          \\
+    timer-delay-ms: 5000          >  parse(...)  ->  Schedule(target="orders", due_ms=timestamp + 5000, ...)
+    tenant: a  (foreign, kept)   /
+    timer-delay-ms: -5           ->  Refusal("bad-header", "timer-delay-ms ...")
+
+    timer-action: cancel         ->  Cancel(id=...)
+    timer-action: move           ->  Move(id=..., due_ms=...)
+    timer-of: timers/3/812       ->  ByOrigin(...): the same for the timer of the request at this place, without an id
+    timer-action: pause          ->  Pause()
+    timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
+
+Rules, in order (design, "Headers"):
+1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once".
+2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
+   (`missing-id`), or `timer-of` for a cancel or move; move needs a time too. pause and resume parse, as older versions
+   accepted them; intake refuses them.
+3. Exactly one time header, else `missing-time` or `ambiguous-time`; later than `max_delay_ms`: `too-far`.
+   A cancel needs none and ignores it, as the id alone names the timer.
+   `timer-expire-ms` that is not after the due time: `bad-header`, as the timer could never be delivered.
+4. A target (`missing-topic`) that is a legal one (`bad-target`).
+
+The same bytes and the same `Limits` must always give the same result: a rebuild reads old requests again.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+from kafka_timer.levels import DEFAULT_MS, delay_ms
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+TOPIC = "timer-topic"
+DELIVER_MS = "timer-deliver-ms"
+DELAY_MS = "timer-delay-ms"
+DELAY_LEVEL = "timer-delay-level"
+ID = "timer-id"
+ACTION = "timer-action"
+KEY = "timer-key"
+PARTITION = "timer-partition"
+ORIGIN = "timer-origin"
+ROLLS = "timer-rolls"
+RELEASED_MS = "timer-released-ms"
+PROFILE = "timer-profile"
+"""Only on stored requests: the profile that parsed them (schemas.profiles)."""
+OF = "timer-of"
+"""Names a timer by its origin. Only a cancel or move without an id has a use for it; else it is a foreign header."""
+ERROR = "timer-error"
+ERROR_DETAIL = "timer-error-detail"
+BARE = b", so key, value and headers are left at timer-origin"
+"""End of the detail of a rejected record without key, value and headers."""
+
+EXPIRE_MS = "timer-expire-ms"
+
+TRACE_ID = "timer-trace-id"
+"""A foreign header, if a sender gives one: names its message end to end. Only the audit and the canary read it."""
+
+MOVE = b"move"
+_PAUSES = (b"pause", b"resume")
+TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
+CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
+"""Removed before delivery. Every other header is foreign and kept, in order, with duplicates."""
+
+_RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
+"""A request without any of these takes the fast path."""
+
+MAX_DELAY_MS = 366 * 86_400_000
+"""Default of the setting `max_delay`."""
+MAX_INT64 = 2**63 - 1
+SAFE_DIGITS = 18
+"""A number with at most this many decimal digits is below 2^63."""
+MAX_INT32 = 2**31 - 1
+MAX_ID_BYTES = 1024
+_SHOWN_BYTES = 40
+_LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]+")
+_LONGEST_TOPIC = 249
+
+
+class Limits(Protocol):
+    """The bridge's settings that decide how a request is parsed."""
+
+    @property
+    def max_delay_ms(self) -> int: ...
+    @property
+    def levels_ms(self) -> tuple[int, ...]: ...
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """Return the bridge's own topics, which are never targets."""
+
+
+class FixedLimits(NamedTuple):
+    """Limits of a sender, which does not know the bridge's settings: by default there are none."""
+
+    max_delay_ms: int = MAX_INT64
+    levels_ms: tuple[int, ...] = DEFAULT_MS
+    own_topics: frozenset[str] = frozenset()
+
+
+class Schedule(NamedTuple):
+    """Deliver the record to `target` at or after `due_ms` (epoch ms).
+
+    partition: -1 if the partitioner chooses. id: ends the timer that is pending under it. replaces: True if the sender
+    expects such a timer. profile: the table that parsed the request; empty for native headers.
+    """
+
+    target: str
+    due_ms: int
+    partition: int
+    id: bytes | None = None
+    replaces: bool = False
+    profile: str = ""
+
+
+class Cancel(NamedTuple):
+    """End the timer that is pending under `id`.
+
+    fallback: a real topic and an id; if no timer is pending under `id`, end the one under that id for that topic.
+    """
+
+    id: bytes
+    fallback: tuple[str, bytes] | None = None
+
+
+class Move(NamedTuple):
+    """Make the timer that is pending under `id` due at `due_ms`."""
+
+    id: bytes
+    due_ms: int
+
+
+class ByOrigin(NamedTuple):
+    """Make the timer of the request at `origin` (topic/partition/offset) due at `due_ms`, or cancel it (None)."""
+
+    origin: bytes
+    due_ms: int | None
+
+
+class Pause(NamedTuple):
+    """Pause or resume a real topic: older versions read this from timer topics. See kafka_timer.control."""
+
+
+class Claim(NamedTuple):
+    """A record that claims to be the `rolls`-th copy of the request at `origin` (topic/partition/offset)."""
+
+    origin: bytes
+    rolls: int
+    schedule: Schedule
+
+
+class Refusal(NamedTuple):
+    """An invalid request: a stable `code` for programs and a `detail` for people."""
+
+    code: str
+    detail: str
+
+
+NOT_OURS = Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
+
+
+_new_tuple = tuple.__new__
+"""Makes a NamedTuple from its fields in order, in a third of the time of its constructor."""
+
+
+class BadValueError(ValueError):
+    """A number in a header that is not a plain decimal in range."""
+
+
+Asked: TypeAlias = Schedule | Cancel | Move | ByOrigin | Pause | Claim | Refusal
+
+
+def parse(headers: Headers, timestamp_ms: int, limits: Limits) -> Asked:
+    """Parse the headers of a record that was appended at `timestamp_ms` (the broker's clock)."""
+    by_name = dict(headers)
+    if len(by_name) == len(headers) and _RARE.isdisjoint(by_name):
+        return _parse_fast(by_name, timestamp_ms, limits) or _parse_by_rules(headers, timestamp_ms, limits)
+    return _parse_by_rules(headers, timestamp_ms, limits)
+
+
+def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> Schedule | None:
+    """Parse the usual request: topic, one time, perhaps an id. Return None if the other rules may apply."""
+    time, base_ms = by_name.get(DELIVER_MS), 0
+    if DELAY_MS in by_name:
+        if DELIVER_MS in by_name:
+            return None
+        time, base_ms = by_name[DELAY_MS], timestamp_ms
+    if time is None or not time.isdigit() or len(time) > SAFE_DIGITS:
+        return None
+    id_ = by_name.get(ID)
+    if ID in by_name and (id_ is None or not 0 < len(id_) <= MAX_ID_BYTES):
+        return None
+    due_ms = base_ms + int(time)
+    target = legal_topic(by_name.get(TOPIC))
+    if target is None or target in limits.own_topics or due_ms - timestamp_ms > limits.max_delay_ms:
+        return None
+    return _new_tuple(Schedule, (target, due_ms, -1, id_, False, ""))
+
+
+def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Asked:
+    ours: dict[str, bytes | None] = {}
+    for name, value in headers:
+        if name in CONTROL:
+            if name in ours:
+                return Refusal("bad-header", f"duplicate {name}: send it once")
+            ours[name] = value
+    try:
+        if ORIGIN in ours or ROLLS in ours:
+            return _claim(ours)
+        if ours.get(ACTION) in _PAUSES:
+            return Pause()
+        if ID in ours or ACTION in ours:
+            return _with_id(headers, ours, timestamp_ms, limits)
+        return _schedule(ours, timestamp_ms, limits, None)
+    except BadValueError as wrong:
+        return Refusal("bad-header", str(wrong))
+
+
+def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> Asked:
+    action = ours.get(ACTION, b"schedule")
+    if action not in (b"schedule", b"cancel", b"replace", MOVE):
+        return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move")
+    id_ = ours.get(ID)
+    if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
+        return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
+    if id_ is None and action != b"schedule":
+        named = [value for name, value in headers if name == OF] if action in (b"cancel", MOVE) else []
+        if not named:
+            return Refusal("missing-id", f"{action.decode()} needs the {ID} of a timer")
+        if len(named) > 1 or not named[0]:
+            return Refusal("bad-header", f"{OF} is null, empty or there twice: send topic/partition/offset once")
+        due_ms = _move_ms(ours, timestamp_ms, limits) if action == MOVE else None
+        return due_ms if isinstance(due_ms, Refusal) else ByOrigin(named[0], due_ms)
+    if action == b"cancel":
+        assert id_ is not None
+        return Cancel(id_)
+    if action == MOVE:
+        assert id_ is not None
+        due_ms = _move_ms(ours, timestamp_ms, limits)
+        return due_ms if isinstance(due_ms, Refusal) else Move(id_, due_ms)
+    asked = _schedule(ours, timestamp_ms, limits, id_)
+    return asked._replace(replaces=True) if isinstance(asked, Schedule) and action == b"replace" else asked
+
+
+def _move_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int | Refusal:
+    due_ms = _due_ms(ours, timestamp_ms, limits)
+    if not isinstance(due_ms, Refusal) and due_ms - timestamp_ms > limits.max_delay_ms:
+        return _too_far(due_ms - timestamp_ms, limits)
+    return due_ms
+
+
+def _too_far(ahead_ms: int, limits: Limits) -> Refusal:
+    return Refusal("too-far", f"due {ahead_ms} ms ahead; max_delay is {limits.max_delay_ms} ms")
+
+
+def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
+    """Parse a copy. It has an absolute due time; limits do not apply, as the first request was within them."""
+    origin, target = ours.get(ORIGIN), legal_topic(ours.get(TOPIC))
+    try:
+        partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
+        due_ms, rolls = decimal(DELIVER_MS, ours.get(DELIVER_MS)), decimal(ROLLS, ours.get(ROLLS), MAX_INT32)
+    except BadValueError:
+        return NOT_OURS
+    if not origin or target is None:
+        return NOT_OURS
+    return Claim(origin, rolls, Schedule(target, due_ms, partition, ours.get(ID)))
+
+
+def _schedule(
+    ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, id_: bytes | None
+) -> Schedule | Refusal:
+    partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
+    if PROFILE in ours:
+        return Refusal("bad-header", f"{PROFILE} is written by the bridge alone: leave it out")
+    if KEY in ours and ours[KEY] is None:
+        return Refusal("bad-header", f"{KEY} is null: give the delivered record's key, or leave the header out")
+    due_ms = _due_ms(ours, timestamp_ms, limits)
+    if isinstance(due_ms, Refusal):
+        return due_ms
+    if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
+        return Refusal("bad-header", f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
+    if due_ms - timestamp_ms > limits.max_delay_ms:
+        return _too_far(due_ms - timestamp_ms, limits)
+    if TOPIC not in ours:
+        return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
+    target = legal_topic(ours[TOPIC])
+    if target is None or target in limits.own_topics:
+        return Refusal(
+            "bad-target", f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic"
+        )
+    return Schedule(target, due_ms, partition, id_)
+
+
+def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int | Refusal:
+    numbers = {name: decimal(name, ours[name]) for name in TIMES if name in ours}
+    if len(numbers) > 1:
+        return Refusal("ambiguous-time", f"{' and '.join(numbers)} are both present: send one of them")
+    for name, number in numbers.items():
+        if name == DELIVER_MS:
+            return number
+        return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, limits.levels_ms))
+    return Refusal("missing-time", f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}")
+
+
+def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
+    """Parse ASCII digits, 0..largest. Raises BadValueError with the header's name and the remedy."""
+    if value is None or not value.isdigit() or len(value) > 19 or (number := int(value)) > largest:
+        raise BadValueError(f"{name} is {shown(value)}: send plain decimal digits, 0 to {largest}")
+    return number
+
+
+def shown(value: bytes | None) -> str:
+    """Return the first bytes as text: the detail of a refusal is stored beside the request, so it must be short."""
+    return "null" if value is None else repr(value[:_SHOWN_BYTES])
+
+
+def legal_topic(raw: bytes | None) -> str | None:
+    """Return a legal topic name that is not internal (Kafka's rule for names); else None."""
+    return None if raw is None or len(raw) > _LONGEST_TOPIC else _legal_topic(raw)
+
+
+@lru_cache(maxsize=65_536)
+def _legal_topic(raw: bytes) -> str | None:
+    if not _LEGAL_TOPIC.fullmatch(raw) or raw in (b".", b"..") or raw.startswith(b"__"):
+        return None
+    return raw.decode("ascii")

@@ -1,0 +1,75 @@
+"""What every client of librdkafka shares: settings, its log, and the meaning of its errors."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError, KafkaException
+
+from kafka_timer.errors import SettingsError
+
+CALL_S = 2.0
+"""Longest blocking call of librdkafka. A shutdown waits for one call at most."""
+
+# If brokers allow it, librdkafka's producers and admins create topics by asking for them. A misspelt topic would then
+# accept records that no program reads.
+NO_NEW_TOPICS = {"allow.auto.create.topics": False}
+# Off by default: librdkafka's log lines repeat the errors of exceptions and error_cb.
+LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
+LIBRDKAFKA_LOG.setLevel(logging.CRITICAL + 1)
+
+DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_REMEDIES = {
+    KafkaError._AUTHENTICATION: "look at sasl.mechanism, sasl.username and sasl.password",  # noqa: SLF001
+    # A broker that expects TLS closes the connection without a reason.
+    KafkaError._ALL_BROKERS_DOWN: "check that they run, and bootstrap_servers and security.protocol",  # noqa: SLF001
+    KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
+}
+_OPENSSL = "SSL routines:"
+
+
+def error_of(failure: KafkaException) -> KafkaError:
+    error: KafkaError = failure.args[0]
+    return error
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raise a KafkaException that is the cause of a SystemError: a fatal error found while callbacks are served."""
+    try:
+        yield
+    except SystemError as wrapped:
+        if isinstance(wrapped.__cause__, KafkaException):
+            raise wrapped.__cause__ from None
+        raise
+
+
+def is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001
+
+
+def is_denied(error: KafkaError) -> bool:
+    return error.code() in DENIED
+
+
+def reason(error: KafkaError, before: str | None = None) -> str:
+    """Return the error's text, with a remedy. before: an earlier reason, as "all brokers are down" explains nothing."""
+    if before is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:  # noqa: SLF001
+        return before
+    is_tls = _OPENSSL in error.str()  # a failed handshake may be reported as a transport failure too
+    remedy = _REMEDIES.get(KafkaError._SSL if is_tls else error.code())  # noqa: SLF001
+    return error.str() if remedy is None else f"{error.str()}: {remedy}"
+
+
+def invalid_settings(failure: KafkaException) -> SettingsError:
+    """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
+    text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
+    return SettingsError(f"kafka settings: {text}: fix it under `kafka`")

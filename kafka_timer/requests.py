@@ -1,0 +1,169 @@
+"""Headers of requests that schedule, cancel, replace or move a timer, and the partition of an id. No Kafka client."""
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from operator import index
+from typing import NamedTuple, TypeAlias
+
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import (
+    ACTION,
+    CONTROL,
+    DELAY_LEVEL,
+    DELAY_MS,
+    DELIVER_MS,
+    EXPIRE_MS,
+    ID,
+    KEY,
+    MOVE,
+    OF,
+    PARTITION,
+    TOPIC,
+    FixedLimits,
+    Refusal,
+    parse,
+)
+from kafka_timer.instants import parse_instant_ms
+from kafka_timer.murmur2 import partition_of
+from kafka_timer.origin import Shard, origin
+
+Text: TypeAlias = bytes | str
+"""A str is sent as UTF-8."""
+Pairs: TypeAlias = Iterable[tuple[str, Text | None]]
+Headers: TypeAlias = list[tuple[str, bytes | None]]
+
+_POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNLIMITED = FixedLimits()
+
+
+class Sent(NamedTuple):
+    """Position of an acknowledged record."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Sent":
+        """Parse topic/partition/offset, as in `timer-origin`. Raises ValueError."""
+        found = _POSITION.fullmatch(text)
+        if found is None:
+            raise ValueError(f"origin: {text!r}: write topic/partition/offset of its request, as timer-origin has it")
+        return cls(found[1], int(found[2]), int(found[3]))
+
+
+def headers_for(
+    topic: str,
+    *,
+    at: datetime | str | int | None = None,
+    delay: timedelta | str | int | None = None,
+    level: int | None = None,
+    id: Text | None = None,  # noqa: A002  (the contract's word)
+    replace: bool = False,
+    partition: int | None = None,
+    delivered_key: Text | None = None,
+    expire_at: datetime | str | int | None = None,
+    headers: Pairs = (),
+) -> Headers:
+    """Return all headers of a request to deliver a record to `topic`. `headers` are delivered with the record.
+
+    Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
+    With an `id`, send the request to `partition_for(id, ...)`.
+
+    partition, delivered_key: of the delivered record; by default the partitioner's choice and the key of the request.
+    expire_at: a timer that could not be released before goes to the rejected topic, as `expired`.
+    Raises ValueError for everything that the bridge would refuse.
+    """
+    ours: Headers = [(TOPIC, topic.encode()), _due_header(at, delay, level)]
+    if id is not None:
+        ours.append((ID, to_bytes(id)))
+    if replace:
+        ours.append((ACTION, b"replace"))
+    if partition is not None:
+        ours.append((PARTITION, b"%d" % partition))
+    if delivered_key is not None:
+        ours.append((KEY, to_bytes(delivered_key)))
+    if expire_at is not None:
+        ours.append((EXPIRE_MS, _ms("expire_at", expire_at, parse_instant_ms)))
+    return _checked(ours) + _user_headers(headers)
+
+
+def cancel_headers(id: Text | Sent) -> Headers:  # noqa: A002
+    """Return all headers of a request to cancel `id`; send it to `partition_for(id, ...)`.
+
+    id: or the position of the timer's request, for a timer without an id; send it to that partition then.
+    """
+    return _checked([(ACTION, b"cancel"), _name_header(id)])
+
+
+def move_headers(
+    id: Text | Sent,  # noqa: A002
+    *,
+    at: datetime | str | int | None = None,
+    delay: timedelta | str | int | None = None,
+    level: int | None = None,
+) -> Headers:
+    """Return all headers of a request to move `id` to another due time. See `cancel_headers`."""
+    return _checked([(ACTION, MOVE), _name_header(id), _due_header(at, delay, level)])
+
+
+def _name_header(name: Text | Sent) -> tuple[str, bytes | None]:
+    if isinstance(name, Sent):
+        return OF, origin(Shard(name.topic, name.partition), name.offset)
+    return ID, to_bytes(name)
+
+
+def partition_for(id: Text, partitions: int) -> int:  # noqa: A002
+    """Return the partition for all requests with this id, on a timer topic with `partitions` partitions."""
+    return partition_of(to_bytes(id), partitions)
+
+
+def _checked(ours: Headers) -> Headers:
+    """Return the headers unchanged. Raises ValueError if the bridge would refuse them."""
+    asked = parse(ours, 0, _UNLIMITED)
+    if isinstance(asked, Refusal):
+        raise ValueError(f"{asked.code}: {asked.detail}")
+    return ours
+
+
+def to_bytes(text: Text) -> bytes:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _user_headers(headers: Pairs) -> Headers:
+    kept: Headers = []
+    for name, value in headers:
+        if name in CONTROL:
+            raise ValueError(f"header {name} is the bridge's: use an argument, or another name")
+        kept.append((name, None if value is None else to_bytes(value)))
+    return kept
+
+
+def _due_header(
+    at: datetime | str | int | None, delay: timedelta | str | int | None, level: int | None
+) -> tuple[str, bytes | None]:
+    if [at, delay, level].count(None) != 2:
+        raise ValueError("when: give one of at, delay and level")
+    if at is not None:
+        return DELIVER_MS, _ms("at", at, parse_instant_ms)
+    if delay is not None:
+        return DELAY_MS, _ms("delay", delay, parse_duration_ms)
+    return DELAY_LEVEL, b"%d" % (level or 0)
+
+
+def _ms(name: str, given: datetime | timedelta | str | int, parse_text: Callable[[str], int]) -> bytes:
+    """Return whole milliseconds, rounded up so that nothing is early. Raises ValueError."""
+    try:
+        if isinstance(given, datetime):
+            if given.tzinfo is None:
+                raise ValueError(f"{given} has no zone: give it one, such as datetime.UTC")
+            given -= _EPOCH
+        if isinstance(given, timedelta):
+            return b"%d" % -(-given // timedelta(milliseconds=1))
+        return b"%d" % (parse_text(given) if isinstance(given, str) else index(given))
+    except TypeError:  # a float: it would be cut off, and so be early
+        raise ValueError(f"{name}: {given!r} is no int: give whole milliseconds, rounded up") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

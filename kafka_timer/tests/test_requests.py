@@ -1,0 +1,90 @@
+"""Headers of requests: times of any type, and what the bridge would refuse."""
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from kafka_timer import SettingsError, TimerProducer, cancel_headers, headers_for, partition_for
+from kafka_timer.headers import Cancel, FixedLimits, Schedule, parse
+from kafka_timer.murmur2 import murmur2
+
+NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
+NOON_MS = 1_798_113_600_000
+LIMITS = FixedLimits()
+
+
+@pytest.mark.parametrize(
+    ("given", "due_ms"),
+    [
+        ({"at": NOON}, NOON_MS),
+        ({"at": NOON.astimezone(timezone(timedelta(hours=5)))}, NOON_MS),
+        ({"at": NOON + timedelta(microseconds=1)}, NOON_MS + 1),
+        ({"at": "2026-12-24T12:00:00Z"}, NOON_MS),
+        ({"at": NOON_MS}, NOON_MS),
+        ({"delay": timedelta(seconds=5)}, 5000),
+        ({"delay": timedelta(microseconds=1)}, 1),
+        ({"delay": "2h30m"}, 9_000_000),
+        ({"delay": 7}, 7),
+        ({"delay": 0}, 0),
+        ({"level": 3}, 10_000),
+        ({"level": 0}, 0),
+    ],
+)
+def test_a_time_of_any_type_is_never_rounded_down(given: dict[str, Any], due_ms: int) -> None:
+    assert parse(headers_for("orders", **given), 0, LIMITS) == Schedule("orders", due_ms, -1)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "one of at, delay and level"),
+        ({"delay": 1, "level": 1}, "one of at, delay and level"),
+        ({"at": datetime(2026, 12, 24)}, "no zone"),  # noqa: DTZ001
+        ({"at": "tomorrow"}, "no instant"),
+        ({"at": -1}, "bad-header"),
+        ({"at": NOON_MS + 0.9}, "at: .* is no int: give whole milliseconds, rounded up"),
+        ({"delay": 0.5}, "delay: 0.5 is no int"),
+        ({"at": 7, "expire_at": 8.5}, "expire_at: 8.5 is no int"),
+        ({"delay": -1}, "bad-header"),
+        ({"delay": timedelta(seconds=-1)}, "bad-header"),
+        ({"delay": "soon"}, "no duration"),
+        ({"level": -1}, "bad-header"),
+        ({"delay": 1, "id": ""}, "bad-header"),
+        ({"delay": 1, "id": "x" * 1025}, "bad-header"),
+        ({"delay": 1, "partition": -1}, "bad-header"),
+        ({"delay": 1, "replace": True}, "missing-id"),
+        ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
+        ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
+        ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
+        *(({"topic": topic, "delay": 1}, "bad-target") for topic in ("", "a b", "__consumer_offsets", "café")),
+    ],
+)
+def test_a_request_that_the_bridge_would_refuse_raises_at_once(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        headers_for(**{"topic": "orders", **given})
+
+
+def test_all_headers() -> None:
+    foreign: list[tuple[str, bytes | str | None]] = [("trace", "1"), ("trace", b"1"), ("none", None)]
+    more: dict[str, Any] = {"id": "ä", "replace": True, "partition": 3, "delivered_key": b"other"}
+    found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z", **more, headers=iter(foreign))
+    assert parse(found, 0, LIMITS) == Schedule("orders", 7, 3, "ä".encode(), True)
+    assert found[-5:-3] == [("timer-key", b"other"), ("timer-expire-ms", b"9")]
+    assert found[-3:] == [("trace", b"1"), ("trace", b"1"), ("none", None)]
+    assert parse(cancel_headers("ä"), 0, LIMITS) == Cancel("ä".encode())
+    with pytest.raises(ValueError, match="bad-header"):
+        cancel_headers(b"")
+
+
+def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:
+    assert partition_for("foobar", 5) == (murmur2(b"foobar") & 0x7FFFFFFF) % 5 == (-790332482 & 0x7FFFFFFF) % 5
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [({"transactional.id": "mine"}, "headers_for"), ({"no.such.setting": "1"}, r"no\.such\.setting")],
+)
+def test_a_transactional_id_or_an_unknown_setting_raises(config: dict[str, str], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        TimerProducer({"bootstrap.servers": "127.0.0.1:1", **config})
