@@ -19,14 +19,14 @@ help: ## this list
 .PHONY: setup
 setup: $(READY) ## make .venv from the pinned versions; .venv/bin/timer-bridge is ready then
 
-$(READY): pyproject.toml requirements/build.lock $(LOCKS)
+$(READY): pyproject.toml kafka_timer/pyproject.toml requirements/build.lock $(LOCKS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
 	$(INSTALL) --require-hashes --requirement requirements/build.lock
 	$(INSTALL) --require-hashes $(LOCKS:%=--requirement %)
-	$(INSTALL) --no-deps --editable .
+	$(INSTALL) --no-deps --editable ./kafka_timer --editable .
 	@mkdir -p .run
 	@touch $@
 
@@ -147,9 +147,12 @@ sbom: $(PROOF) ## .run/sbom.json: what users install, Python packages and jars (
 	$(BIN)/python -m scripts.release.sbom
 
 .PHONY: dist
-dist: $(READY) ## dist/: sdist, wheel and their sums
-	rm -rf dist build
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist, build_wheel; build_sdist("dist"); build_wheel("dist")' > .run/dist.log
+dist: $(READY) ## dist/: sdists and wheels of the client and the bridge, and their sums
+	rm -rf dist build kafka_timer/build
+	for folder in kafka_timer .; do (cd $$folder && $(abspath $(BIN))/python -c 'import sys; out = sys.argv[1]; \
+	  from setuptools.build_meta import build_sdist, build_wheel; build_sdist(out); build_wheel(out)' $(CURDIR)/dist); \
+	  done > .run/dist.log
+	rm -rf build kafka_timer/build
 	cd dist && sha256sum * > SHA256SUMS
 
 .PHONY: docs
@@ -164,5 +167,5 @@ format: $(READY) ## fix what ruff can fix
 
 .PHONY: clean
 clean: ## remove the files of all runs, jars and images too; .venv stays
-	rm -rf .run artifacts spark-warehouse metastore_db derby.log build dist ./*.egg-info .hypothesis .ruff_cache
+	rm -rf .run artifacts spark-warehouse metastore_db derby.log {.,kafka_timer}/build dist {.,kafka_timer}/*.egg-info .hypothesis .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -6,7 +6,7 @@
 #   make lock ARGS='--upgrade-package starlette'       a newer version of one package; --upgrade: of all
 #
 # build.lock is installed first, as source packages are built without isolation. Each later file lists what the ones
-# before it lack: run, spark, dev, docs, proof. No file names a package index.
+# before it lack: run, spark, dev, docs, proof. No file names a package index, nor our own client, which has no hash.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -22,7 +22,7 @@ with open("pyproject.toml", "rb") as file:
 
 compile() { # OUT ARGUMENTS...
     "$work/venv/bin/uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-        --output-file "$@" > /dev/null
+        --no-emit-package kafka-timer-client --output-file "$@" > /dev/null
 }
 
 # uv keeps the versions that it finds in its output file.

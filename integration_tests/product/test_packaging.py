@@ -1,13 +1,14 @@
-"""The wheel: its files, and no need of PySpark or Java without the extra `spark`."""
+"""The wheels: their files, no need of PySpark or Java without the extra `spark`, and a client that stands alone."""
 
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from importlib.metadata import version
+from importlib.metadata import Distribution, version
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from integration_tests.conftest import ROOT, missing
@@ -15,9 +16,11 @@ from integration_tests.support.patience import PATIENCE_S
 
 pytestmark = pytest.mark.thorough
 
-PACKAGES = ("bridge", "timer", "schemas", "kafka_timer", "spark_jobs")
+PACKAGES = ("bridge", "timer", "schemas", "spark_jobs")
+CLIENT = "kafka_timer"
 FOR_TESTS_OF_USERS = {"bridge/testing/fakes.py", "bridge/testing/fake_kafka.py", "timer/testing.py"}
 OLDEST_SETUPTOOLS = 77
+LEFT_BY_BUILDS = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 NO_SPARK = """
 import sys
@@ -37,7 +40,7 @@ HELP_OF_ALL = (
 from importlib import import_module
 from pkgutil import walk_packages
 
-import bridge.cli.app, schemas, timer
+import bridge.cli.app, kafka_timer, schemas, timer
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -48,27 +51,33 @@ for name in commands.list_commands(None):
     if "help_option_names" not in command.context_settings:  # else it is passed on to Spark's
         done = CliRunner().invoke(app, [name, "--help"])
         print(name, done.exit_code)
-for package in (bridge, timer, schemas):
+for package in (bridge, timer, schemas, kafka_timer):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
 print(bridge.__path__[0])
+print(kafka_timer.__path__[0])
 """
 )
 
 
-@pytest.fixture(scope="module")
-def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel that was built from a copy, as an install leaves it."""
-    if int(version("setuptools").partition(".")[0]) < OLDEST_SETUPTOOLS:
-        missing(f"setuptools {version('setuptools')} is too old to build: make setup")
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+ALONE = """
+import asyncio, sys
+sys.path[1:1] = sys.argv[1:]
+import schemas, timer
+
+assert (schemas.MINE, timer.MINE) == (1, 1)
+from kafka_timer import TimerProducer, cancel_headers, headers_for, partition_for
+
+print(headers_for("orders", delay="2h", id="7"), cancel_headers("7"), partition_for("7", 4))
+TimerProducer({"bootstrap.servers": "127.0.0.1:1"}).close()
+foreign = {name.partition(".")[0] for name in sys.modules} - sys.stdlib_module_names
+print(sorted(foreign - {"__main__", "schemas", "timer"}))
+"""
+
+
+def built(source: Path, place: Path) -> Path:
+    """Build a wheel in the folder `source`, without an index. Return its content, as an install leaves it."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
     build += ["--wheel-dir", str(place), str(source)]
     done = subprocess.run(build, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
@@ -78,9 +87,33 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "site"
 
 
-def call(site: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """An environment without Java."""
-    environment = {**os.environ, "PYTHONPATH": str(site), "PATH": str(site), "JAVA_HOME": "", "COLUMNS": "120"}
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of what the wheels are built from, without what other builds have left there."""
+    if int(version("setuptools").partition(".")[0]) < OLDEST_SETUPTOOLS:
+        missing(f"setuptools {version('setuptools')} is too old to build: make setup")
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in (*PACKAGES, CLIENT):
+        shutil.copytree(ROOT / name, source / name, ignore=LEFT_BY_BUILDS)
+    return source
+
+
+@pytest.fixture(scope="module")
+def client(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(source / CLIENT, tmp_path_factory.mktemp("client"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+def call(site: Path, client: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run code with both wheels, in an environment without Java."""
+    path = os.pathsep.join(map(str, (site, client)))
+    environment = {**os.environ, "PYTHONPATH": path, "PATH": str(site), "JAVA_HOME": "", "COLUMNS": "120"}
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(
         command, cwd=site, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -110,19 +143,47 @@ def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
     assert (about / "licenses" / "LICENSE").is_file()
 
 
-def test_without_the_extra_every_command_but_the_spark_jobs_works(unpacked: Path) -> None:
-    done = call(unpacked, HELP_OF_ALL)
+def test_the_client_has_the_shipped_files_and_needs_confluent_kafka_alone(client: Path, unpacked: Path) -> None:
+    (about,) = client.glob("*.dist-info")
+    assert {path.name for path in client.iterdir()} == {CLIENT, about.name}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / CLIENT).glob("*.py")}
+    assert files_in(client, CLIENT) == {*modules, f"{CLIENT}/py.typed"}
+    assert (about / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    told, own = Distribution.at(about), Distribution.at(next(unpacked.glob("*.dist-info")))
+    assert [each.partition(">")[0] for each in told.requires or ()] == ["confluent-kafka"]
+    assert f"kafka-timer-client=={told.version}" in (own.requires or ())
+
+
+def test_the_client_works_beside_packages_with_our_names_and_imports_nothing_else(client: Path, tmp_path: Path) -> None:
+    for name in ("schemas", "timer"):
+        (tmp_path / f"{name}.py").write_text("MINE = 1\n")
+    kafka = Path(confluent_kafka.__path__[0])
+    (tmp_path / "only").mkdir()
+    for folder in (kafka, *kafka.parent.glob("confluent_kafka.libs")):
+        (tmp_path / "only" / folder.name).symlink_to(folder)
+    command = [sys.executable, "-E", "-S", "-W", "error", "-c", ALONE, str(client), str(tmp_path / "only")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
-    *told, place = done.stdout.split("\n")[:-1]
-    assert place == str(unpacked / "bridge")
+    assert done.stdout.splitlines() == [
+        "[('timer-topic', b'orders'), ('timer-delay-ms', b'7200000'), ('timer-id', b'7')]"
+        " [('timer-action', b'cancel'), ('timer-id', b'7')] 3",
+        "['confluent_kafka', 'kafka_timer']",
+    ]
+
+
+def test_without_the_extra_every_command_but_the_spark_jobs_works(unpacked: Path, client: Path) -> None:
+    done = call(unpacked, client, HELP_OF_ALL)
+    assert done.returncode == 0, done.stderr
+    *told, place, client_place = done.stdout.split("\n")[:-1]
+    assert (place, client_place) == (str(unpacked / "bridge"), str(client / CLIENT))
     assert {"run 0", "send 0", "cancel 0", "pending 0", "redrive 0", "verify 0", "dev 0"} <= set(told)
     assert [each for each in told if not each.endswith(" 0")] == []
 
 
-def test_it_tells_its_version_and_what_the_spark_jobs_lack(unpacked: Path) -> None:
+def test_it_tells_its_version_and_what_the_spark_jobs_lack(unpacked: Path, client: Path) -> None:
     (about,) = unpacked.glob("*.dist-info")
-    told = call(unpacked, CALL, "--version")
+    told = call(unpacked, client, CALL, "--version")
     assert (told.returncode, told.stdout) == (0, f"timer-bridge {about.name.split('-')[1].removesuffix('.dist')}\n")
-    lacking = call(unpacked, CALL, "audit", "--help")
+    lacking = call(unpacked, client, CALL, "audit", "--help")
     assert (lacking.returncode, "pip install '.[spark]'" in lacking.stderr) == (1, True)
     assert "Traceback" not in lacking.stderr
