@@ -15,6 +15,9 @@
     except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
         timers.retry_later(message, group="billing").result(30)
 
+    async with AsyncTimerProducer(timers) as timers:   # asyncio: kafka_timer.aio
+        await timers.schedule("orders", b"hello", delay="5s")
+
 An id chooses the partition of the timer topic by murmur2, so all requests with the same id meet there, from any
 language, as long as the number of partitions stays the same: docs/growing.md says how to add some.
 """

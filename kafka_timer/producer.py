@@ -140,7 +140,7 @@ class TimerProducer:
         asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=self._traced(headers))
         return self._send(id, key, value, asked)
 
-    def replace_everywhere(self, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002
+    def replace_everywhere(self, /, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002
         """Replace, then cancel in every other partition: see `cancel_everywhere`.
 
         Waits until the replacement is acknowledged. If it is not, raises BridgeError and cancels nothing.

@@ -1,5 +1,6 @@
 """The client, its commands and the example, with a real broker and a real `timer-bridge run`."""
 
+import asyncio
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import TimerProducer, cancel_headers, headers_for, partition_for
+from kafka_timer.aio import AsyncTimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -89,6 +91,28 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
     with served.client() as timers:
         timers.schedule(served.names.target, "last", delay=0)
     assert served.delivered(8)[7] == b"last"
+
+
+@pytest.mark.broker
+def test_asyncio_schedules_replaces_and_cancels(served: Served) -> None:
+    target = served.names.target
+
+    async def main() -> None:
+        async with AsyncTimerProducer(served.client()) as timers:
+            ids = [f"id-{number}" for number in range(20)]
+            sent = await asyncio.gather(*(timers.schedule(target, id_, delay="1h", id=id_) for id_ in ids))
+            assert {each.partition for each in sent} == set(range(PARTITIONS))
+            await asyncio.gather(*(timers.cancel(id_) for id_ in ids[:18]), timers.cancel(sent[18]))
+            await timers.replace("id-19", target, "new", delay=0)
+            with pytest.raises(BridgeError, match="too large"):
+                await timers.schedule(target, b"x" * (1 << 21), delay=0)
+            with pytest.raises(BridgeError, match="1 of 41 were not taken"):
+                await timers.flush()
+
+    asyncio.run(main())
+    assert served.delivered(1) == [b"new"]
+    told = served.outcomes(20)
+    assert [kind for kind, _ in told] == ["cancelled"] * 19 + ["replaced"]
 
 
 @pytest.mark.broker

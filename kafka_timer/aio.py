@@ -1,0 +1,102 @@
+"""Timers from asyncio: the methods of `TimerProducer` as coroutines.
+
+    async with AsyncTimerProducer(TimerProducer({"bootstrap.servers": "localhost:9092"})) as timers:
+        sent = await timers.schedule("orders", b"hello", delay="5s")
+        await asyncio.gather(*(timers.cancel(id_) for id_ in ids))
+
+confluent_kafka's AIOProducer refuses headers (as of 2.16), so this client uses the producer without asyncio.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from kafka_timer.producer import TimerProducer
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+async def _one(sent: Future[T]) -> T:
+    return await asyncio.wrap_future(sent)
+
+
+async def _all(sent: list[Future[T]]) -> list[T]:
+    return list(await asyncio.gather(*map(asyncio.wrap_future, sent)))
+
+
+def _async(
+    method: Callable[Concatenate[TimerProducer, P], S], wait: Callable[[S], Coroutine[Any, Any, T]]
+) -> "Callable[Concatenate[AsyncTimerProducer, P], Coroutine[Any, Any, T]]":
+    """Return a coroutine function that calls `method` and waits for its futures."""
+
+    @wraps(method)
+    async def send(self: "AsyncTimerProducer", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await wait(await self.call(method, *args, **kwargs))
+
+    return send
+
+
+class AsyncTimerProducer:
+    """Calls a `TimerProducer` on one thread, so that requests keep the order in which their coroutines start.
+
+    `schedule`, `replace`, `cancel`, `move`, `release`, `retry_later`, `skip`, `pause`, `resume`, `cancel_everywhere`
+    and `replace_everywhere` take the arguments of `TimerProducer`'s methods. A coroutine returns the position of the
+    acknowledged request, or a list of them, or raises BridgeError. If the coroutine is cancelled, its request may have
+    been sent: cancel the timer by its id. Later calls wait for `replace_everywhere` and `flush`.
+    """
+
+    def __init__(self, timers: TimerProducer) -> None:
+        """`timers` belongs to this object from now on, which closes it."""
+        self._timers = timers
+        self._thread = ThreadPoolExecutor(1, "timer-client-calls")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            await self.close()
+
+    schedule = _async(TimerProducer.schedule, _one)
+    replace = _async(TimerProducer.replace, _one)
+    cancel = _async(TimerProducer.cancel, _one)
+    move = _async(TimerProducer.move, _one)
+    release = _async(TimerProducer.release, _one)
+    retry_later = _async(TimerProducer.retry_later, _one)
+    skip = _async(TimerProducer.skip, _one)
+    pause = _async(TimerProducer.pause, _all)
+    resume = _async(TimerProducer.resume, _all)
+    replace_everywhere = _async(TimerProducer.replace_everywhere, _all)
+    cancel_everywhere = _async(TimerProducer.cancel_everywhere, _all)
+
+    async def call(self, method: Callable[Concatenate[TimerProducer, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a method of the producer, such as `TimerProducer.partition_of`, on the thread."""
+        bound = partial(method, self._timers, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, bound)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until all is acknowledged. Raises BridgeError if a request since the last flush was refused.
+
+        Also if the coroutine of that request has raised it.
+        """
+        await self.call(TimerProducer.flush, timeout_s)
+
+    @property
+    def is_broken(self) -> bool:
+        """True after a fatal error of its Kafka client: all coroutines raise, so create a new producer."""
+        return self._timers.is_broken
+
+    async def close(self) -> None:
+        """Close it, without errors for unacknowledged requests: call `flush` first."""
+        await self.call(TimerProducer.close)
+        self._thread.shutdown(wait=False)
