@@ -71,8 +71,8 @@ def _struct(fields: str, *more: tuple[str, pa.DataType]) -> pa.DataType:
     return pa.struct([*((name, _TYPES[type_]) for name, type_ in named), *more])
 
 
-_DIGESTS = "key BINARY, value BINARY, headers BINARY"
-_WANT = ("want", _struct(_DIGESTS))
+_HASHES = "key BIGINT, value BIGINT, headers BIGINT"
+_WANT = ("want", _struct(_HASHES))
 
 
 def spark_name(type_: pa.DataType) -> str:
@@ -92,20 +92,20 @@ class Kind(Enum):
     INT32 = pa.int32()
     INT64 = pa.int64()
     BOOL = pa.bool_()
-    CONTENTS = _struct(_DIGESTS)
-    """Digests of what must be delivered unchanged."""
-    GOT = _struct(f"topic STRING, {_DIGESTS}, deliver_ms BIGINT, control BOOLEAN, trace BINARY")
+    CONTENTS = _struct(_HASHES)
+    """Hashes of what must be delivered unchanged."""
+    GOT = _struct(f"topic STRING, {_HASHES}, deliver_ms BIGINT, control BOOLEAN, trace BINARY")
     """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds.
 
     trace: digest of its trace id; null: it has none.
     """
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
-        "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BINARY, "
+        "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BIGINT, "
         "whole_id BINARY, of_origin STRING, trace BINARY",
         _WANT,
     )
-    """A parsed request; `id`, `own_key`, `whole_id`, `trace` and `want` are digests.
+    """A parsed request; `id`, `whole_id` and `trace` are digests, `own_key` and `want` hashes of contents.
 
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
     the whole text, the cancel is for that one. of_origin: the timer that a cancel or move names by its origin.
@@ -121,7 +121,7 @@ class Kind(Enum):
     NEXT = _struct("kind STRING, origin STRING, ms BIGINT, answered_ms BIGINT, left BOOLEAN")
     """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
     SAYS = _struct(
-        "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BINARY",
+        "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BIGINT",
         _WANT,
     )
     """Fields that a copy has in common with its request."""

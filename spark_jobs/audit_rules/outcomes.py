@@ -29,7 +29,7 @@ def with_differences(folded: DataFrame) -> DataFrame:
 
 
 def without_contents(rows: DataFrame) -> DataFrame:
-    """Return the rows without digests, which are most of a row, for a run that keeps no evidence."""
+    """Return the rows without hashes of contents, which are most of a row, for a run that keeps no evidence."""
     lean = F.col("asked").dropFields("want", "own_key")
     return rows.drop("got_low", "got_high", "returned_low", "returned_high").withColumn("asked", lean)
 

@@ -64,7 +64,7 @@ def requests(
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
         c.contents(key, F.col("value"), h).alias("want"),
-        c.digest(F.col("own_key")).alias("own_key"),
+        F.xxhash64("own_key").alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
         F.when(action.isin("cancel", "move") & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
         c.trace(h, trace_header).alias("trace"),

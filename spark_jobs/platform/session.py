@@ -32,7 +32,7 @@ _COMMON_SETTINGS = {
     "spark.sql.autoBroadcastJoinThreshold": "1m",
     # Kafka's v2 source: the default v1 source turns each row into objects and back.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-    # Most of the cached data is digests, which do not compress.
+    # Most of the cached data is hashes and digests, which do not compress.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # A cached consumer keeps its fetched records in memory, for a task that may read the same partition.
     "spark.kafka.consumer.cache.timeout": "5s",

@@ -104,10 +104,12 @@ def test_null_and_empty_have_different_digests(spark: SparkSession) -> None:
     null, empty, other = over(spark, [None, b"", b"x"], c.digest(F.col("v")))
     assert null == b""
     assert len({bytes(d) for d in (null, empty, other)}) == 3  # type: ignore[call-overload]
+    null, empty, other = over(spark, [None, b"", b"x"], F.xxhash64("v"))
+    assert len({null, empty, other}) == 3
 
 
-def test_a_digest_of_headers_tells_every_difference(spark: SparkSession) -> None:
-    lists = [
+def test_a_hash_of_headers_tells_every_difference(spark: SparkSession) -> None:
+    lists: list[list[tuple[str, bytes | None]]] = [
         [],
         [("a", None)],
         [("a", b"")],
@@ -118,17 +120,21 @@ def test_a_digest_of_headers_tells_every_difference(spark: SparkSession) -> None
         [("a=", b"")],
         [("", b"a")],
         [("a", b"\xff")],
+        [("a", b"b"), ("x", None)],
+        [("a", None), ("b", b"x")],
+        [("ab", b"c")],
+        [("a", b"bc")],
         [("a", b"x")] * 8,
         [("a", b"x")] * 9,
     ]
+    lists += [[*each, *[("many", b"")] * 9] for each in lists]
     frame = spark.createDataFrame([(each,) for each in lists], f"h {c.HEADERS_DDL}")
-    digests = {bytes(row[0]) for row in frame.select(c.foreign_digest(F.col("h"))).collect()}
-    assert len(digests) == len(lists)
+    assert len({row[0] for row in frame.select(c.foreign_hash(F.col("h"))).collect()}) == len(lists)
 
 
-def test_what_is_ours_is_in_no_digest_however_many_headers_there_are(spark: SparkSession) -> None:
+def test_what_is_ours_is_in_no_hash_however_many_headers_there_are(spark: SparkSession) -> None:
     theirs = [(f"h{n}", b"x") for n in range(12)]
     for count in (0, 3, 8, 9, 12):
         alone, among = theirs[:count], [(names.TOPIC, b"t"), *theirs[:count], (names.ORIGIN, b"o")]
         frame = spark.createDataFrame([(alone,), (among,)], f"h {c.HEADERS_DDL}")
-        assert len({bytes(row[0]) for row in frame.select(c.foreign_digest(F.col("h"))).collect()}) == 1
+        assert len({row[0] for row in frame.select(c.foreign_hash(F.col("h"))).collect()}) == 1
