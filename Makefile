@@ -38,6 +38,10 @@ lock: ## write requirements/*.lock from pyproject.toml; pinned versions stay [AR
 images: ## write the digest of each image of compose/.env; needs a Docker engine that can pull
 	scripts/pin-images.sh
 
+.PHONY: bake
+bake: ## the images of bridge and audit by docker buildx [REPOSITORY=registry.example/timer-bridge TAG=0.2.0 ARGS=--push]
+	BASE="$${BASE:-$$(sed -n 's/^BASE=//p' compose/.env)}" docker buildx bake --file compose/docker-bake.hcl $(ARGS)
+
 # Tests that need neither broker nor Spark run in two processes.
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
