@@ -4,6 +4,7 @@ Figures (`pytest -s`): the longest time without a delivery of a partition that m
 """
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -230,3 +231,29 @@ def test_a_restart_moves_no_partition(kafka: Broker, tmp_path: Path, protocol: s
             field.until_delivered(100)
         assert other.log.count("recovered to") == moves
         field.demand_each_once()
+
+
+def test_a_member_with_a_name_of_its_own_that_has_lost_its_directory_moves_no_partition(
+    make_field: MakeField, tmp_path: Path
+) -> None:
+    """As a pod of charts/timer-bridge on a new volume: long before the session of its former life expires."""
+    field = make_field(4, "--kafka", "session.timeout.ms=300000")
+    lost, other = [field.launch(name, ("--kafka", f"group.instance.id={name}")) for name in ("timers-0", "timers-1")]
+    for instance in (lost, other):
+        instance.await_ready()
+    field.until_owned(lost, other)
+    assert lost.owned()
+    assert other.owned()
+    field.send_far()
+    owned, moves = lost.owned(), other.log.count("recovered to")
+    with field.load():
+        field.until_delivered(100)
+        lost.stop()
+        shutil.rmtree(tmp_path / "timers-0" / "timer-data")
+        lost.launch()
+        lost.await_ready()
+        field.until(lambda: lost.owned() == owned, "its partitions again")
+        field.until_delivered(100)
+    assert {each.how for each in lost.recovered()} == {"from Kafka alone"}
+    assert other.log.count("recovered to") == moves
+    field.demand_each_once()
