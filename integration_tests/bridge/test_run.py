@@ -263,7 +263,7 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
         bridge.start()
         found = receiver.poll(PATIENCE_S)
         assert found, "nothing was delivered"
-        bridge.stop(timeout_s=30)  # as long as docs/operations.md has Kubernetes wait
+        bridge.stop(timeout_s=30)  # as long as charts/timer-bridge has Kubernetes wait
         with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
             while len(found) < count and (more := receiver.poll(PATIENCE_S)):
                 found += more

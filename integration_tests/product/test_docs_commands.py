@@ -58,6 +58,8 @@ OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-it
 """Options of Kafka's own tools and of docker."""
 OF_OTHERS |= {"--sign", "--no-deps", "--require-hashes", "--upgrade", "--build-arg", "--packages"}
 """Options of git, pip, uv, docker and spark-submit."""
+OF_OTHERS |= {"--set", "--skip-schema-validation", "--patch", "--cascade"}
+"""Options of helm and kubectl."""
 
 
 class Shown(NamedTuple):

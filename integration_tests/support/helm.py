@@ -1,0 +1,61 @@
+"""Helm's engine from a wheel: renders and lints charts/timer-bridge without a cluster and without an installed helm.
+
+Each call is a process of its own, as the engine's threads would stay in the process of the tests.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import yaml
+
+from integration_tests.conftest import ROOT
+from integration_tests.support.patience import PATIENCE_S
+
+CHART = ROOT / "charts" / "timer-bridge"
+WARNING = 2
+"""Severity of a finding of `helm lint` from which on `--strict` fails."""
+_PROGRAM = """
+import json, sys, helm_python
+asked = json.load(sys.stdin)
+if asked["lint"]:
+    found = helm_python.lint(asked["chart"], asked["values"], strict=True)
+else:
+    with helm_python.Chart.load(asked["chart"]) as chart:
+        found = chart.render(asked["values"], name=asked["name"], namespace="timers")
+json.dump(found, sys.stdout)
+"""
+
+
+class HelmError(Exception):
+    """What helm says against the chart or its values."""
+
+
+def lint(values: dict[str, Any]) -> list[str]:
+    """Return the findings at which `helm lint --strict` fails."""
+    found = _helm(values, "lint", lint=True)
+    return [*found["errors"], *(each["error"] for each in found["messages"] if each["severity"] >= WARNING)]
+
+
+def render(values: dict[str, Any], name: str = "timers") -> dict[str, dict[str, Any]]:
+    """Return the objects by kind, as `helm template NAME`. Raises HelmError."""
+    documents = [each for text in _helm(values, name, lint=False).values() for each in yaml.safe_load_all(text) if each]
+    found = {each["kind"]: each for each in documents}
+    assert len(found) == len(documents), "one object of each kind"
+    return found
+
+
+def _helm(values: dict[str, Any], name: str, *, lint: bool) -> Any:
+    asked = {"lint": lint, "chart": str(CHART), "values": values, "name": name}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    if done.returncode != 0:
+        raise HelmError(done.stderr)
+    return json.loads(done.stdout)
