@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from integration_tests.bridge.test_health import get
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
+from integration_tests.support.images import build_arguments, run
 from integration_tests.support.patience import until
 from integration_tests.support.prometheus import promtool
 from kafka_timer import TimerProducer
@@ -28,17 +28,7 @@ COMPOSE = ROOT / "compose"
 FILE = COMPOSE / "compose.yaml"
 BAKE = COMPOSE / "docker-bake.hcl"
 DOCKERFILE = COMPOSE / "bridge" / "Dockerfile"
-WHEELS = COMPOSE / "bridge" / "wheels"
 BRIDGES = ("bridge-1", "bridge-2")
-
-
-def run(*command: str, environment: dict[str, str] | None = None) -> str:
-    """Run the command and return its standard output. Fail unless it ends with 0."""
-    done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=280
-    )
-    assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
-    return done.stdout
 
 
 def compose_command() -> list[str]:
@@ -177,22 +167,9 @@ class Stack:
         self.bootstrap_servers = f"{HOST}:{self.ports['kafka']}"
 
     def build(self) -> None:
-        official = images()["BASE"]
-        if subprocess.run(["docker", "pull", "--quiet", official], capture_output=True, check=False).returncode != 0:
-            self._environment |= {"BASE": run(str(COMPOSE / "ensure-base.sh")).strip(), "PIP_NO_INDEX": "1"}
-            self._make_wheels()
-        try:
+        with build_arguments(images()["BASE"]) as arguments:
+            self._environment |= arguments
             self.compose("build", "bridge-1")
-        finally:
-            for wheel in WHEELS.glob("*.whl"):
-                wheel.unlink()
-
-    def _make_wheels(self) -> None:
-        """Download all wheels of the image from this machine's package index, for this Python."""
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
-        for name in ("build", "run"):
-            command += ["--requirement", str(ROOT / "requirements" / f"{name}.lock")]
-        run(*command, "--dest", str(WHEELS))
 
     def compose(self, *arguments: str) -> str:
         return run(*compose_command(), "--file", str(FILE), *arguments, environment=self._environment)
