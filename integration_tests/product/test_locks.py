@@ -57,7 +57,7 @@ def test_every_requirement_of_pyproject_is_locked() -> None:
         "build": told["build-system"]["requires"],
         "run": [*told["project"]["dependencies"], *client["dependencies"]],
         "spark": extras["spark"],
-        "dev": extras["dev"],
+        "dev": [*extras["dev"], *client["optional-dependencies"]["testing"]],
         "docs": extras["docs"],
         "proof": extras["proof"],
     }.items():
