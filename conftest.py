@@ -26,6 +26,9 @@ SMALL_DATA = {
 # Brokers and Spark of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
+# A project of its own, with its own fixtures: integration_tests/product/test_testcontainers.py runs its test.
+collect_ignore = ["examples/testcontainers"]
+
 settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")
 
