@@ -9,7 +9,7 @@ that is rolled meanwhile may be counted twice or not at all, but is never listed
 """
 
 import base64
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -101,6 +101,10 @@ class Listing(BaseModel):
     timers: list[NamedTimer]
     after: str | None = Field(default=None, description="Give it as `after` to go on; null: these are the last ones.")
     histogram: list[Bucket] = Field(default_factory=list, description="By due time, if `bucket` was given.")
+    topics: dict[str, list[Bucket]] = Field(
+        default_factory=dict,
+        description="The histogram by target topic. Topics of which nothing is left are in `histogram` only.",
+    )
 
 
 def id_fields(raw: bytes | None) -> dict[str, str | None]:
@@ -119,6 +123,10 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing:
     A timer that left between count and list is in `matching` only.
     """
     listings = list(parts)
+    of_topic: dict[str, list[Bucket]] = defaultdict(list)
+    for each in listings:
+        for topic, buckets in each.topics.items():
+            of_topic[topic] += buckets
     complete_to = min((SearchPosition.parse(each.after) for each in listings if each.after is not None), default=None)
     places = ((timer.place, timer) for each in listings for timer in each.timers)
     found = sorted((each for each in places if complete_to is None or each[0] <= complete_to), key=lambda each: each[0])
@@ -131,6 +139,7 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing:
         timers=[timer for _, timer in found],
         after=None if complete_to is None else str(complete_to),
         histogram=merge_buckets(bucket for each in listings for bucket in each.histogram),
+        topics={topic: merge_buckets(buckets) for topic, buckets in sorted(of_topic.items())},
     )
 
 
@@ -146,7 +155,9 @@ class Search:
         self._rows: dict[Shard, Rows] = {}
         self._flights: list[tuple[SearchPosition, CopyInFlight]] = []
         self._matching = 0
-        self._buckets: Counter[int] = Counter()
+        self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
+        """By the topic's hash: start of the bucket to number of timers."""
+        self._topics: dict[int, str] = {}
         self._chosen: list[tuple[SearchPosition, int | CopyInFlight]] | None = None
         self._timers: list[NamedTimer] = []
         self._at_ms = 0
@@ -165,6 +176,8 @@ class Search:
                 return False
         if self._chosen is None:
             self._chosen = self._choose_first()
+            if self._buckets:
+                self._topics = {topic_hash(topic): topic for topic in bridge.due_hours()}
         while self._listed < len(self._chosen):
             self._list_timer(bridge.shards, *self._chosen[self._listed], now_ms)
             self._listed += 1
@@ -177,9 +190,17 @@ class Search:
         """Return the result. Call it once the search is done."""
         places = self._chosen or []
         after = str(places[-1][0]) if places and self._matching > len(places) else None
-        histogram = [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(self._buckets.items())]
+        of_topic = {
+            hash_: [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(counts.items())]
+            for hash_, counts in self._buckets.items()
+        }
         return Listing(
-            at_ms=self._at_ms, matching=self._matching, timers=self._timers, after=after, histogram=histogram
+            at_ms=self._at_ms,
+            matching=self._matching,
+            timers=self._timers,
+            after=after,
+            histogram=merge_buckets(bucket for buckets in of_topic.values() for bucket in buckets),
+            topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
         )
 
     def _still_open(self, shard: Shard, shards: Mapping[Shard, OwnedPartition]) -> OwnedPartition | None:
@@ -236,9 +257,7 @@ class Search:
         """Count rows, and keep the first `limit` in due order."""
         self._matching += len(rows)
         if self._filter.bucket_ms is not None:
-            width_ms = self._filter.bucket_ms
-            starts, counts = np.unique(rows["due_ms"] // width_ms * width_ms, return_counts=True)
-            self._buckets.update(dict(zip(starts.tolist(), counts.tolist(), strict=True)))
+            self._count(rows, self._filter.bucket_ms)
         limit, kept = self._filter.limit, self._rows.get(shard, np.empty(0, TIMER_ROW))
         if limit == len(kept):  # the usual case, and a sort is expensive
             rows = rows[rows["due_ms"] <= kept["due_ms"].max(initial=-1)]
@@ -250,6 +269,15 @@ class Search:
             _, first = np.unique(kept["origin"], return_index=True)
             kept = kept[np.sort(first)][:limit]
         self._rows[shard] = kept
+
+    def _count(self, rows: Rows, width_ms: int) -> None:
+        """Count rows by topic and by bucket of the due time."""
+        topics, of_topic = np.unique(rows["topic_hash"], return_inverse=True)
+        starts, of_start = np.unique(rows["due_ms"] // width_ms * width_ms, return_inverse=True)
+        cells, counts = np.unique(of_topic * len(starts) + of_start, return_counts=True)
+        for cell, count in zip(cells.tolist(), counts.tolist(), strict=True):
+            topic, start = divmod(cell, len(starts))
+            self._buckets[int(topics[topic])][int(starts[start])] += count
 
     def _scan_flights(self, shard: Shard, owned: OwnedPartition) -> None:
         """Match the copies in flight. Their keys and headers are not here."""
@@ -265,7 +293,8 @@ class Search:
             ):
                 self._matching += 1
                 if filter_.bucket_ms is not None:
-                    self._buckets[flight.due_ms // filter_.bucket_ms * filter_.bucket_ms] += 1
+                    start_ms = flight.due_ms // filter_.bucket_ms * filter_.bucket_ms
+                    self._buckets[topic_hash(flight.target)][start_ms] += 1
                 self._flights.append((place, flight))
 
     # -- list

@@ -155,10 +155,17 @@ def test_the_overview_tells_what_is_pending_and_who_owns_what(group: Group, visi
         expect(page.get_by_role("region", name="Partitions and owners")).to_contain_text(f"127.0.0.1:{port}")
     expect(page.get_by_role("region", name="Pending by topic")).to_contain_text(group.names.target)
     page.get_by_role("link", name="by the day").click()
-    expect(page.get_by_role("region", name="Due when").locator("tbody tr").first).to_be_visible()
     window.picture("overview")
-    page.get_by_role("link", name="by the hour").click()
+    when = page.get_by_role("region", name="Due when")
+    when.get_by_role("link", name="by the hour").click()
     window.picture("overview-hours")
+    when.locator("a:has(.hit)").nth(1).click()
+    expect(page).to_have_url(re.compile("span=hour&from="))
+    window.picture("overview-minutes")
+    when.get_by_text("As a table").click()
+    when.get_by_role("row").nth(1).get_by_role("link").press("Enter")
+    expect(page).to_have_url(re.compile("/timers"))
+    expect(page.get_by_role("main")).to_contain_text(group.names.target)
 
 
 def test_all_rows_are_paged_through_in_due_order(group: Group, visitor: Callable[..., Visitor]) -> None:

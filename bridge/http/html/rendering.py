@@ -9,11 +9,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.config.durations import instant_text
 from bridge.query.details import Content, TimerDetail
-from bridge.query.summary import Bucket
 from schemas.headers import EXPIRE_MS, KEY, PROFILE
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
-_BARS = 31
 _NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
 _ALTERED = {"\r", "\0"}
 """Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
@@ -31,11 +29,11 @@ class Rendering:
         self._templates.filters |= {
             "base64": lambda raw: base64.b64encode(raw).decode(),
             "instant": instant_text,
+            "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
             "away": self._away,
             "plain": plain,
             "lines": lambda text: plain(text, kept="\n\t"),
             "content": content_text,
-            "bars": bars,
         }
 
     def page(self, template: str, **values: Any) -> str:
@@ -92,15 +90,3 @@ def content_text(content: Content | None, kept: str = "") -> str:
     if content.text is not None:
         return plain(content.text, kept)
     return f"base64: {content.base64}"
-
-
-def bars(buckets: list[Bucket]) -> list[dict[str, Any]]:
-    """Return the first buckets with the width of their bar in percent, and the sum of the others as one."""
-    shown, rest = buckets[:_BARS], buckets[_BARS:]
-    most = max((each.timers for each in shown), default=1)
-    rows: list[dict[str, Any]] = [
-        {"from_ms": each.from_ms, "timers": each.timers, "width": max(1, each.timers * 100 // most)} for each in shown
-    ]
-    if rest:
-        rows.append({"from_ms": None, "timers": sum(each.timers for each in rest), "width": 0})
-    return rows

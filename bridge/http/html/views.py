@@ -17,18 +17,19 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from bridge.config.durations import parse_instant_ms
 from bridge.errors import BridgeError
 from bridge.http.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.requests import PendingAsked, RedriveAsked, RejectedAsked, SelectionAsked, TimerAsked, TimersAsked
+from bridge.http.api.responses import GroupPending
 from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, require_operator
 from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.http.errors import http_error
 from bridge.http.html.rendering import Rendering
+from bridge.http.html.timeline import MINUTE_MS, SPANS, Span, Timeline, timeline
 from bridge.http.request_body import MAX_BODY_BYTES, body_of
-from bridge.query.summary import Bucket
-from timer.index.due_counts import HOUR_MS
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
@@ -49,8 +50,6 @@ _SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
-_BUCKETS = {"day": "1h", "month": "1d"}
-_MINUTES = "2m"
 
 
 class HtmlPages:
@@ -150,25 +149,35 @@ class HtmlPages:
     # -- reads
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "from")
         span = request.query_params.get("span", "day")
+        if span not in SPANS:
+            span = "day"
+        from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
         overview = await self._api.reads.overview(caller)
-        pending = await self._api.reads.pending(caller, PendingAsked(bucket=_BUCKETS.get(span, "1h")))
-        buckets = await self._next_hour(caller) if span == "hour" else pending.histogram()
+        pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
         due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
         values: dict[str, Any] = {
             "overview": overview,
             "pending": pending,
-            "buckets": buckets,
+            "chart": await self._timeline(caller, pending, SPANS[span], from_ms),
             "span": span,
+            "spans": SPANS,
             "actions": TOPIC_ACTIONS,
         }
         return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
 
-    async def _next_hour(self, caller: Caller) -> list[Bucket]:
-        """Return the due timers by minute. That takes a search: counts are kept by the hour."""
-        now_ms = self._now_ms()
-        asked = TimersAsked(limit=0, due_from=now_ms, due_to=now_ms + HOUR_MS, bucket=_MINUTES)
-        return (await self._api.reads.timers(caller, asked)).histogram
+    async def _timeline(self, caller: Caller, pending: GroupPending, span: Span, from_ms: int) -> Timeline:
+        """Return the chart. Minutes take a search of one hour, as counts are kept by the hour."""
+        from_ms -= from_ms % span.step_ms
+        total = pending.histogram()
+        if span.step_ms > MINUTE_MS:
+            topics = {name: own.histogram for name, own in pending.topics.items()}
+            return timeline(topics, total, total, span, from_ms)
+        asked = TimersAsked(limit=0, due_from=from_ms, due_to=from_ms + span.length_ms, bucket=MINUTE_MS)
+        found = await self._api.reads.timers(caller, asked)
+        pending.missing = found.missing or pending.missing
+        return timeline(found.topics, found.histogram, total, span, from_ms)
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.query_params)

@@ -112,7 +112,10 @@ def test_timers_of_all_instances_come_in_due_order_page_by_page(place: Place) ->
     assert place.pages[0].get("/api/v1/timers?after=x")[0] == 400
     now_ms = told["at_ms"]
     path = f"/api/v1/timers?limit=0&due_from={now_ms}&due_to={now_ms + 3 * HOUR_MS}"
-    assert sum(each["timers"] for each in place.pages[0].get(f"{path}&bucket=10m")[1]["histogram"]) == 79
+    told = place.pages[0].get(f"{path}&bucket=10m")[1]
+    assert sum(each["timers"] for each in told["histogram"]) == 79
+    by_topic = {topic: sum(each["timers"] for each in own) for topic, own in told["topics"].items()}
+    assert by_topic == {"bills": 9, "orders": 70}
     status, told = place.pages[0].get(f"{path}&bucket=1ms")
     assert (status, "at most 1000 buckets apart" in told["reason"]) == (400, True)
     status, told = place.pages[0].get("/api/v1/timers?limt=8")

@@ -61,6 +61,27 @@ def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
         assert not re.search(r"<script(?! src=\"/static/page\.js\")| style=| on\w+=", answer.text), path
 
 
+def test_the_chart_leads_from_days_to_hours_to_minutes_to_the_timers(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="26h", id="a")
+    place.producer.schedule("bills", "v", delay="26h", id="b")
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    assert "Nothing is due then" in browser.show("/").text
+    path = "/?span=month"
+    for deeper in (r"/\?span=day&from=[^\"]+", r"/\?span=hour&from=[^\"]+", r"/timers\?due_from=[^\"]+&due_to=[^\"]+"):
+        text = unescape(browser.show(path).text)
+        assert "2 timers (bills: 1, orders: 1)" in text
+        drawn, listed = re.findall(rf'href="({deeper})"', text)
+        assert drawn == listed, "the link of the chart and that of the table"
+        path = drawn
+    assert "2 match" in browser.show(path).text
+    later = re.search(r'href="([^"]+)">Later<', browser.show("/").text)
+    assert later is not None
+    assert "2 timers (bills: 1, orders: 1)" in browser.show(unescape(later[1])).text
+    for wrong, status in (("soon", 400), ("1" * 30, 200)):
+        assert browser.show(f"/?span=hour&from={wrong}").status == status
+
+
 def test_message_content_is_escaped(place: Place) -> None:
     place.producer.schedule("orders", HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="2h", id=HOSTILE)
     send(place, **{"timer-delay-ms": HOSTILE, "timer-id": "\u202etxt.exe\n"})

@@ -10,7 +10,10 @@ if (live) {
       if (!answer.ok) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = page.getElementById(live.id);
-      if (fresh) live.replaceChildren(...fresh.childNodes);
+      if (!fresh) return;
+      const opened = new Set(Array.from(live.querySelectorAll("details[open]"), (each) => each.id));
+      for (const each of fresh.querySelectorAll("details")) each.open = opened.has(each.id);
+      live.replaceChildren(...fresh.childNodes);
     } catch {
       // The next one may succeed; the time at the end of the page shows the age of the data.
     }

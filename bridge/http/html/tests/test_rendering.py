@@ -2,9 +2,8 @@
 
 import pytest
 
-from bridge.http.html.rendering import bars, is_editable, plain, span_text
+from bridge.http.html.rendering import is_editable, plain, span_text
 from bridge.query.details import Content, Header, TimerDetail
-from bridge.query.summary import Bucket
 
 
 def test_a_time_span_is_shown_in_its_two_largest_units() -> None:
@@ -14,13 +13,6 @@ def test_a_time_span_is_shown_in_its_two_largest_units() -> None:
 
 def test_characters_that_hide_or_reverse_text_are_spelled_out() -> None:
     assert plain("a\u202eb\x1b[0m\n", kept="\n") == "a\\u202eb\\x1b[0m\n"
-
-
-def test_buckets_after_the_last_bar_are_summed_up() -> None:
-    told = bars([Bucket(from_ms=number, timers=2) for number in range(40)])
-    assert (len(told), told[0]["width"]) == (32, 100)
-    assert told[-1] == {"from_ms": None, "timers": 2 * 9, "width": 0}
-    assert bars([]) == []
 
 
 def content(text: str | None, *, is_cut: bool = False) -> Content:
