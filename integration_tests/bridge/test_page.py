@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Locator, expect
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.bridge.test_health import get, until
@@ -197,12 +197,14 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     page.get_by_role("link", name="Show the value").click()
     expect(page.locator("pre")).to_have_text("v7")
     window.picture("timer")
-    page.get_by_text("Replace").first.click()
+    page.get_by_text("Replace …").click()
     page.get_by_label("In", exact=True).fill("5h")
-    page.get_by_role("button", name="Replace").click()
+    page.get_by_role("button", name="Confirm: replace").click()
     expect(page.get_by_role("status")).to_contain_text("replaced")
     page.get_by_role("link", name="Back").click()
-    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("button", name="Confirm")).to_have_count(0)
+    page.get_by_text("Cancel …").click()
+    page.get_by_role("button", name="Confirm: cancel").click()
     expect(page.get_by_role("status")).to_contain_text("cancelled")
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("status")).to_contain_text("Nothing is pending under this id")
@@ -259,7 +261,8 @@ def test_rejected_records_are_sent_again_each_once(
     page.get_by_role("link", name="Rejected").click()
     page.get_by_role("checkbox").check()
     window.picture("rejected")
-    page.get_by_role("button", name="Send the chosen ones again").click()
+    page.get_by_text("Send the chosen ones again …").click()
+    page.get_by_role("button", name="Confirm: send them again").click()
     expect(page.get_by_role("heading", name="1 sent again")).to_be_visible()
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("main")).to_contain_text("sent again")
@@ -293,31 +296,52 @@ def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> 
     page.goto("/login")
     keyboard = page.keyboard
 
-    def tab_to(role: str, name: str) -> None:
-        wanted = page.get_by_role(role, name=name).first  # type: ignore[arg-type]
+    def tab_to(wanted: Locator) -> None:
         for _ in range(40):
-            if wanted.evaluate("it => it === document.activeElement"):
-                assert wanted.evaluate("it => it.matches(':focus-visible')")
+            if wanted.first.evaluate("it => it === document.activeElement"):
+                assert wanted.first.evaluate("it => it.matches(':focus-visible')")
                 return
             keyboard.press("Tab")
-        raise AssertionError(f"{name} is not reached")
+        raise AssertionError(f"{wanted} is not reached")
 
     keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
-    tab_to("textbox", "Token")
+    tab_to(page.get_by_label("Token"))
     keyboard.type(OPERATOR)
     keyboard.press("Enter")
     page.get_by_role("heading", name="Overview").wait_for()
-    tab_to("link", "Look up")
+    tab_to(page.get_by_role("link", name="Look up"))
     keyboard.press("Enter")
     page.get_by_role("heading", name="Look up a timer").wait_for()
-    tab_to("textbox", "Id")
+    tab_to(page.get_by_label("Id"))
     keyboard.type("keys")
     keyboard.press("Enter")
     page.get_by_role("heading", name="keys").wait_for()
-    tab_to("button", "Cancel")
+    tab_to(page.get_by_text("Cancel …"))
+    keyboard.press("Enter")
+    tab_to(page.get_by_role("button", name="Confirm: cancel"))
     keyboard.press("Enter")
     expect(page.get_by_role("status")).to_contain_text("cancelled")
+
+
+def test_keys_open_pages_and_searches_and_can_be_turned_off(visitor: Callable[..., Visitor]) -> None:
+    page = visitor(READER).page
+    page.keyboard.press("/")
+    expect(page.get_by_label("Id")).to_be_focused()
+    page.keyboard.type("2/1")
+    expect(page.get_by_label("Id")).to_have_value("2/1")
+    page.keyboard.press("Tab")
+    page.keyboard.press("2")
+    expect(page.get_by_role("heading", name="Timers")).to_be_visible()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Topic")).to_be_focused()
+    page.get_by_text("Keyboard").click()
+    page.get_by_label("These keys work").uncheck()
+    page.reload()
+    page.keyboard.press("1")
+    page.keyboard.press("/")
+    expect(page.get_by_label("Topic")).not_to_be_focused()
+    expect(page.get_by_role("heading", name="Timers")).to_be_visible()
 
 
 def test_each_token_opens_what_it_is_for(group: Group, visitor: Callable[..., Visitor]) -> None:
@@ -330,10 +354,10 @@ def test_each_token_opens_what_it_is_for(group: Group, visitor: Callable[..., Vi
     stranger.page.get_by_role("button", name="Log in").click()
     expect(stranger.page.get_by_role("heading", name="id-1")).to_be_visible()
     expect(stranger.page.get_by_role("banner")).to_contain_text("rita")
-    expect(stranger.page.get_by_role("button", name="Cancel")).to_have_count(0)
+    expect(stranger.page.get_by_text("Cancel …")).to_have_count(0)
     operator = visitor(OPERATOR).page
     operator.goto("/timer?id=id-1")
-    expect(operator.get_by_role("button", name="Cancel")).to_be_visible()
+    expect(operator.get_by_text("Cancel …")).to_be_visible()
     operator.get_by_role("button", name="Log out").click()
     expect(operator.get_by_role("heading", name="Log in")).to_be_visible()
     log = "".join(path.read_text() for path in group.folder.glob("*/bridge.log"))

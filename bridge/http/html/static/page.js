@@ -1,5 +1,5 @@
-// Refresh the live part every few seconds, unless the page is hidden or the user works in that part.
 "use strict";
+// Refresh the live part every few seconds, unless the page is hidden or the user works in that part.
 const live = document.querySelector("[data-refresh]");
 if (live) {
   setInterval(async () => {
@@ -18,4 +18,22 @@ if (live) {
       // The next one may succeed; the time at the end of the page shows the age of the data.
     }
   }, 1000 * Number(live.dataset.refresh));
+}
+
+// Keys go to the element that names them. They can be turned off, as speech input types letters (WCAG 2.1.4).
+const keys = document.getElementById("keys");
+if (keys) {
+  keys.closest("footer").hidden = false;
+  keys.checked = localStorage.getItem("keys") !== "off";
+  keys.addEventListener("change", () => localStorage.setItem("keys", keys.checked ? "on" : "off"));
+  document.addEventListener("keydown", (event) => {
+    const isTyped = event.target.closest("textarea, input:not([type=checkbox])");
+    if (isTyped || !keys.checked || event.ctrlKey || event.altKey || event.metaKey) return;
+    const named = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+    if (!named && event.key !== "/") return;
+    event.preventDefault();
+    if (!named) location.href = "/timer#search";
+    else if (named.matches("input")) named.focus();
+    else named.click();
+  });
 }
