@@ -324,6 +324,40 @@ def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> 
     expect(page.get_by_role("status")).to_contain_text("cancelled")
 
 
+def test_the_overview_refreshes_itself_until_it_is_paused_or_hidden(
+    group: Group, visitor: Callable[..., Visitor]
+) -> None:
+    page = visitor(READER).page
+    page.clock.install()
+    page.goto("/")
+    page.get_by_text("As a table").evaluate("summary => summary.parentElement.open = true")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    group.timers.schedule(group.names.target, "v", delay="3h", id="live").result(PATIENCE_S)
+    until(lambda: (200, group.ask(0, "overview")), lambda _, told: told["pending"] == COUNT + 1)
+    page.clock.run_for(5000)
+    expect(page.locator(".figures")).to_contain_text(f"{COUNT + 1:,}")
+    expect(page.get_by_role("columnheader", name="By topic")).to_be_visible()
+    assert asked == [f"{group.url}/"], "no other file is loaded again"
+    page.keyboard.press("p")
+    expect(page.get_by_role("button", name="Pause refresh")).to_have_attribute("aria-pressed", "true")
+    group.ask(0, "timer/cancel", {"id": "live"})
+    page.clock.run_for(60_000)
+    assert len(asked) == 1
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, writable: true})")
+    page.get_by_role("button", name="Pause refresh").click()
+    page.clock.run_for(60_000)
+    assert len(asked) == 1
+    page.evaluate("document.hidden = false; document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator(".figures")).to_contain_text(f"{COUNT:,}")
+    page.route("**/*", lambda route: route.abort())
+    page.clock.run_for(5000)
+    expect(page.get_by_role("status")).to_contain_text("the figures are old")
+    page.unroute("**/*")
+    page.clock.run_for(5000)
+    expect(page.get_by_role("status")).to_be_empty()
+
+
 def test_keys_open_pages_and_searches_and_can_be_turned_off(visitor: Callable[..., Visitor]) -> None:
     page = visitor(READER).page
     page.keyboard.press("/")

@@ -1,23 +1,33 @@
 "use strict";
-// Refresh the live part every few seconds, unless the page is hidden or the user works in that part.
+// Refresh the live part every few seconds, unless it is paused, the page is hidden, or the user works in that part.
 const live = document.querySelector("[data-refresh]");
 if (live) {
-  setInterval(async () => {
-    const chosen = String(document.getSelection());
-    if (document.hidden || chosen || live.contains(document.activeElement)) return;
+  const pause = document.getElementById("pause"), state = document.getElementById("refresh-state");
+  const isPaused = () => pause.getAttribute("aria-pressed") === "true";
+  const isInUse = () => String(document.getSelection()) || live.contains(document.activeElement);
+  const refresh = async () => {
+    if (isPaused() || document.hidden || isInUse()) return;
     try {
       const answer = await fetch(location.href, { redirect: "error" });
-      if (!answer.ok) return;
+      if (!answer.ok) throw new Error(`HTTP ${answer.status}`);
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      state.textContent = "";
+      if (isPaused() || isInUse()) return;
       const fresh = page.getElementById(live.id);
-      if (!fresh) return;
       const opened = new Set(Array.from(live.querySelectorAll("details[open]"), (each) => each.id));
       for (const each of fresh.querySelectorAll("details")) each.open = opened.has(each.id);
       live.replaceChildren(...fresh.childNodes);
     } catch {
-      // The next one may succeed; the time at the end of the page shows the age of the data.
+      state.textContent = "No answer: the figures are old. The page tries again.";
     }
-  }, 1000 * Number(live.dataset.refresh));
+  };
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    pause.setAttribute("aria-pressed", String(!isPaused()));
+    refresh();
+  });
+  document.addEventListener("visibilitychange", refresh);
+  setInterval(refresh, 1000 * Number(live.dataset.refresh));
 }
 
 // Keys go to the element that names them. They can be turned off, as speech input types letters (WCAG 2.1.4).
