@@ -8,6 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.config.durations import instant_text
+from bridge.http.html.value_text import value_text
 from bridge.query.details import Content, TimerDetail
 from schemas.headers import EXPIRE_MS, KEY, PROFILE
 
@@ -26,6 +27,7 @@ class Rendering:
             loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
+        self._templates.filters["value_text"] = value_text
         self._templates.filters |= {
             "base64": lambda raw: base64.b64encode(raw).decode(),
             "instant": instant_text,
@@ -84,9 +86,9 @@ def is_one_line(text: str) -> bool:
     return not ({"\n"} | _ALTERED) & set(text)
 
 
-def content_text(content: Content | None, kept: str = "") -> str:
+def content_text(content: Content | None) -> str:
     if content is None:
         return "null"
     if content.text is not None:
-        return plain(content.text, kept)
-    return f"base64: {content.base64}"
+        return plain(content.text)
+    return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"

@@ -1,7 +1,7 @@
 """The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
 
 import re
-from html import unescape
+from html import escape, unescape
 from urllib.parse import urlencode
 
 import pytest
@@ -304,6 +304,18 @@ def test_a_message_that_a_form_would_change_is_not_editable(place: Place) -> Non
     place.run(300)
     assert replacing(place, "a") is None
     assert "/api/v1/timer/replace" in Browser(place.pages[0].url).show("/timer?id=a&value=true").text
+
+
+def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
+    place.producer.schedule("orders", '{"a":[1]}', key=b"\xff\x01", delay="2h", id="a").result(0)
+    place.producer.schedule("orders", '{"a":[1]}', delay="2h", id="b").result(0)
+    place.run(300)
+    text = Browser(place.pages[0].url).show("/timer?id=a&value=true").text
+    assert "<pre>" + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
+    assert "hex: ff 01" in text
+    fields = replacing(place, "b")
+    assert fields is not None
+    assert fields["value"] == '{"a":[1]}'
 
 
 def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
