@@ -17,6 +17,7 @@ from bridge.dev.embedded_kafka import free_port
 from integration_tests.bridge.test_health import get, until
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.conftest import Broker
+from integration_tests.support.axe import violations
 from integration_tests.support.browser import Visitor, chromium
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import TimerProducer
@@ -201,6 +202,7 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     page.get_by_label("In", exact=True).fill("5h")
     page.get_by_role("button", name="Confirm: replace").click()
     expect(page.get_by_role("status")).to_contain_text("replaced")
+    assert violations(page) == []
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("button", name="Confirm")).to_have_count(0)
     page.get_by_text("Cancel …").click()
@@ -264,6 +266,7 @@ def test_rejected_records_are_sent_again_each_once(
     page.get_by_text("Send the chosen ones again …").click()
     page.get_by_role("button", name="Confirm: send them again").click()
     expect(page.get_by_role("heading", name="1 sent again")).to_be_visible()
+    assert violations(page) == []
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("main")).to_contain_text("sent again")
     expect(page.get_by_role("checkbox")).to_have_count(0)
@@ -288,6 +291,48 @@ def test_it_fits_a_phone_and_follows_dark_mode(visitor: Callable[..., Visitor], 
         assert (light < text) is dark
     page.goto("/")
     window.picture("phone-dark" if dark else "phone")
+
+
+@pytest.mark.parametrize(
+    ("dark", "width"), [(False, "desk"), (True, "desk"), (False, "phone")], ids=["light", "dark", "phone"]
+)
+def test_axe_finds_nothing_on_any_page(
+    group: Group,
+    visitor: Callable[..., Visitor],
+    dark: bool,  # noqa: FBT001
+    width: str,
+) -> None:
+    page = visitor(secret=None, dark=dark, width=width).page
+    page.goto("/login")
+    found = {"login": violations(page)}
+    page.get_by_label("Token").fill("x")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("alert").wait_for()
+    found["wrong token"] = violations(page)
+    page.get_by_label("Token").fill(OPERATOR)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Overview").wait_for()
+    for path in (
+        "/",
+        "/?span=hour",
+        "/?span=month",
+        "/timers",
+        f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
+        "/timer?id=id-1",
+        "/timer?id=nobody",
+        "/rejected",
+        "/timers?after=x",
+    ):
+        page.goto(path)
+        found[path] = violations(page)
+    page.goto("/timers?key_prefix=eu-")
+    page.get_by_role("button", name="Act on all that match").click()
+    page.get_by_role("heading", name="9 timers match").wait_for()
+    found["counted"] = violations(page)
+    assert {name: each for name, each in found.items() if each} == {}
+    page.evaluate("document.querySelector('h1').style = 'color: #888; background: #999'")
+    page.evaluate("document.querySelector('nav').innerHTML = '<a href=/></a>'")
+    assert {each.partition(":")[0] for each in violations(page)} == {"color-contrast", "link-name"}, "it does look"
 
 
 def test_a_keyboard_is_enough(group: Group, visitor: Callable[..., Visitor]) -> None:
