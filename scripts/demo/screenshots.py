@@ -1,7 +1,7 @@
-"""`make screenshots`: docs/img/page.png and docs/img/audit.png, made with the flights of the demo.
+"""`make screenshots`: the pictures in docs/img, made with the flights of the demo.
 
 a day of flights in 20 s -> bridge -> audit -> its report -> audit.png
-a day of flights in real time, pending          the page -> page.png
+a day of flights in real time, pending          the page -> page.png, and the next hour in dark mode -> page-dark.png
 """
 
 import shutil
@@ -43,11 +43,13 @@ def screenshots(console: Console) -> int:
             report = folder / "audit" / "report.html"
             begin_ms = now_ms() + 600_000
             send_all(servers, TIMER_TOPIC, (each.request(begin_ms) for each in booked(DEFAULT_DATE, 1, seconds=36_000)))
-            take({"audit": report.resolve().as_uri(), "page": f"http://{HOST}:{port}/"})
+            page = f"http://{HOST}:{port}/"
+            take({"audit": report.resolve().as_uri(), "page": page})
+            take({"page-dark": f"{page}?span=hour"}, dark=True)
     return 0
 
 
-def take(pages: Mapping[str, str]) -> None:
+def take(pages: Mapping[str, str], *, dark: bool = False) -> None:
     """Write a picture of each address. Raises SettingsError if there is no Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -56,7 +58,9 @@ def take(pages: Mapping[str, str]) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         for name, address in pages.items():
-            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page = browser.new_page(
+                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark" if dark else "light"
+            )
             page.goto(address)
             path = IMAGES / f"{name}.png"
             page.screenshot(path=path)
