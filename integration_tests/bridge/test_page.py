@@ -210,6 +210,10 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     expect(page.get_by_role("status")).to_contain_text("cancelled")
     page.get_by_role("link", name="Back").click()
     expect(page.get_by_role("status")).to_contain_text("Nothing is pending under this id")
+    page.get_by_role("link", name="Show the receipts").click()
+    expect(page.locator("td[data-label=Receipt]")).to_have_text(["replaced", "cancelled"])
+    window.picture("history")
+    assert violations(page) == []
     group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(PATIENCE_S)
 
 

@@ -216,6 +216,10 @@ class SelectionMoved(SelectionActed):
     by: Annotated[int, _parsed_by(_shift_ms)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
 
 
+class ReceiptsAsked(_Named):
+    """The id, or the position of a request."""
+
+
 class RejectedAsked(Question):
     code: str | None = None
     topic: str | None = Field(None, description="The target topic.")

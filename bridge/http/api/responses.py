@@ -10,6 +10,7 @@ from bridge.observe.status import Phase
 from bridge.query.details import Found
 from bridge.query.search import Listing
 from bridge.query.summary import Pending
+from schemas.receipts import Receipt
 
 
 class Refused(BaseModel):
@@ -102,6 +103,11 @@ class Acted(BaseModel):
     sent: list[str] = Field(description="The requests on the timer topic.")
     outcomes: dict[str, int]
     unanswered: int = Field(description="Requests without a receipt yet; with receipts = none, all of them.")
+
+
+class LatestReceipts(BaseModel):
+    receipts: list[Receipt] = Field(description="By time. The setting `receipts` says which there are.")
+    has_older: bool = Field(description="Older receipts were not read.")
 
 
 class Counted(BaseModel):

@@ -115,6 +115,10 @@ def _add_reads(app: FastAPI, api: Api) -> None:
             response.status_code = 404
         return found
 
+    @app.get("/receipts", summary="Receipts of an id or of the request at a position, of the latest ones.")
+    async def receipts(_: Reader, asked: Annotated[requests.ReceiptsAsked, Query()]) -> responses.LatestReceipts:
+        return await api.actions.receipts(asked)
+
     @app.get("/rejected", summary="Rejected records with their reason, the latest first.")
     async def rejected(_: Reader, asked: Annotated[requests.RejectedAsked, Query()]) -> responses.RejectedRecords:
         return await api.rejected.latest(asked)

@@ -3,8 +3,8 @@
 import asyncio
 
 from bridge.http.api.actions import Action
-from bridge.http.api.requests import ActionAsked
-from bridge.http.api.responses import Acted
+from bridge.http.api.requests import ActionAsked, ReceiptsAsked
+from bridge.http.api.responses import Acted, LatestReceipts
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
@@ -28,6 +28,10 @@ class TimerActions:
             acted = Acted(action=action.name, **sent._asdict())
             results.update(acted.model_dump(exclude={"action"}))
         return acted
+
+    async def receipts(self, asked: ReceiptsAsked) -> LatestReceipts:
+        """Raises BridgeError (503)."""
+        return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
 
     def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
         topics, named = self._timer_topics, asked.timer_topic

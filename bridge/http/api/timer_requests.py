@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 from bridge.errors import BridgeError
 from bridge.http.api.ports import KafkaPort, TopicReader
+from bridge.http.api.responses import LatestReceipts
 from kafka_timer import Sent, TimerProducer
 from schemas.origin import Shard
-from schemas.receipts import Mode, Receipt
+from schemas.receipts import Mode, Receipt, printable
 
 SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
 
@@ -30,6 +31,8 @@ _RECEIPTS_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _RECEIPTS_PER_S = 1000
 """Requests for each further second of waiting."""
+_LATEST_RECEIPTS = 10_000
+"""Offsets of each partition in which the receipts of one timer are searched: about 2 MB."""
 
 
 class SendResult(NamedTuple):
@@ -73,8 +76,20 @@ class RequestSender:
 
     def _ends(self) -> dict[Shard, int]:
         with self._kafka.reader() as reader:
-            places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
-            return {place: reader.bounds(place)[1] for place in places}
+            return {place: end for place, (_, end) in self._bounds(reader).items()}
+
+    def _bounds(self, reader: TopicReader) -> dict[Shard, tuple[int, int]]:
+        places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
+        return {place: reader.bounds(place) for place in places}
+
+    def latest_receipts(self, name: bytes | Sent) -> LatestReceipts:
+        """Return the receipts of an id, or of the request or timer at a position, by time."""
+        with self._kafka.reader() as reader:
+            bounds = self._bounds(reader)
+            begins = {place: max(first, end - _LATEST_RECEIPTS) for place, (first, end) in bounds.items()}
+            has_older = any(begins[place] > first for place, (first, _) in bounds.items())
+            found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
+        return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
 
     def _await_receipts(self, ends: dict[Shard, int], sent: list[str]) -> SendResult:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
@@ -131,6 +146,12 @@ def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], No
     if failures:
         raise failures[0]
     return sent
+
+
+def _is_about(receipt: Receipt, name: bytes | Sent) -> bool:
+    if isinstance(name, bytes):
+        return receipt.id == printable(name)
+    return "/".join(map(str, name)) in (receipt.origin, receipt.request)
 
 
 def _receipt(value: bytes | None) -> Receipt | None:

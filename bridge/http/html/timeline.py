@@ -113,16 +113,8 @@ def timeline(
     before = [start + span.bucket_ms - span.length_ms for start in starts if start < from_ms]
     after = [start for start in starts if start + span.bucket_ms > to_ms]
     legend = stack({topic: own.total() for topic, own in shown.items()}, all_.total())
-    return Timeline(
-        from_ms,
-        to_ms,
-        most,
-        round(100 / span.columns, 2),
-        columns,
-        legend,
-        max(before, default=None),
-        min(after, default=None),
-    )
+    earlier_ms, later_ms = max(before, default=None), min(after, default=None)
+    return Timeline(from_ms, to_ms, most, round(100 / span.columns, 2), columns, legend, earlier_ms, later_ms)
 
 
 def _inside(buckets: Iterable[Bucket], from_ms: int, to_ms: int) -> Counter[int]:

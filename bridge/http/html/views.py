@@ -20,7 +20,15 @@ from starlette.staticfiles import StaticFiles
 from bridge.config.durations import parse_instant_ms
 from bridge.errors import BridgeError
 from bridge.http.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
-from bridge.http.api.requests import PendingAsked, RedriveAsked, RejectedAsked, SelectionAsked, TimerAsked, TimersAsked
+from bridge.http.api.requests import (
+    PendingAsked,
+    ReceiptsAsked,
+    RedriveAsked,
+    RejectedAsked,
+    SelectionAsked,
+    TimerAsked,
+    TimersAsked,
+)
 from bridge.http.api.responses import GroupPending
 from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
@@ -194,9 +202,11 @@ class HtmlPages:
             return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
         with_value = request.query_params.get("value") == "true"
         found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
+        is_told = request.query_params.get("history") == "true"
+        history = await self._api.actions.receipts(ReceiptsAsked(**asked)) if is_told else None
         status = 200 if found.timers or found.missing else 404
         values: dict[str, Any] = {"asked": asked, "found": found, "with_value": with_value, "actions": TIMER_ACTIONS}
-        return self._page(request, caller, "timer.html", status, **values)
+        return self._page(request, caller, "timer.html", status, history=history, **values)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "code", "topic")

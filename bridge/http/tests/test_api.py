@@ -56,7 +56,7 @@ def test_every_operation_is_described_with_its_errors(place: Place) -> None:
     }
     errors = {"200", "400", "401", "403", "429", "503", "default"}
     expected = {}
-    for name in ("overview", "instance", "pending", "timers", "rejected"):
+    for name in ("overview", "instance", "pending", "timers", "receipts", "rejected"):
         expected[name] = ("get", f"/api/v1/{name}", errors)
     expected["timer"] = ("get", "/api/v1/timer", errors | {"404"})
     for name in ("cancel", "move", "release", "replace"):

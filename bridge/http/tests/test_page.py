@@ -306,6 +306,32 @@ def test_a_message_that_a_form_would_change_is_not_editable(place: Place) -> Non
     assert "/api/v1/timer/replace" in Browser(place.pages[0].url).show("/timer?id=a&value=true").text
 
 
+def test_the_history_of_an_id_is_that_of_its_receipts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, browser = place.pages[0], Browser(place.pages[0].url)
+    first = place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.producer.schedule("orders", "v", delay="2h", id="ab").result(0)
+    place.run(300)
+    place.producer.move("a", delay="1h").result(0)
+    place.run(3_700_000)
+    again = place.producer.cancel("a").result(0)
+    place.run(300)
+    kinds = ["accepted", "moved", "delivered", "too-late"]
+    assert "Show the receipts" in browser.show("/timer?id=a").text
+    told = page.get("/api/v1/receipts?id=a")[1]
+    assert ([each["kind"] for each in told["receipts"]], told["has_older"]) == (kinds, False)
+    origin, request = ("/".join(map(str, each)) for each in (first, again))
+    assert [each["kind"] for each in page.get(f"/api/v1/receipts?origin={origin}")[1]["receipts"]][:3] == kinds[:3]
+    assert [each["kind"] for each in page.get(f"/api/v1/receipts?origin={request}")[1]["receipts"]] == kinds[3:]
+    shown = browser.show("/timer?id=a&history=true")
+    assert shown.status == 404, "nothing is pending any more"
+    assert re.findall(r'data-label="Receipt">([^<]+)', shown.text) == kinds
+    assert "No receipt names it" in browser.show("/timer?id=nobody&history=true").text
+    monkeypatch.setattr("bridge.http.api.timer_requests._LATEST_RECEIPTS", 2)  # the commit's marker is the last
+    told = page.get("/api/v1/receipts?id=a")[1]
+    assert ([each["kind"] for each in told["receipts"]], told["has_older"]) == (kinds[-1:], True)
+    assert "Only the latest receipts were read" in browser.show("/timer?id=a&history=true").text
+
+
 def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
     place.producer.schedule("orders", '{"a":[1]}', key=b"\xff\x01", delay="2h", id="a").result(0)
     place.producer.schedule("orders", '{"a":[1]}', delay="2h", id="b").result(0)
