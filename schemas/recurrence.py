@@ -25,6 +25,14 @@ _LATEST_YEARS = 9
 """29 February comes every 8 years at most. The bound keeps a search within milliseconds (`is_awkward`, too)."""
 
 
+def described(rule: Recurrence) -> str:
+    """Return the rule as a line of text, for people."""
+    parts = [f"{rule.cron} ({rule.zone})" if rule.cron else f"every {rule.every_ms} ms", f"missed: {rule.missed}"]
+    parts += [f"at most {rule.most}"] if rule.most < MAX_INT64 else []
+    parts += [f"until {rule.until_ms} ms"] if rule.until_ms < MAX_INT64 else []
+    return ", ".join(parts)
+
+
 def problem_of(rule: Recurrence, first_ms: int) -> Refusal | None:
     """Return why intake refuses a rule, or None. first_ms: the request's due time; its own time if it gives none."""
     if rule.cron:

@@ -16,6 +16,7 @@ The times by the rule are found a second time on purpose, by other code than sch
 expression for both. Python runs for the rows only if there is a recurring timer among the requests of a run.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -152,10 +153,12 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     rows = rows.withColumns({"me": me, "before": before, "has_later": has_later})
     rule = F.when(F.col("number").isNotNull() & ~F.col("malformed"), F.col("asked.rule"))
 
+    find = match_ms
+
     def facts(text: str | None, asked: Any, scheduled_ms: int | None, me: Any, before: Any) -> tuple[Any, ...] | None:
         if text is None:
             return None
-        return _facts(text, asked, scheduled_ms, me, before, skew_ms)
+        return _facts(_Rule.read(text, find), asked, scheduled_ms, me, before, skew_ms)
 
     asked = F.struct("asked.requested_ms", "asked.due_ms")
     told = F.udf(facts, f"STRUCT<{_FACTS}>")(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before"))
@@ -163,6 +166,21 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
     flags = {name: F.coalesce(f"facts.{name}", F.lit(False)) for name in ("bad_rule", "off_rule", "is_over")}
     known = known.withColumns({**flags, "next_due_ms": F.col("facts.next_due_ms")})
     return known.drop("series", "number", "by_rule_ms", "left_ms", "me", "before", "facts")
+
+
+MatchMs = Callable[[str, str, int], int | None]
+
+
+def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
+    """Return the first match after `after_ms`; None if there is none within `_HORIZON_YEARS`."""
+    start = datetime.fromtimestamp(after_ms // 1000, UTC if zone == "UTC" else ZoneInfo(zone))
+    for at in CronSim(expression, start):
+        at_ms = int(at.timestamp()) * 1000
+        if at.year > start.year + _HORIZON_YEARS:
+            return None
+        if at_ms > after_ms:
+            return at_ms
+    return None
 
 
 class _Rule(NamedTuple):
@@ -173,12 +191,13 @@ class _Rule(NamedTuple):
     missed: str
     zone: str
     cron: str
+    match_ms: "MatchMs"
 
     @classmethod
-    def read(cls, text: str) -> "_Rule":
+    def read(cls, text: str, match_ms: "MatchMs") -> "_Rule":
         has_no_time, every, until, most, missed, zone, cron = text.split("|", 6)
         needs_first = bool(cron) and has_no_time == "1"
-        return cls(needs_first, int(every), int(until), int(most), missed or "one", zone or "UTC", cron)
+        return cls(needs_first, int(every), int(until), int(most), missed or "one", zone or "UTC", cron, match_ms)
 
     def following(self, base_ms: int, after_ms: int) -> int | None:
         """Return the first time after `after_ms` on the grid through `base_ms`, or by cron; None beyond the end."""
@@ -186,19 +205,8 @@ class _Rule(NamedTuple):
         if self.every_ms:
             found: int | None = after_ms + self.every_ms - (after_ms - base_ms) % self.every_ms
         else:
-            found = self._match_ms(after_ms)
+            found = self.match_ms(self.cron, self.zone, after_ms)
         return None if found is None or found > self.until_ms else found
-
-    def _match_ms(self, after_ms: int) -> int | None:
-        place = UTC if self.zone == "UTC" else ZoneInfo(self.zone)
-        start = datetime.fromtimestamp(after_ms // 1000, place)
-        for at in CronSim(self.cron, start):
-            at_ms = int(at.timestamp()) * 1000
-            if at.year > start.year + _HORIZON_YEARS:
-                return None
-            if at_ms > after_ms:
-                return at_ms
-        return None
 
     def fits(self, base_ms: int, at_ms: int) -> bool:
         """True if the rule has this time, after `base_ms`."""
@@ -206,10 +214,9 @@ class _Rule(NamedTuple):
 
 
 def _facts(
-    text: str, asked: Any, scheduled_ms: int | None, me: Any, before: Any, skew_ms: int
+    rule: _Rule, asked: Any, scheduled_ms: int | None, me: Any, before: Any, skew_ms: int
 ) -> tuple[bool, bool, bool, int | None]:
     """Return `_FACTS` of one occurrence. before: the one before it in the series; None: it is not known."""
-    rule = _Rule.read(text)
     try:
         first_ms = rule.following(asked.requested_ms, asked.requested_ms) if rule.needs_first else asked.due_ms
     except (CronSimError, ValueError, KeyError, OSError, OverflowError):
