@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
 from unittest import mock
 
+from cronsim import CronSim
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -41,7 +43,8 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
 
 
 def small_match_ms(expression: str, _zone: str, after_ms: int) -> int:
-    """Return the next match of the simulation's cron, which has smaller units."""
+    """Return the next match of the simulation's cron, which has smaller units. Raises CronSimError."""
+    CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
     step_ms = int(expression.split()[0].removeprefix("*/")) * CRON_UNIT_MS
     return (after_ms // step_ms + 1) * step_ms
 

@@ -53,6 +53,15 @@ SEEN: Mapping[str, int] = {
     "origin missing in flights": 189,
     "copies missing by origin": 38,
     "markers not read at a start": 86,
+    "next occurrence in a later transaction": 0,
+    "next occurrence lost by a retry": 0,
+    "next occurrence without its id": 3,
+    "number not raised": 0,
+    "one more than the count": 0,
+    "missed ones left out though all are wanted": 0,
+    "interval counted from the release": 0,
+    "a move shifts what comes after it": 16,
+    "request by cron delivered at once": 0,
 }
 """Planted bugs that the audit sees, each with a seed that shows it."""
 UNSEEN: Sequence[str] = (
@@ -68,6 +77,9 @@ UNSEEN: Sequence[str] = (
     "unstable progress",
     "quota without copies",
     "repeated with the old release time",
+    "copies of this and of the next occurrence",
+    "missed ones delivered though none is wanted",
+    "all missed ones delivered though one is wanted",
 )
 """Planted bugs that it does not see; docs/audit.md has the reason for each."""
 

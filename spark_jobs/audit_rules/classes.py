@@ -118,7 +118,7 @@ _FAULT_RULES = (
     Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
     Rule(
         _A.OFF_RULE,
-        "off_rule",
+        "off_rule AND (was_due OR copies > 0)",
         "an occurrence whose number or time does not follow from its rule and the occurrence before it",
     ),
     Rule(_A.ALTERED, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
@@ -235,8 +235,8 @@ _FACTS = {
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
     # Not refused at intake: it was delivered, or rejected when it was due.
-    "was_due": "coalesce(deliveries > 0 OR (rejections > 0 AND error <> 'no-occurrence'"
-    " AND rejected_ms + skew_ms >= expected_ms), false)",
+    "was_due": "coalesce(deliveries > 0 OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired')"
+    " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
     "wrongly_refused": "coalesce(NOT malformed AND NOT (bad_rule AND error = 'bad-header')"
     " AND ((error = 'no-occurrence' AND NOT is_over)"
     f" OR {_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"

@@ -153,6 +153,8 @@ def _refused_at_intake() -> Column:
     overdue = (F.col("rejected_ms") >= asked["expected_ms"]) & (asked["kind"] != "move")
     # The audit does not know all of the bridge's own topics: a request for one that is due at once is refused at once.
     overdue &= (code != "bad-target") | (asked["expected_ms"] > asked["requested_ms"])
+    # A recurring timer is refused at intake if its copy would be too large, also if it is due at once.
+    overdue &= asked["rule"].isNull() | F.coalesce(F.col("copies") > 0, F.lit(False))
     refused = (
         F.when(code.isin(*_DELIVERY_CODES), F.lit(False))
         .when(code.isin(*_AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())

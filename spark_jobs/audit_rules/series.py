@@ -147,7 +147,8 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
             "left_ms": F.coalesce("delivered_ms", "rejected_ms"),
         }
     )
-    me = F.struct("number", "by_rule_ms", F.greatest("by_rule_ms", "due_ms").alias("passed_ms"), "left_ms")
+    passed_ms = F.greatest("by_rule_ms", "due_ms").alias("passed_ms")
+    me = F.struct("number", "by_rule_ms", passed_ms, "left_ms", "delivered_ms")
     before = F.lag(me).over(series.orderBy("number"))
     has_later = F.coalesce(F.max("number").over(series) > F.col("number"), F.lit(False))
     rows = rows.withColumns({"me": me, "before": before, "has_later": has_later})
@@ -239,6 +240,10 @@ def _is_off(rule: _Rule, first_ms: int | None, me: Any, before: Any, skew_ms: in
     """True if the number or the time of an occurrence does not follow from the one before it, or from the request."""
     if me.number > rule.most or me.by_rule_ms > rule.until_ms or first_ms is None:
         return True
+    if rule.missed == "none" and me.delivered_ms is not None:
+        successor_ms = rule.following(me.by_rule_ms, me.passed_ms)
+        if successor_ms is not None and successor_ms <= me.delivered_ms - skew_ms:
+            return True  # it was to be skipped
     if me.number == 1:
         is_later = rule.missed == "none" and rule.fits(first_ms, me.by_rule_ms)
         return bool(me.by_rule_ms != first_ms and not is_later)
@@ -246,11 +251,11 @@ def _is_off(rule: _Rule, first_ms: int | None, me: Any, before: Any, skew_ms: in
         return False
     if before.number != me.number - 1 or not rule.fits(before.by_rule_ms, me.by_rule_ms):
         return True
-    earliest_ms = rule.following(before.by_rule_ms, before.passed_ms)
+    left_ms = before.passed_ms if rule.missed == "all" or before.left_ms is None else before.left_ms
+    earliest_ms = rule.following(before.by_rule_ms, max(before.passed_ms, left_ms - skew_ms))
     if earliest_ms is None or me.by_rule_ms < earliest_ms:
         return True
     if rule.missed == "none" or before.left_ms is None:
         return False
-    passed_ms = before.passed_ms if rule.missed == "all" else max(before.passed_ms, before.left_ms + skew_ms)
-    latest_ms = rule.following(before.by_rule_ms, passed_ms)
+    latest_ms = rule.following(before.by_rule_ms, before.passed_ms if rule.missed == "all" else left_ms + skew_ms)
     return latest_ms is not None and me.by_rule_ms > latest_ms

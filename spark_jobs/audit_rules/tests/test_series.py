@@ -1,10 +1,16 @@
 """Recurring timers: each occurrence has its row, and what is wrong with a series is found."""
 
+from collections import Counter
 from collections.abc import Sequence
+from random import Random
 
 import pytest
+from pyspark.sql import SparkSession
 
 from schemas import headers as names
+from schemas.headers import Rules, Schedule, parse
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import (
     AS_OF_MS,
@@ -251,6 +257,7 @@ def test_after_downtime_the_policy_says_which_times_are_left_out() -> Judging:
     one, idle = again(0), again(1)
     all_, left_out = again(2, also=((missed, b"all"),)), again(3, also=((missed, b"all"),))
     none, early = again(4, also=((missed, b"none"),), count=1), again(5, also=((missed, b"none"),), count=1)
+    stale, old = again(6, also=((missed, b"none"),), count=1), again(7, count=2)
     copies = [
         numbered(one, 10, 2, 41_000, at_ms=late_ms),
         numbered(idle, 11, 2, 41_000),
@@ -258,11 +265,13 @@ def test_after_downtime_the_policy_says_which_times_are_left_out() -> Judging:
         numbered(left_out, 13, 2, 41_000, at_ms=late_ms),
         numbered(none, 14, 1, 41_000, rolls=1, at_ms=late_ms),
         numbered(early, 15, 1, 41_500, rolls=1, at_ms=late_ms),
+        numbered(old, 17, 2, 21_000, at_ms=late_ms),
     ]
     told = [came(one, 1, at_ms=late_ms), came(idle, 1), came(all_, 1, at_ms=late_ms), came(left_out, 1, at_ms=late_ms)]
     told += [came(each, 2, 41_000) for each in (one, idle, left_out)]
-    told += [came(none, 1, 41_000, rolls=1), came(early, 1, 41_500, rolls=1)]
-    found = (yield History([one, idle, all_, left_out, none, early, *copies], told)).classes
+    told += [came(none, 1, 41_000, rolls=1), came(early, 1, 41_500, rolls=1), came(stale, 1, at_ms=late_ms)]
+    told += [came(old, 1, at_ms=late_ms), came(old, 2, 21_000, at_ms=late_ms + 5)]
+    found = (yield History([one, idle, all_, left_out, none, early, stale, old, *copies], told)).classes
     assert found == {
         "0": "delivered",
         "0#2": "broken-off",
@@ -274,6 +283,9 @@ def test_after_downtime_the_policy_says_which_times_are_left_out() -> Judging:
         "3#2": "off-rule",
         "4": "delivered",
         "5": "off-rule",
+        "6": "off-rule",
+        "7": "delivered",
+        "7#2": "off-rule",
     }
 
 
@@ -376,3 +388,47 @@ def test_a_copy_that_was_not_read_yet_makes_no_fault() -> Judging:
     asked = again(count=2, every=b"%d" % (AS_OF_MS - 2_000))
     found = yield History([asked], [came(asked, 1, AS_OF_MS - 1_000, at_ms=AS_OF_MS + 1)])
     assert found.classes == {"0": "delivered"}
+
+
+VALUES: dict[str, tuple[bytes | None, ...]] = {
+    names.CRON: (
+        b"* * * * *",
+        b"0  9 * * MON-FRI",
+        b" 0 0 1 1 * ",
+        b"* * * *",
+        b"",
+        None,
+        b"x" * 101,
+        "ä * * * *".encode(),
+    ),
+    names.EVERY_MS: (b"1000", b"60000", b"999", b"", None, b"1e3", b"99999999999999999999"),
+    names.ZONE: (b"UTC", b"Europe/Berlin", b"", None, b"\xff", b"a\nb"),
+    names.UNTIL_MS: (b"5000", b"0", b"-1", None),
+    names.COUNT: (b"1", b"0", b"7", b"", None),
+    names.MISSED_POLICY: (b"one", b"all", b"none", b"some", b"", None),
+    names.DELIVER_MS: (b"2000", b"x"),
+    names.DELAY_MS: (b"7",),
+    names.EXPIRE_MS: (b"9000", b"1", b"x"),
+    names.OCCURRENCE: (b"1",),
+    names.SCHEDULED_MS: (b"5",),
+}
+
+
+def test_the_bridge_reads_any_rule_as_the_audit_does(spark: SparkSession) -> None:
+    rng, rules = Random(4711), Rules(max_delay_ms=10**15, roll_window_ms=1)
+    asked = []
+    for offset in range(600):
+        most = rng.choice((1, 2, 3, 4))
+        chosen = rng.sample(sorted(VALUES), most)
+        chosen += [name for name in (names.CRON, names.EVERY_MS) if rng.random() < 0.4 and name not in chosen]
+        also = tuple((name, rng.choice(VALUES[name]) if rng.random() < 0.4 else VALUES[name][0]) for name in chosen)
+        asked.append(request(offset, due_ms=None, also=also))
+    read = requests(spark.createDataFrame(asked, RECORDS_DDL)).select("asked.offset", "asked.malformed", "asked.due_ms")
+    found = {row.offset: None if row.malformed else row.due_ms for row in read.collect()}
+    kinds = Counter[bool]()
+    for each in asked:
+        by_bridge = parse(each.headers, each.timestamp_ms, rules)
+        due_ms = by_bridge.due_ms if isinstance(by_bridge, Schedule) else None
+        assert found[each.offset] == due_ms, (each.headers, by_bridge)
+        kinds[due_ms is None] += 1
+    assert min(kinds.values()) > 60, kinds
