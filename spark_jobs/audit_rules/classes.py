@@ -64,11 +64,11 @@ PARSE_CODES = (
 )
 """Codes that follow from the request alone: the audit's own parse decides whether they are right."""
 UNPROVED_CODES = (
-    *("bad-target", "denied-target", "denied-action", "quota-exceeded", "too-large", "no-occurrence"),
+    *("bad-target", "denied-target", "denied-action", "quota-exceeded", "too-large"),
     *("unknown-topic", "unknown-partition", "not-authorized", "undecodable"),
 )
 """Codes that depend on settings, on the state of a target topic or on an operator: the audit cannot check them."""
-_OWN_RULE_CODES = ("too-far", "expired")
+_OWN_RULE_CODES = ("too-far", "expired", "no-occurrence")
 
 
 def _is_in(name: str, values: tuple[str, ...]) -> str:
