@@ -38,7 +38,7 @@ REFUSALS = (
     "no-occurrence",
 )
 """Codes of requests that intake rejects."""
-PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired", "no-occurrence")
+PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired", "missed")
 """Codes of timers that their target does not accept."""
 PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 

@@ -68,7 +68,7 @@ UNPROVED_CODES = (
     *("unknown-topic", "unknown-partition", "not-authorized", "undecodable"),
 )
 """Codes that depend on settings, on the state of a target topic or on an operator: the audit cannot check them."""
-_OWN_RULE_CODES = ("too-far", "expired", "no-occurrence")
+_OWN_RULE_CODES = ("too-far", "expired", "no-occurrence", "missed")
 
 
 def _is_in(name: str, values: tuple[str, ...]) -> str:
@@ -235,10 +235,11 @@ _FACTS = {
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
     # Not refused at intake: it was delivered, or rejected when it was due.
-    "was_due": "coalesce(deliveries > 0 OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired')"
+    "was_due": "coalesce(deliveries > 0"
+    " OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired', 'missed')"
     " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
     "wrongly_refused": "coalesce(NOT malformed AND NOT (bad_rule AND error = 'bad-header')"
-    " AND ((error = 'no-occurrence' AND NOT is_over)"
+    " AND ((error IN ('no-occurrence', 'missed') AND NOT is_over)"
     f" OR {_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
     " OR (error = 'too-far' AND coalesce(asked.due_ms - requested_ms <= max_delay_ms, true))), false)",
     "expired_after_crash": "coalesce(at_least_once AND error = 'expired'"

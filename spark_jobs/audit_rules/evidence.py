@@ -27,7 +27,7 @@ from spark_jobs.audit_rules.profiles import translated
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
 _RELEASE_CODES = (
-    *("unknown-topic", "unknown-partition", "not-authorized", "expired", "too-large", "bad-target", "no-occurrence"),
+    *("unknown-topic", "unknown-partition", "not-authorized", "expired", "too-large", "bad-target", "missed"),
 )
 """Codes of timers that were due: only their rejected records may have a number that the bridge wrote."""
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)

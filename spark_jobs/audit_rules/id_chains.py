@@ -25,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
 
-_DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired")
+_DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
 """Codes that only a due timer gets."""
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
@@ -55,7 +55,8 @@ def link_ids(
     if has_moves:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
         chained, apart = _moved(chained, is_move), [is_move]
-    order = _chain(*apart).orderBy("at", "asked.occurrence")
+    in_order = [F.col("at"), asked["occurrence"]]
+    order = _chain(*apart).orderBy(*in_order)
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
     me = F.struct(
         asked["kind"].alias("kind"),
@@ -67,8 +68,12 @@ def link_ids(
     expected_ms = F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms")
     before = F.struct(asked["kind"].alias("kind"), expected_ms, left.alias("left"), F.col("origin").alias("origin"))
     follower = F.lead(me).over(order)
-    if has_series:  # the next one at another place
-        follower = F.first(me).over(_chain(*apart).orderBy("at").rangeBetween(1, Window.unboundedFollowing))
+    if has_series:  # the next one at another place: from the end of the chain, the last first one of a place
+        is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
+        chained = chained.withColumn("is_first", is_first)
+        from_end = _chain(*apart).orderBy(*(column.desc() for column in in_order))
+        later = from_end.rowsBetween(Window.unboundedPreceding, -1)
+        follower = F.last(F.when(F.col("is_first"), me), ignorenulls=True).over(later)
     found = chained.select("*", follower.alias("follower"), F.lag(before).over(order).alias("previous"))
     # Keep the `next` of an earlier run, unless this run reads the same request again and knows more of it.
     kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
@@ -78,7 +83,7 @@ def link_ids(
             "follows": F.coalesce("previous.origin", "follows"),
         }
     )
-    return linked.drop("follower", "chain", "at")
+    return linked.drop("follower", "chain", "at", "is_first")
 
 
 def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:

@@ -113,7 +113,7 @@ def test_an_end_that_passes_in_downtime_is_told() -> None:
     world.kafka.timeline.advance(10 * SECOND)
     world.bridge.run(SECOND)
     assert [number for number, _ in occurrences(world)] == [1]
-    assert world.rejected() == [(b"no-occurrence", b"again")], "no record is lost"
+    assert world.rejected() == [(b"missed", b"again")], "no record is lost"
     assert world.pending() == 0
 
 

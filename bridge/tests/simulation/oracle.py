@@ -648,14 +648,14 @@ class Oracle:
         else:
             successor_ms, later_ms = timer.successor_ms(), timer.next_ms(note.highest_ms)
             if successor_ms is not None and successor_ms <= note.highest_ms and later_ms is None:
-                codes = codes | {"no-occurrence"}
+                codes = codes | {"missed"}
             headers = timer.wish.occurrence_headers(timer.due_ms, timer.number)
             code = self._check_rejected(replace(timer.entry, headers=headers), entry, codes)
         self.counts["expired"] += is_over
         origin = timer.key.origin_offset
         expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
-        if code == "no-occurrence":
+        if code == "missed":
             del expected.owed[origin]
             self.counts["missed to the end"] += 1
 

@@ -377,7 +377,7 @@ def test_the_end_of_a_series_in_downtime_is_told() -> Judging:
     none = ((names.MISSED_POLICY, b"none"), (names.UNTIL_MS, b"25000"))
     asked, early = again(0, also=none, count=None), again(1, also=none, count=None)
     found = yield History(
-        [asked, early], [], [refused(asked, 1, "no-occurrence", 30_000), refused(early, 1, "no-occurrence", 11_003)]
+        [asked, early], [], [refused(asked, 1, "missed", 30_000), refused(early, 1, "missed", 11_003)]
     )
     assert found.classes == {"0": "rejected", "1": "wrongly-rejected"}
 
