@@ -84,8 +84,12 @@ class Fates:
 
 
 def is_occurrence(entry: Entry, place: int) -> bool:
-    """Return True for one of a recurring timer: its number is the header at `place`, and the bridge wrote it."""
-    code = (dict(entry.headers).get("timer-error") or b"").decode()
+    """Return True for one of a recurring timer: its number is the header at `place`, before the reason of a rejection.
+
+    A sender's own header of that name is refused with a code of intake.
+    """
+    reason = dict(entry.headers[place + 1 :]) if place < -1 else {}
+    code = (reason.get("timer-error") or b"").decode()
     return len(entry.headers) > ADDED and entry.headers[place][0] == "timer-occurrence" and code in {"", *AT_TARGETS}
 
 
