@@ -173,14 +173,22 @@ MatchMs = Callable[[str, str, int], int | None]
 
 
 def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
-    """Return the first match after `after_ms`; None if there is none within `_HORIZON_YEARS`."""
-    start = datetime.fromtimestamp(after_ms // 1000, UTC if zone == "UTC" else ZoneInfo(zone))
-    for at in CronSim(expression, start):
-        at_ms = int(at.timestamp()) * 1000
-        if at.year > start.year + _HORIZON_YEARS:
-            return None
-        if at_ms > after_ms:
-            return at_ms
+    """Return the first match after `after_ms`; None if there is none within `_HORIZON_YEARS`, or in the calendar.
+
+    Raises CronSimError, ValueError, KeyError or OSError for a wrong expression or zone alone.
+    """
+    place = UTC if zone == "UTC" else ZoneInfo(zone)
+    CronSim(expression, datetime(2000, 1, 1, tzinfo=place))
+    try:
+        start = datetime.fromtimestamp(after_ms // 1000, place)
+        for at in CronSim(expression, start):
+            at_ms = int(at.timestamp()) * 1000
+            if at.year > start.year + _HORIZON_YEARS:
+                return None
+            if at_ms > after_ms:
+                return at_ms
+    except (OverflowError, ValueError, OSError):  # senders give any time
+        return None
     return None
 
 
@@ -219,9 +227,11 @@ def _facts(
 ) -> tuple[bool, bool, bool, int | None]:
     """Return `_FACTS` of one occurrence. before: the one before it in the series; None: it is not known."""
     try:
-        first_ms = rule.following(asked.requested_ms, asked.requested_ms) if rule.needs_first else asked.due_ms
-    except (CronSimError, ValueError, KeyError, OSError, OverflowError):
+        if rule.cron:
+            rule.match_ms(rule.cron, rule.zone, 0)
+    except (CronSimError, ValueError, KeyError, OSError):
         return True, False, False, None
+    first_ms = rule.following(asked.requested_ms, asked.requested_ms) if rule.needs_first else asked.due_ms
     has_begun = not rule.needs_first or scheduled_ms is not None
     off = has_begun and _is_off(rule, first_ms, me, before, skew_ms)
     is_over = first_ms is None or first_ms > rule.until_ms

@@ -356,10 +356,17 @@ def test_a_rule_is_refused_for_a_reason() -> Judging:
         by_cron(5, b"* * * * *"),
     )
     taken = by_cron(6, b"61 * * * *")
-    refusals = [rejection(each) for each in (good, never, nowhere, four)]
+    # With a time of their own, they need no match.
+    wrong = [
+        by_cron(7, b"61 * * * *", (names.DELIVER_MS, b"5000")),
+        by_cron(8, b"* * * * *", (names.ZONE, b"../X"), (names.DELIVER_MS, b"5000")),
+    ]
+    far = by_cron(9, b"* * * * *", (names.DELIVER_MS, b"%d" % 2**61))
+    refusals = [rejection(each) for each in (good, never, nowhere, four, *wrong)]
+    refusals.append(rejection(far, "too-far"))
     refusals += [rejection(each, "no-occurrence") for each in (ended, open_)]
     found = (
-        yield History([good, never, nowhere, four, ended, open_, taken], [came(taken, 1, 1_000)], refusals)
+        yield History([good, never, nowhere, four, ended, open_, taken, *wrong, far], [came(taken, 1, 1_000)], refusals)
     ).classes
     assert found == {
         "0": "wrongly-rejected",
@@ -369,6 +376,9 @@ def test_a_rule_is_refused_for_a_reason() -> Judging:
         "4": "rejected",
         "5": "wrongly-rejected",
         "6": "malformed-but-delivered",
+        "7": "rejected",
+        "8": "rejected",
+        "9": "rejected",
     }
 
 
