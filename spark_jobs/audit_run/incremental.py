@@ -128,9 +128,9 @@ def _concerned(
     """
     names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
     if new.has_claims:
-        claimed = F.col("origin")
-        others = F.array(claimed, series.of(claimed), series.predecessor(claimed))
-        names = names.unionByName(roll_copies.claims(new.parsed).select(F.explode(others).alias("origin")))
+        names = names.unionByName(_of_series(roll_copies.claims(new.parsed)))
+    if part.state.has_series:  # a copy for an occurrence is verified again, by the request
+        names = names.unionByName(_of_series(due))
     if new.has_by_origin:
         of_origin = F.col("asked.of_origin")
         names = names.unionByName(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
@@ -149,6 +149,8 @@ def _concerned(
         if more is not None:
             asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
             fresh.append(asleep[-1].select(*_LINKS))
+            if part.state.has_series:
+                names = names.unionByName(_of_series(asleep[-1]).join(known, "origin", "left_anti")).distinct()
             strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
         strays = keep(strays)
         if not strays.isEmpty():
@@ -164,6 +166,13 @@ def _concerned(
             break
         chains, fresh = again.select(chain_of(F.col("asked")).alias("chain")), []
     return _Earlier(due, _union(asleep) if asleep else None, _union(closed) if closed else None)
+
+
+def _of_series(rows: DataFrame) -> DataFrame:
+    """Return the origins of the rows; of an occurrence also those of its request and of the occurrence before it."""
+    origin = F.col("origin")
+    names = F.array(origin, series.of(origin), series.predecessor(origin))
+    return rows.select(F.explode(names).alias("origin")).where(F.col("origin").isNotNull())
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
