@@ -14,6 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 _CLOCKS = {"CreateTime": "create_time", "LogAppendTime": "log_append_time"}
 _EXACT_BELOW_MS = 10_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+
+
+def interval_start(column: str, width_ms: int) -> Column:
+    """Return the start of the interval of `width_ms` in which a time (epoch ms) lies."""
+    return F.col(column) - F.pmod(column, F.lit(width_ms))
 
 
 def lateness_counts(delivered: DataFrame, *keys: str) -> DataFrame:

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import OPEN_VERDICTS, UNFINISHED_MINUTES
 from schemas.lateness import MinuteLateness
 from schemas.tables import MINUTES, REQUESTS, AuditClass
-from spark_jobs.audit_rules.percentiles import lateness_counts, lateness_percentiles
+from spark_jobs.audit_rules.percentiles import MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import (
@@ -40,7 +40,6 @@ from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_table, write_table
 
 _STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
-_MINUTE_MS = 60_000
 _CHUNK = 1_000
 
 
@@ -57,9 +56,8 @@ def write_minutes(
         counted = _uncounted_deliveries(spark, told, read_now).unionByName(
             read_table(spark, out, UNFINISHED_MINUTES, previous)
         )
-    minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
-    timed = counted.withColumn("minute_ms", minute)
-    is_over = F.col("minute_ms") + _MINUTE_MS <= over_ms
+    timed = counted.withColumn("minute_ms", interval_start("delivered_ms", MINUTE_MS))
+    is_over = F.col("minute_ms") + MINUTE_MS <= over_ms
     write_table(timed.where(~is_over), out, UNFINISHED_MINUTES, part)
     keys = ("topic", "minute_ms")
     found = lateness_percentiles(lateness_counts(timed.where(is_over), *keys), *keys, percentiles=(50, 90, 99))

@@ -1,6 +1,6 @@
 """Summary of the table of requests: by class, by topic, by lateness, over time.
 
-Each function is at most one pass of Spark over the written table. What tells of lateness reads its counts (LATENESS)
+Each function is at most one pass of Spark over the written table. Functions about lateness read its counts (LATENESS)
 instead, which are few. The size of a result has a limit.
 """
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
-from spark_jobs.audit_rules.percentiles import lateness_counts, lateness_percentiles
+from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.platform.files import Location
 
 MOST_TOPICS = 200
@@ -23,7 +23,6 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
-_MINUTE_MS = 60_000
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 
 
@@ -141,7 +140,7 @@ class Details:
 
 def latenesses(table: DataFrame) -> DataFrame:
     """Return the rows of LATENESS."""
-    minute = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(_MINUTE_MS))
+    minute = interval_start("delivered_ms", MINUTE_MS)
     named = _delivered(table).withColumns({"topic": F.coalesce("target", "delivered_topic"), "minute_ms": minute})
     return lateness_counts(named, "topic", "minute_ms")
 
@@ -160,8 +159,8 @@ def topics(table: DataFrame, counts: DataFrame) -> DataFrame:
 
 def hours(counts: DataFrame) -> DataFrame:
     """Return the rows of HOURS. counts: rows of LATENESS."""
-    hour = F.col("minute_ms") - F.pmod("minute_ms", F.lit(3_600_000))
-    return lateness_percentiles(counts.withColumn("hour_ms", hour), "topic", "hour_ms").select(*HOURS.arrow().names)
+    timed = counts.withColumn("hour_ms", interval_start("minute_ms", HOUR_MS))
+    return lateness_percentiles(timed, "topic", "hour_ms").select(*HOURS.arrow().names)
 
 
 def _delivered(table: DataFrame) -> DataFrame:
@@ -264,13 +263,12 @@ def histogram(counts: DataFrame) -> tuple[Bin, ...]:
 def _width_ms(counts: DataFrame) -> int:
     """Return the width of an interval, so that at most MOST_POINTS are drawn."""
     minutes_ms = counts.agg(F.max("minute_ms") - F.min("minute_ms")).collect()[0][0] or 0
-    span = minutes_ms + _MINUTE_MS
+    span = minutes_ms + MINUTE_MS
     return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
 
 
 def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
-    at_ms = F.col("delivered_ms") - F.pmod("delivered_ms", F.lit(width_ms))
-    counts = lateness_counts(delivered.withColumn("at_ms", at_ms), "at_ms")
+    counts = lateness_counts(delivered.withColumn("at_ms", interval_start("delivered_ms", width_ms)), "at_ms")
     found = lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
