@@ -1,4 +1,4 @@
-"""What every client of librdkafka shares: settings, its log, and the meaning of its errors."""
+"""Settings, log and error texts that all clients of librdkafka share."""
 
 import logging
 import re

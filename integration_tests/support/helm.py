@@ -29,7 +29,7 @@ json.dump(found, sys.stdout)
 
 
 class HelmError(Exception):
-    """What helm says against the chart or its values."""
+    """Helm refuses the chart or its values. The message is helm's."""
 
 
 def lint(values: dict[str, Any]) -> list[str]:

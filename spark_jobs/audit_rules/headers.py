@@ -104,8 +104,8 @@ def _hash(value: Column) -> Column:
 def foreign_hash(headers: Column) -> Column:
     """Return the hash of names and values of every header that is not ours, in order.
 
-    Spark's hash passes over nulls, so a header of ours is null, and a null value is told by a column of its own. Spark
-    compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead.
+    Spark's hash ignores nulls. Therefore headers of ours are replaced by null, and a separate column says whether a
+    value is null. Spark compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead.
     """
     each = [F.get(headers, F.lit(at)) for at in range(_FEW)]
     few = F.xxhash64(*(F.when(~_is_ours(header["key"]), part) for header in each for part in _parts(header)))

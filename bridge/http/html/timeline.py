@@ -21,7 +21,7 @@ _TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
 
 
 class Span(NamedTuple):
-    """A zoom level. `bucket_ms`: of the counts outside of the chart, to which Earlier and Later lead."""
+    """A zoom level. bucket_ms: width of the counts that are searched for the times of the links Earlier and Later."""
 
     label: str
     step_ms: int
@@ -63,7 +63,7 @@ class Column(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """`earlier_ms`, `later_ms`: where the next timers outside of the chart are; None: there are none."""
+    """A chart. earlier_ms, later_ms: start of the nearest charts before and after it with timers; None: none exists."""
 
     from_ms: int
     to_ms: int
