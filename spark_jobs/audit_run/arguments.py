@@ -238,7 +238,7 @@ class AuditArguments:
     def demand_fitting_folder(self) -> None:
         """Raise UsageError if `out` holds another kind of audit. Needs the Spark session."""
         kind = audit_folder.kind_of(self.out)
-        if kind == "older":
+        if not audit_folder.can_be_continued(self.out):
             raise UsageError(
                 f"--out {self.out} holds an audit by day or batch of an older version, which this one cannot continue:"
                 " give a new folder"

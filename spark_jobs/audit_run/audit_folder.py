@@ -18,7 +18,8 @@ from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
 
 Kind: TypeAlias = Literal["daily", "stream", "older"]
-_VERSION = 2
+_VERSION = 3
+"""Of the state. 3: hashes of contents are numbers."""
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
 _PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
 _CURRENT = """\
@@ -42,6 +43,12 @@ def kind_of(out: Location) -> Kind | None:
         return "older" if any(files.exists(out / name) for name in (SPANS.name, "checkpoint")) else None
     kind: Kind = json.loads(told)["kind"]
     return kind
+
+
+def can_be_continued(out: Location) -> bool:
+    """Return True if this version reads the state in the folder, or there is none."""
+    told = files.read(out / _MARKER)
+    return kind_of(out) is None if told is None else bool(json.loads(told)["version"] == _VERSION)
 
 
 def all_parts(out: Location) -> list[str]:
