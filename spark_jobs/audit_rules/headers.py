@@ -104,17 +104,17 @@ def _hash(value: Column) -> Column:
 def foreign_hash(headers: Column) -> Column:
     """Return the hash of names and values of every header that is not ours, in order.
 
-    Spark's hash ignores nulls. Therefore headers of ours are replaced by null, and a separate column says whether a
+    Spark's hash ignores nulls. Therefore headers of ours are replaced by null, and a separate field says whether a
     value is null. Spark compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead.
     """
     each = [F.get(headers, F.lit(at)) for at in range(_FEW)]
-    few = F.xxhash64(*(F.when(~_is_ours(header["key"]), part) for header in each for part in _parts(header)))
-    many = F.xxhash64(F.transform(foreign(headers), lambda header: F.struct(*_parts(header))))
+    few = F.xxhash64(*(F.when(~_is_ours(header["key"]), _hashed(header)) for header in each))
+    many = F.xxhash64(F.transform(foreign(headers), _hashed))
     return F.when(F.size(headers) <= _FEW, few).otherwise(many)
 
 
-def _parts(header: Column) -> tuple[Column, ...]:
-    return header["key"], F.coalesce(header["value"], F.lit(b"")), header["value"].isNull()
+def _hashed(header: Column) -> Column:
+    return F.struct(header["key"], F.coalesce(header["value"], F.lit(b"")), header["value"].isNull())
 
 
 def _is_ours(name: Column) -> Column:
