@@ -4,6 +4,7 @@
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
         timers.schedule("orders", b"remind", at=datetime(2026, 12, 24, 18, tzinfo=UTC), id="reminder-7")
         timers.cancel("reminder-7")
+        timers.schedule("reports", b"daily", repeat=Repeat(cron="0 9 * * MON-FRI", zone="Europe/Berlin"), id="daily")
         sent = timers.schedule("orders", b"later", delay="1h").result()
         timers.cancel(sent)                            # a timer without an id, by the position of its request
         timers.pause("orders")                         # due timers wait until timers.resume("orders")
@@ -27,6 +28,7 @@ from kafka_timer.producer import Outbox, TimerProducer
 from kafka_timer.requests import (
     Headers,
     Pairs,
+    Repeat,
     Sent,
     Text,
     cancel_headers,
@@ -57,6 +59,7 @@ __all__ = [
     "Message",
     "Outbox",
     "Pairs",
+    "Repeat",
     "Retry",
     "Sent",
     "SettingsError",

@@ -7,6 +7,7 @@
 
     timer-action: cancel         ->  Cancel(id=...)
     timer-action: move           ->  Move(id=..., due_ms=...)
+    timer-cron: 0 9 * * *        ->  Schedule(..., recurrence=Recurrence(cron="0 9 * * *")): delivered again and again
     timer-of: timers/3/812       ->  ByOrigin(...): the same for the timer of the request at this place, without an id
     timer-action: pause          ->  Pause()
     timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
@@ -19,13 +20,15 @@ Rules, in order (design, "Headers"):
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; later than `max_delay_ms`: `too-far`.
    A cancel needs none and ignores it, as the id alone names the timer.
    `timer-expire-ms` that is not after the due time: `bad-header`, as the timer could never be delivered.
+   A recurring timer needs none: by `timer-cron` it is due when it is sent (its first occurrence is found then), by
+   `timer-every-ms` after the first interval.
 4. A target (`missing-topic`) that is a legal one (`bad-target`).
 
 The same bytes and the same `Limits` must always give the same result: a rebuild reads old requests again.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -55,13 +58,33 @@ BARE = b", so key, value and headers are left at timer-origin"
 
 EXPIRE_MS = "timer-expire-ms"
 
+CRON = "timer-cron"
+EVERY_MS = "timer-every-ms"
+ZONE = "timer-zone"
+UNTIL_MS = "timer-until-ms"
+COUNT = "timer-count"
+MISSED_POLICY = "timer-missed"
+RECURRENCE = (CRON, EVERY_MS, ZONE, UNTIL_MS, COUNT, MISSED_POLICY)
+"""The rule of a recurring timer."""
+OCCURRENCE = "timer-occurrence"
+"""The number of an occurrence, from 1 on. The bridge writes it, on deliveries and copies."""
+SCHEDULED_MS = "timer-scheduled-ms"
+"""Only on copies of an occurrence that was moved: its time by the rule, from which the next one is found."""
+LEAST_EVERY_MS = 1000
+"""An occurrence is a delivery and a copy in one transaction. Shorter intervals could never be caught up with."""
+MISSED = ("one", "all", "none")
+LONGEST_RULE = 100
+"""Bytes of a cron expression or a zone's name: longer ones only cost time."""
+
 TRACE_ID = "timer-trace-id"
 """A foreign header, if a sender gives one: names its message end to end. Only the audit and the canary read it."""
 
 MOVE = b"move"
 _PAUSES = (b"pause", b"resume")
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
-CONTROL = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, ORIGIN, ROLLS, RELEASED_MS, PROFILE})
+_WRITTEN_BY_US = (PROFILE, OCCURRENCE, SCHEDULED_MS)
+_SENT = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, *RECURRENCE})
+CONTROL = _SENT | {ORIGIN, ROLLS, RELEASED_MS, *_WRITTEN_BY_US}
 """Removed before delivery. Every other header is foreign and kept, in order, with duplicates."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
@@ -99,11 +122,28 @@ class FixedLimits(NamedTuple):
     own_topics: frozenset[str] = frozenset()
 
 
+class Recurrence(NamedTuple):
+    """The rule of a recurring timer: `cron` in `zone`, or `every_ms` (0: by cron). Times are epoch ms.
+
+    Only its form is checked here; schemas.recurrence finds the times. most: occurrences that are delivered at most.
+    needs_first: True if the request gives no time, so that its first occurrence is by `cron`.
+    """
+
+    cron: str = ""
+    every_ms: int = 0
+    zone: str = "UTC"
+    until_ms: int = MAX_INT64
+    most: int = MAX_INT64
+    missed: str = MISSED[0]
+    needs_first: bool = False
+
+
 class Schedule(NamedTuple):
     """Deliver the record to `target` at or after `due_ms` (epoch ms).
 
     partition: -1 if the partitioner chooses. id: ends the timer that is pending under it. replaces: True if the sender
-    expects such a timer. profile: the table that parsed the request; empty for native headers.
+    expects such a timer. profile: the table that parsed the request; empty for native headers. recurrence: None if it
+    is delivered once, and for copies.
     """
 
     target: str
@@ -112,6 +152,7 @@ class Schedule(NamedTuple):
     id: bytes | None = None
     replaces: bool = False
     profile: str = ""
+    recurrence: Recurrence | None = None
 
 
 class Cancel(NamedTuple):
@@ -195,7 +236,7 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Lim
     target = legal_topic(by_name.get(TOPIC))
     if target is None or target in limits.own_topics or due_ms - timestamp_ms > limits.max_delay_ms:
         return None
-    return _new_tuple(Schedule, (target, due_ms, -1, id_, False, ""))
+    return _new_tuple(Schedule, (target, due_ms, -1, id_, False, "", None))
 
 
 def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Asked:
@@ -271,11 +312,16 @@ def _schedule(
     ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, id_: bytes | None
 ) -> Schedule | Refusal:
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
-    if PROFILE in ours:
-        return Refusal("bad-header", f"{PROFILE} is written by the bridge alone: leave it out")
+    for name in _WRITTEN_BY_US:
+        if name in ours:
+            return Refusal("bad-header", f"{name} is written by the bridge alone: leave it out")
     if KEY in ours and ours[KEY] is None:
         return Refusal("bad-header", f"{KEY} is null: give the delivered record's key, or leave the header out")
-    due_ms = _due_ms(ours, timestamp_ms, limits)
+    recurrence = recurrence_of(ours)
+    if recurrence is not None and not any(name in ours for name in TIMES):
+        due_ms: int | Refusal = timestamp_ms + recurrence.every_ms
+    else:
+        due_ms = _due_ms(ours, timestamp_ms, limits)
     if isinstance(due_ms, Refusal):
         return due_ms
     if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
@@ -289,7 +335,40 @@ def _schedule(
         return Refusal(
             "bad-target", f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic"
         )
-    return Schedule(target, due_ms, partition, id_)
+    return Schedule(target, due_ms, partition, id_, recurrence=recurrence)
+
+
+def recurrence_of(ours: Mapping[str, bytes | None]) -> Recurrence | None:
+    """Return the rule in native headers; None if they have none. Raises BadValueError.
+
+    An expiry ends the series too, as nothing that is due later could be delivered.
+    """
+    if all(name not in ours for name in RECURRENCE):
+        return None
+    if (CRON in ours) == (EVERY_MS in ours):
+        raise BadValueError(f"a recurring timer has {CRON} or {EVERY_MS}: send one of them, once")
+    every_ms = decimal(EVERY_MS, ours[EVERY_MS]) if EVERY_MS in ours else 0
+    if EVERY_MS in ours and (every_ms < LEAST_EVERY_MS or ZONE in ours):
+        raise BadValueError(f"{EVERY_MS} is {every_ms}: send at least {LEAST_EVERY_MS}, without {ZONE}")
+    cron = " ".join(_rule_text(CRON, ours[CRON]).split()) if CRON in ours else ""
+    if CRON in ours and cron.count(" ") != 4:
+        raise BadValueError(f"{CRON} is {cron!r}: send five fields, such as 0 9 * * MON-FRI")
+    count = decimal(COUNT, ours[COUNT]) if COUNT in ours else MAX_INT64
+    until_ms = decimal(UNTIL_MS, ours[UNTIL_MS]) if UNTIL_MS in ours else MAX_INT64
+    if EXPIRE_MS in ours:
+        until_ms = min(until_ms, decimal(EXPIRE_MS, ours[EXPIRE_MS]) - 1)
+    missed = _rule_text(MISSED_POLICY, ours[MISSED_POLICY]) if MISSED_POLICY in ours else MISSED[0]
+    if not count or missed not in MISSED:
+        raise BadValueError(f"{COUNT} is 0, or {MISSED_POLICY} is not one of {', '.join(MISSED)}: correct it")
+    zone = _rule_text(ZONE, ours[ZONE]) if ZONE in ours else "UTC"
+    needs_first = bool(cron) and not any(name in ours for name in TIMES)
+    return Recurrence(cron, every_ms, zone, until_ms, count, missed, needs_first)
+
+
+def _rule_text(name: str, value: bytes | None) -> str:
+    if not value or len(value) > LONGEST_RULE or not value.isascii() or not value.decode().isprintable():
+        raise BadValueError(f"{name} is {shown(value)}: send 1 to {LONGEST_RULE} printable ASCII characters")
+    return value.decode()
 
 
 def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int | Refusal:

@@ -15,6 +15,7 @@ from kafka_timer.origin import Shard
 from kafka_timer.requests import (
     Headers,
     Pairs,
+    Repeat,
     Sent,
     Text,
     cancel_headers,
@@ -115,9 +116,10 @@ class TimerProducer:
         id: Text | None = None,  # noqa: A002
         partition: int | None = None,
         expire_at: datetime | str | int | None = None,
+        repeat: Repeat | None = None,
     ) -> "Future[Sent]":
         """Deliver `value` to `topic` at that time. An `id` replaces what is pending under it. See `headers_for`."""
-        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at, "repeat": repeat}
         asked = headers_for(topic, **when, id=id, partition=partition, headers=self._traced(headers))
         return self._send(id, key, value, asked)
 
@@ -134,9 +136,10 @@ class TimerProducer:
         level: int | None = None,
         partition: int | None = None,
         expire_at: datetime | str | int | None = None,
+        repeat: Repeat | None = None,
     ) -> "Future[Sent]":
         """As `schedule` with an id, but the receipt says if nothing was pending."""
-        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at}
+        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at, "repeat": repeat}
         asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=self._traced(headers))
         return self._send(id, key, value, asked)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import index
 from typing import NamedTuple, TypeAlias
@@ -10,16 +11,22 @@ from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import (
     ACTION,
     CONTROL,
+    COUNT,
+    CRON,
     DELAY_LEVEL,
     DELAY_MS,
     DELIVER_MS,
+    EVERY_MS,
     EXPIRE_MS,
     ID,
     KEY,
+    MISSED_POLICY,
     MOVE,
     OF,
     PARTITION,
     TOPIC,
+    UNTIL_MS,
+    ZONE,
     FixedLimits,
     Refusal,
     parse,
@@ -54,6 +61,34 @@ class Sent(NamedTuple):
         return cls(found[1], int(found[2]), int(found[3]))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeat:
+    """The rule of a recurring timer: `cron` (five fields) in `zone` (IANA; UTC), or `every` ('90s'; ms).
+
+    until: none is due later (as `at`). count: deliveries at most. missed: after downtime, `one` (the default), `all` or
+    `none`. The first is due at the time of the request if it has one, else at the next match or after one interval.
+    """
+
+    cron: str | None = None
+    every: timedelta | str | int | None = None
+    zone: str | None = None
+    until: datetime | str | int | None = None
+    count: int | None = None
+    missed: str | None = None
+
+    def headers(self) -> Headers:
+        """Return the headers of the rule. Raises ValueError if a value does not parse."""
+        texts = ((CRON, self.cron), (ZONE, self.zone), (MISSED_POLICY, self.missed))
+        found: Headers = [(name, text.encode()) for name, text in texts if text is not None]
+        if self.every is not None:
+            found.append((EVERY_MS, _ms("every", self.every, parse_duration_ms)))
+        if self.until is not None:
+            found.append((UNTIL_MS, _ms("until", self.until, parse_instant_ms)))
+        if self.count is not None:
+            found.append((COUNT, b"%d" % self.count))
+        return found
+
+
 def headers_for(
     topic: str,
     *,
@@ -65,6 +100,7 @@ def headers_for(
     partition: int | None = None,
     delivered_key: Text | None = None,
     expire_at: datetime | str | int | None = None,
+    repeat: Repeat | None = None,
     headers: Pairs = (),
 ) -> Headers:
     """Return all headers of a request to deliver a record to `topic`. `headers` are delivered with the record.
@@ -74,9 +110,14 @@ def headers_for(
 
     partition, delivered_key: of the delivered record; by default the partitioner's choice and the key of the request.
     expire_at: a timer that could not be released before goes to the rejected topic, as `expired`.
+    repeat: deliver again and again; then no time is needed.
     Raises ValueError for everything that the bridge would refuse.
     """
-    ours: Headers = [(TOPIC, topic.encode()), _due_header(at, delay, level)]
+    ours: Headers = [(TOPIC, topic.encode())]
+    if repeat is None or (at, delay, level) != (None, None, None):
+        ours.append(_due_header(at, delay, level))
+    if repeat is not None:
+        ours += repeat.headers()
     if id is not None:
         ours.append((ID, to_bytes(id)))
     if replace:

@@ -22,14 +22,17 @@ from typing import NamedTuple
 from schemas.headers import (
     ACTION,
     CONTROL,
+    CRON,
     DELAY_LEVEL,
     DELAY_MS,
     DELIVER_MS,
+    EVERY_MS,
     ID,
     KEY,
     MAX_ID_BYTES,
     MAX_INT32,
     MAX_INT64,
+    MISSED_POLICY,
     PARTITION,
     PROFILE,
     TOPIC,
@@ -117,6 +120,10 @@ class Profile(NamedTuple):
     cancels: str | None = None
     """Header of cancels only: the id, or the real topic and the id, joined by `+`."""
     versions: tuple[str, re.Pattern[bytes]] | None = None
+    cron: str | None = None
+    """Header with the cron expression of a recurring timer, in UTC."""
+    missed: tuple[str, Mapping[bytes | None, bytes]] | None = None
+    """Header for `timer-missed`, and its values; None: the header is absent."""
     unserved: frozenset[str] = frozenset()
     """Headers of features that we lack: a request with one is refused."""
     silent: frozenset[str] = frozenset()
@@ -126,8 +133,8 @@ class Profile(NamedTuple):
     def control(self) -> frozenset[str]:
         """Return every header of the table: removed before delivery."""
         named = (self.topic, self.partition, self.id, self.key, self.action, self.cancels)
-        version = () if self.versions is None else self.versions[:1]
-        return frozenset(filter(None, (*named, *version, *(time.header for time in self.times)))) | self.unserved
+        some = [each[0] for each in (self.versions, self.missed) if each is not None]
+        return frozenset(filter(None, (*named, self.cron, *some, *(t.header for t in self.times)))) | self.unserved
 
 
 PROFILES: Mapping[str, Profile] = MappingProxyType(
@@ -158,8 +165,20 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
             times=(Time("x-scheduler-deliver-at", DELIVER_MS, Unit.ISO8601),),
             id="x-scheduler-request-id",
             action="x-scheduler-action",
-            actions=MappingProxyType({b"ADD": b"schedule", b"CANCEL": b"cancel", b"REPLACE": b"replace"}),
-            unserved=frozenset({"x-scheduler-cron-expr", "x-scheduler-cron-missed-fire-policy"}),
+            actions=MappingProxyType(
+                {
+                    b"ADD": b"schedule",
+                    b"CANCEL": b"cancel",
+                    b"REPLACE": b"replace",
+                    b"CRON_ADD": b"schedule",
+                    b"CRON_CANCEL": b"cancel",
+                }
+            ),
+            cron="x-scheduler-cron-expr",
+            missed=(
+                "x-scheduler-cron-missed-fire-policy",
+                MappingProxyType({None: b"all", b"replay": b"all", b"skip": b"none"}),
+            ),
         ),
         "karafka": Profile(
             topic="schedule_target_topic",
@@ -179,6 +198,8 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
         ),
     }
 )
+RECURRING = frozenset({CRON, EVERY_MS, *(profile.cron for profile in PROFILES.values() if profile.cron is not None)})
+"""Headers of recurring timers: each has one of them."""
 _CONTROL = {name: profile.control for name, profile in PROFILES.items()}
 _MARKS = {name: profile.control - profile.silent for name, profile in PROFILES.items()}
 
@@ -300,12 +321,32 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     told = [
         (time, _NUMBERS[time.unit](time.header, owned[time.header])) for time in profile.times if time.header in owned
     ]
-    if not told:
+    recurs = _recurrence(profile, owned)
+    if not told and not recurs:
         return Refusal("missing-time", f"send {' or '.join(time.header for time in profile.times)}")
     if profile.topic not in owned:
         return Refusal("missing-topic", f"send the real topic's name in {profile.topic}")
-    time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])
-    return [*ours, (time.ours, b"%d" % number), (TOPIC, owned[profile.topic])]
+    ours += [*recurs, (TOPIC, owned[profile.topic])]
+    if told:
+        time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])
+        ours.append((time.ours, b"%d" % number))
+    return ours
+
+
+def _recurrence(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes | None]]:
+    """Return the rule of a recurring timer in our headers; empty if there is none."""
+    name = None if profile.missed is None else profile.missed[0]
+    if profile.cron is None or (profile.cron not in owned and name not in owned):
+        return []
+    if (
+        profile.cron not in owned
+        or profile.missed is None
+        or (missed := profile.missed[1].get(owned.get(name or ""))) is None
+    ):
+        raise BadValueError(
+            f"{name} is {shown(owned.get(name or ''))}: send {profile.cron}, and a policy that it knows"
+        )
+    return [(CRON, owned[profile.cron]), (MISSED_POLICY, missed)]
 
 
 def as_stored(headers: Headers, profile: str) -> Headers:
@@ -323,6 +364,12 @@ def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:
     return bool(stored) and stored[0][0] == PROFILE
 
 
+def has_time(stored: list[tuple[str, bytes | None]]) -> bool:
+    """Return True if these stored headers of a profile give a time. A recurring timer needs none."""
+    names = {name for name, _ in stored}
+    return any(time.header in names for time in PROFILES[(stored[0][1] or b"").decode()].times)
+
+
 def without_profile(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
     """Return stored headers without those of their profile, and with the delivered record's key in `timer-key`."""
     if not has_profile(stored):
@@ -330,4 +377,5 @@ def without_profile(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, b
     name = (stored[0][1] or b"").decode()
     control, profile = _CONTROL[name], PROFILES[name]
     kept = [(header, value) for header, value in stored[1:] if header not in control]
+    kept += _recurrence(profile, dict(stored))
     return [*kept, (KEY, dict(stored).get(profile.key or ""))] if profile.id_is_key else kept

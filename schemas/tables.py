@@ -29,9 +29,11 @@ class AuditClass(StrEnum):
     WRONG_ORIGIN = "wrong-origin"
     DUPLICATE = "duplicate"
     EARLY = "early"
+    OFF_RULE = "off-rule"
     ALTERED = "altered"
     WRONGLY_REJECTED = "wrongly-rejected"
     MISSING = "missing"
+    BROKEN_OFF = "broken-off"
     FALSE_RECEIPT = "false-receipt"
     UNJUDGED = "unjudged"
     EXPIRED = "expired"
@@ -94,21 +96,22 @@ class Kind(Enum):
     BOOL = pa.bool_()
     CONTENTS = _struct(_HASHES)
     """Hashes of what must be delivered unchanged."""
-    GOT = _struct(f"topic STRING, {_HASHES}, deliver_ms BIGINT, control BOOLEAN, trace BINARY")
+    GOT = _struct(f"topic STRING, {_HASHES}, deliver_ms BIGINT, control BOOLEAN, trace BINARY, occurrence INT")
     """A delivered record; `control`: True if its headers of ours are exactly those that the bridge adds.
 
-    trace: digest of its trace id; null: it has none.
+    trace: digest of its trace id; null: it has none. occurrence: its timer-occurrence.
     """
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
         "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BIGINT, "
-        "whole_id BINARY, of_origin STRING, trace BINARY",
+        "whole_id BINARY, of_origin STRING, trace BINARY, rule STRING, occurrence INT",
         _WANT,
     )
     """A parsed request; `id`, `whole_id` and `trace` are digests, `own_key` and `want` hashes of contents.
 
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
     the whole text, the cancel is for that one. of_origin: the timer that a cancel or move names by its origin.
+    rule, occurrence: of a recurring timer (spark_jobs.audit_rules.series).
     """
     PLACE = _struct(
         "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "
@@ -121,7 +124,8 @@ class Kind(Enum):
     NEXT = _struct("kind STRING, origin STRING, ms BIGINT, answered_ms BIGINT, left BOOLEAN")
     """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
     SAYS = _struct(
-        "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BIGINT",
+        "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BIGINT, "
+        "occurrence INT, rule STRING, scheduled_ms BIGINT",
         _WANT,
     )
     """Fields that a copy has in common with its request."""
@@ -163,7 +167,9 @@ class Table(NamedTuple):
 REQUESTS = Table(
     "requests",
     (
-        Column("origin", Kind.STRING, "topic/partition/offset of the request: its identity"),
+        Column(
+            "origin", Kind.STRING, "topic/partition/offset of the request: its identity; of a later occurrence with #2"
+        ),
         Column("topic", Kind.STRING, "timer topic of the request; null: no such request (class unexplained)"),
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),

@@ -138,6 +138,7 @@ def _write_requests(
     # A request that retention deleted is outside the log, but its copy was read and stands in for it.
     is_gone = coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
     outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & is_gone)
+    outside |= coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
     marked = outcomes.withColumn("outside", outside)
     seen = Observation("outside")
     elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden_by_transaction(limits)

@@ -14,7 +14,7 @@ from typer import Context
 from bridge.cli.shared_options import ClusterOptions, command_with, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
-from kafka_timer import Sent, TimerProducer
+from kafka_timer import Repeat, Sent, TimerProducer
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
@@ -50,6 +50,14 @@ class MessageOptions(ClusterOptions):
         int | None, typer.Option("--partition", help="Partition of the target topic; by default the key chooses.")
     ] = None
     expire_at: Annotated[str | None, typer.Option("--expire-at", help="Reject it from this time on: as --at.")] = None
+    cron: Annotated[str | None, typer.Option("--cron", help="Again and again: five fields, such as 0 9 * * *.")] = None
+    every: Annotated[str | None, typer.Option("--every", help="Again and again: an interval, such as 15m.")] = None
+    zone: Annotated[str | None, typer.Option("--zone", help="Time zone of --cron, such as Europe/Berlin.")] = None
+    until: Annotated[str | None, typer.Option("--until", help="No occurrence is due later: as --at.")] = None
+    count: Annotated[int | None, typer.Option("--count", help="Occurrences at most.")] = None
+    missed: Annotated[
+        str | None, typer.Option("--missed", help="Of those missed in downtime: one (default), all or none.")
+    ] = None
     header: Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")] = None
 
     def raw(self) -> bytes:
@@ -57,8 +65,12 @@ class MessageOptions(ClusterOptions):
 
     def asked(self) -> dict[str, Any]:
         """Return the arguments of TimerProducer. Raises SettingsError."""
-        more = {"key": self.key, "partition": self.partition, "expire_at": self.expire_at}
-        return {**_when(self.in_, self.at, self.level), **more, "headers": pairs(self.header)}
+        rule = {name: getattr(self, name) for name in ("cron", "every", "zone", "until", "count", "missed")}
+        repeat = None if all(value is None for value in rule.values()) else Repeat(**rule)
+        has_time = repeat is None or [self.in_, self.at, self.level].count(None) < 3
+        when = _when(self.in_, self.at, self.level) if has_time else {}
+        more = {"key": self.key, "partition": self.partition, "expire_at": self.expire_at, "repeat": repeat}
+        return {**when, **more, "headers": pairs(self.header)}
 
 
 def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:

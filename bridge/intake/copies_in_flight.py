@@ -11,16 +11,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from bridge.config.durations import has_passed
-from bridge.intake.request import native_headers
+from bridge.intake.request import absolute_headers, occurrence_of
 from bridge.ports import Outgoing, Record
-from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, ROLLS, SAFE_DIGITS, TIMES, Claim
+from schemas.headers import OCCURRENCE, ORIGIN, ROLLS, SAFE_DIGITS, SCHEDULED_MS, Claim
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard, origin
+from schemas.recurrence import Occurrence
 from timer.format.body import Body, LongNameError, pack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
-
-_TIMES = frozenset(TIMES)
-assert _TIMES < CONTROL
 
 
 def id_hash(id_: bytes | None) -> str:
@@ -37,19 +35,28 @@ def digest(key: bytes | None, value: bytes | None, encoded_headers: bytes) -> st
     return hashed.hexdigest()
 
 
-def copy_of(shard: Shard, body: Body, now_ms: int) -> tuple[Outgoing, CopyInFlight]:
-    """Return the next copy of a timer: the request in native headers, with an absolute due time and its origin."""
+def copy_of(
+    shard: Shard, body: Body, now_ms: int, *, moved_ms: int | None = None, occurrence: Occurrence | None = None
+) -> tuple[Outgoing, CopyInFlight]:
+    """Return the next copy of a timer: the request in native headers, with an absolute due time and its origin.
+
+    moved_ms: its new due time. occurrence: of a recurring timer, if the copy is for the next one.
+    """
     rolls = body.rolls + 1
-    headers: list[tuple[str, bytes | None]] = []
-    for name, value in native_headers(body):
-        if name in _TIMES:
-            headers.append((DELIVER_MS, b"%d" % body.due_ms))
-        elif name not in (ORIGIN, ROLLS):
-            headers.append((name, value))
+    if occurrence is None and (occurrence := occurrence_of(body)) is not None:
+        occurrence = occurrence.started()
+    due_ms = body.due_ms if occurrence is None else occurrence.due_ms
+    if moved_ms is not None:
+        due_ms = moved_ms
+    headers = absolute_headers(body, due_ms)
+    if occurrence is not None:
+        headers.append((OCCURRENCE, b"%d" % occurrence.number))
+        if occurrence.scheduled_ms != due_ms:
+            headers.append((SCHEDULED_MS, b"%d" % occurrence.scheduled_ms))
     headers += ((ORIGIN, origin(shard, body.origin_offset)), (ROLLS, b"%d" % rolls))
     encoded, _ = pack_headers(headers)
     flight = CopyInFlight(
-        body.origin_offset, rolls, body.due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
+        body.origin_offset, rolls, due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
     )
     return Outgoing(shard.topic, shard.partition, body.key, body.value, headers, now_ms), flight
 

@@ -39,6 +39,7 @@ from bridge.ports import Record
 from schemas.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
+from schemas.recurrence import problem_of
 from timer.format.body import Body, LongNameError, frame_size
 from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
 
@@ -140,7 +141,11 @@ class BatchIntake:
         denied = policy.action_refusal(action) or policy.refusal(ask.target)
         if denied is not None:
             return denied
-        if visit < ask.due_ms and first_copy_size(record, ask) > self.options.max_message_bytes:
+        if ask.recurrence is not None and (problem := problem_of(ask.recurrence, ask.due_ms)):
+            return problem
+        if (visit < ask.due_ms or ask.recurrence is not None) and first_copy_size(
+            record, ask
+        ) > self.options.max_message_bytes:
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
         if self.quota.timers <= 0 and not is_pending:
             return BEYOND_TIMERS

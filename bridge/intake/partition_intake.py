@@ -189,7 +189,7 @@ class PartitionIntake:
             draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self._flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
-            copy, flight = copy_of(self._shard, body._replace(due_ms=due_ms), now_ms)
+            copy, flight = copy_of(self._shard, body, now_ms, moved_ms=due_ms)
             draft.add_copy(copy, flight)
             self._flights.stage(flight)
         self._flights.depart(decisions.rolled)

@@ -4,6 +4,7 @@ record --RequestBatch--> Schedule | Cancel | Move | ByOrigin | Claim | Refusal
 Schedule --body_of--> Body: its headers as they were sent, after the name of their profile (schemas.profiles.as_stored)
 Body --native_headers--> copies: our headers in place of the profile's
      --headers_without_profile--> deliveries: the profile's removed     --sent_headers--> rejected records: as sent
+     --occurrence_of--> what a recurring timer delivers next
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +16,13 @@ from schemas.headers import (
     DELIVER_MS,
     ID,
     MOVE,
+    OCCURRENCE,
     OF,
+    ORIGIN,
     PARTITION,
+    ROLLS,
+    SCHEDULED_MS,
+    TIMES,
     TOPIC,
     Asked,
     ByOrigin,
@@ -27,10 +33,14 @@ from schemas.headers import (
     Refusal,
     Rules,
     Schedule,
+    recurrence_of,
 )
-from schemas.profiles import as_sent, as_stored, has_profile, read, without_profile
+from schemas.profiles import RECURRING, as_sent, as_stored, has_profile, has_time, read, without_profile
+from schemas.recurrence import Occurrence
 from timer.format.body import Body, pack_headers, unpack_headers
 
+_OF_COPIES = frozenset({ORIGIN, ROLLS, OCCURRENCE, SCHEDULED_MS})
+_RECURS = tuple(name.encode() for name in RECURRING)
 _MOVES = (ACTION, MOVE)
 _CANCELS = (ACTION, b"cancel")
 _WITH_ID = (Schedule, Cancel, Move)
@@ -92,7 +102,7 @@ def _needs_room(ask: Asked) -> bool:
 def body_of(record: Record, schedule: Schedule, origin_offset: int, rolls: int) -> Body:
     """Return the timer as it is stored. Raises LongNameError."""
     offset, timestamp_ms, key, value, headers = record
-    target, due_ms, partition, id_, _, profile = schedule
+    target, due_ms, partition, id_, _, profile, _ = schedule
     encoded, plain = pack_headers(as_stored(headers, profile) if profile else headers)
     # As Body(...), but that is a Python function, which takes twice as long.
     return tuple.__new__(
@@ -116,12 +126,36 @@ def native_headers(body: Body) -> list[tuple[str, bytes | None]]:
     stored = unpack_headers(body.headers)
     if not has_profile(stored):
         return stored
-    ours: list[tuple[str, bytes | None]] = [(TOPIC, body.target.encode()), (DELIVER_MS, b"%d" % body.due_ms)]
+    ours: list[tuple[str, bytes | None]] = [(TOPIC, body.target.encode())]
+    if has_time(stored):
+        ours.append((DELIVER_MS, b"%d" % body.due_ms))
     if body.id is not None:
         ours.append((ID, body.id))
     if body.partition >= 0:
         ours.append((PARTITION, b"%d" % body.partition))
     return [*ours, *without_profile(stored)]
+
+
+def absolute_headers(body: Body, due_ms: int) -> list[tuple[str, bytes | None]]:
+    """Return the native headers with `due_ms` for the time, and without those that the bridge writes on copies."""
+    absolute = (DELIVER_MS, b"%d" % due_ms)
+    native = [header for header in native_headers(body) if header[0] not in _OF_COPIES]
+    headers = [absolute if name in TIMES else (name, value) for name, value in native]
+    return headers if absolute in headers else [*headers, absolute]
+
+
+def occurrence_of(body: Body) -> Occurrence | None:
+    """Return what a recurring timer delivers next; None for any other timer."""
+    if body.plain or not any(name in body.headers for name in _RECURS):
+        return None
+    headers = dict(native_headers(body))
+    rule = recurrence_of(headers)
+    if rule is None:
+        return None
+    number, scheduled = (int(headers.get(name) or -1) for name in (OCCURRENCE, SCHEDULED_MS))
+    if number < 0:
+        number = 0 if rule.needs_first else 1
+    return Occurrence(rule, number, body.due_ms, scheduled if scheduled >= 0 else body.due_ms)
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:

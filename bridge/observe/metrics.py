@@ -35,9 +35,10 @@ MAX_TARGETS = 100
 REFUSALS = (
     *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
     *("bad-target", "denied-target", "denied-action", "too-large", "not-ours", "quota-exceeded", "undecodable"),
+    "no-occurrence",
 )
 """Codes of requests that intake rejects."""
-PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired")
+PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired", "missed")
 """Codes of timers that their target does not accept."""
 PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from bridge.intake.decisions import ReceiptDraft
-from bridge.intake.request import headers_without_profile, sent_headers
+from bridge.intake.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers
 from bridge.ports import Outgoing, Record
 from schemas.headers import (
     BARE,
@@ -13,7 +13,9 @@ from schemas.headers import (
     ERROR_DETAIL,
     EXPIRE_MS,
     KEY,
+    OCCURRENCE,
     ORIGIN,
+    RECURRENCE,
     RELEASED_MS,
     ROLLS,
     Headers,
@@ -40,7 +42,7 @@ def expired(body: Body, now_ms: int) -> Refusal | None:
 
 
 def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoing]:
-    """Return the delivery of each timer: key, value, the sender's own headers, then four of ours.
+    """Return the delivery of each timer: key, value, the sender's own headers, then four of ours, five if it recurs.
 
     Headers are made once for the release time, equal due times in a row, and `timer-rolls: 0`: a batch is large.
     """
@@ -60,6 +62,8 @@ def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoi
         if not plain:
             theirs = headers_without_profile(body)
             key = dict(theirs).get(KEY, key)
+            if occurrence := occurrence_of(body):
+                headers.append((OCCURRENCE, b"%d" % occurrence.number))
             headers[:0] = [header for header in theirs if header[0] not in CONTROL]
         records.append(tuple.__new__(Outgoing, (target, partition, key, value, headers, now_ms)))
     return records
@@ -71,8 +75,17 @@ def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: i
 
 
 def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
-    """Return the rejected record of a timer that its target refuses: its request, then the reason headers."""
-    return _rejected(topic, shard, body.origin_offset, body.key, body.value, sent_headers(body), refusal, now_ms)
+    """Return the rejected record of a timer that its target refuses: its request, then the reason headers.
+
+    Of a recurring timer that is a request for this occurrence alone: the timer itself goes on.
+    """
+    occurrence = occurrence_of(body)
+    if occurrence is None:
+        headers = sent_headers(body)
+    else:
+        headers = [each for each in absolute_headers(body, body.due_ms) if each[0] not in RECURRENCE]
+        headers.append((OCCURRENCE, b"%d" % occurrence.number))
+    return _rejected(topic, shard, body.origin_offset, body.key, body.value, headers, refusal, now_ms)
 
 
 def bare(rejected: Outgoing) -> Outgoing:

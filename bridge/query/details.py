@@ -9,10 +9,12 @@ from codecs import utf_8_decode
 
 from pydantic import BaseModel, Field
 
+from bridge.intake.request import occurrence_of
 from bridge.loop.loop import Bridge
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
 from schemas.origin import Shard
+from schemas.recurrence import described
 from timer.format.body import Body, unpack_headers
 
 MAX_SHOWN_BYTES = 64 << 10
@@ -40,6 +42,8 @@ class TimerDetail(NamedTimer):
 
     key: Content | None = None
     headers: list[Header] = Field(default_factory=list)
+    recurs: str | None = Field(default=None, description="The rule of a recurring timer.")
+    occurrence: int | None = Field(default=None, description="Number of the occurrence that it waits for.")
     requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
     value_bytes: int | None = Field(default=None, description="Null: the value is null.")
     value: Content | None = Field(default=None, description="Only if it was asked for.")
@@ -87,10 +91,13 @@ def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: b
     fields = timer.model_dump() | id_fields(id_ if body is None else body.id)
     if body is None:
         return TimerDetail(**fields)
+    occurrence = occurrence_of(body)
     return TimerDetail(
         **fields,
         key=content(body.key),
         headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
+        recurs=None if occurrence is None else described(occurrence.rule),
+        occurrence=None if occurrence is None else max(1, occurrence.number),
         requested_ms=body.timestamp_ms,
         value_bytes=None if body.value is None else len(body.value),
         value=content(body.value) if with_value else None,

@@ -23,6 +23,7 @@ from schemas.headers import (
     ERROR,
     ERROR_DETAIL,
     KEY,
+    OCCURRENCE,
     ORIGIN,
     ROLLS,
     TOPIC,
@@ -108,9 +109,12 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
     """Return the headers of the parked request, without the reason and without the headers of a rolled copy.
 
     A copy that the journal does not know (progress was adopted since, or it is forged) would be refused again, so it is
-    sent as a request. On a `bad-header` these headers are the sender's, so they stay.
+    sent as a request. On a `bad-header` these headers are the sender's, so they stay. The number of an occurrence is
+    removed too: its request is for this one alone.
     """
     kept = list(headers[: -len(_REASON)])
+    if code != "bad-header" and kept and kept[-1][0] == OCCURRENCE:
+        del kept[-1]
     if code != "bad-header" and [name for name, _ in kept[-2:]] == [ORIGIN, ROLLS]:
         del kept[-2:]
     return kept

@@ -45,8 +45,8 @@ class Draft:
     size_bytes: int = 0
     """Approximate size of bodies and copies."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
-    too_large: set[int] = field(default_factory=set)
-    """Origin offsets of timers that have waited for too long and cannot be rolled."""
+    parked: dict[int, Refusal] = field(default_factory=dict)
+    """Timers that leave to the rejected topic, whatever their target says, with the reason."""
     waited_origins: set[int] = field(default_factory=set)
     """Origin offsets of timers that leave later than due because their target was paused or beyond its rate."""
     requests: int = 0
@@ -63,14 +63,24 @@ class Draft:
         self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
 
     def replace_by_copies(self, copies: Mapping[int, tuple[Outgoing, CopyInFlight]]) -> None:
-        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies."""
+        """Replace the bodies at these rows by their copies, and renumber the rows of the other bodies.
+
+        A recurring timer then has no copy for its next occurrence, which would be the same place: origin and rolls.
+        """
         if not copies:
             return
+        places = {(flight.origin_offset, flight.rolls) for _, flight in copies.values()}
+        self.decisions.rolled = [
+            each for each in self.decisions.rolled if (each.origin_offset, each.rolls) not in places
+        ]
+        ends = [copy.headers[-2:] for copy, _ in copies.values()]  # origin and rolls
+        kept = [copy for copy in self.copies if copy.headers[-2:] not in ends]
+        dropped, self.copies = len(self.copies) - len(kept), kept
         left = [row for row in range(len(self.bodies)) if row not in copies]
         moved_to = {row: at for at, row in enumerate(left)}
         self.bare_rows = {
-            moved_to.get(row, row) for row in self.bare_rows
-        }  # outputs after bodies and copies keep their row
+            moved_to.get(row, row - dropped) for row in self.bare_rows
+        }  # outputs after bodies and copies keep their row, but for the copies that were dropped
         self.parked_rows = {moved_to[row]: why for row, why in self.parked_rows.items()}
         self.acknowledged_rows = {moved_to[row] for row in self.acknowledged_rows}
         self.bodies = [self.bodies[row] for row in left]

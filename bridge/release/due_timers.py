@@ -4,11 +4,13 @@ due, its target takes it              -> delivery
 not due yet, or waited for too long   -> copy: it rolls
 its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
 due, and its copy would be too large  -> rejected topic
+
+A recurring timer also gets a copy for its next occurrence, in the same draft: from then on it waits for that one.
 """
 
 from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import copy_of
-from bridge.intake.request import size_of
+from bridge.intake.request import occurrence_of, size_of
 from bridge.ports import Outgoing
 from bridge.publish.records import expired
 from bridge.release.circuit_breaker import CircuitBreakers
@@ -26,6 +28,10 @@ from timer.store import Store
 TOO_LARGE_TO_WAIT = Refusal(
     "too-large",
     "its target made it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+)
+_MISSED = Refusal(
+    "missed",
+    "the next occurrence was due when it could be released (timer-missed: none), and no later one is to come",
 )
 _MOST_HELD = 100_000
 """Out-of-order timers of one partition: K had passed their key before they were read. Beyond this they are rolled."""
@@ -83,19 +89,34 @@ class DueTimers:
         is_limited = not self.limits.is_open
         for body in bodies:
             if body.due_ms <= now_ms:
-                draft.add_delivery(body)
-                if is_limited and expired(body, now_ms):  # its target will not get it
+                is_delivered = self._deliver(draft, body, now_ms)
+                if is_limited and (not is_delivered or expired(body, now_ms)):  # its target will not get it
                     self.limits.at(now_ms).spend(body.target, -1)
             else:
                 self._roll(draft, [body], now_ms)
+
+    def _deliver(self, draft: Draft, body: Body, now_ms: int) -> bool:
+        """Draft a due timer: its delivery, and the copy for the next occurrence. False if it is not delivered."""
+        occurrence = None if body.plain else occurrence_of(body)
+        if occurrence is None:
+            draft.add_delivery(body)
+            return True
+        is_delivered, following = occurrence.follow(now_ms)
+        if following is not None:
+            draft.add_copy(*copy_of(self._shard, body, now_ms, occurrence=following))
+        elif not is_delivered:
+            draft.parked[body.origin_offset] = _MISSED
+        if is_delivered or following is None:
+            draft.add_delivery(body)
+        return is_delivered
 
     def _roll(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
         """Draft copies for the timer topic. A due timer whose copy is too large is rejected instead."""
         for body in bodies:
             copy, flight = copy_of(self._shard, body, now_ms)
             if body.due_ms <= now_ms and self._is_too_large(copy):
-                draft.add_delivery(body)
-                draft.too_large.add(body.origin_offset)
+                self._deliver(draft, body, now_ms)
+                draft.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
             else:
                 draft.add_copy(copy, flight)
 

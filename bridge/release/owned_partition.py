@@ -23,7 +23,7 @@ from bridge.ports import Record
 from bridge.recovery.recover import Recovered
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
-from bridge.release.due_timers import TOO_LARGE_TO_WAIT, DueTimers
+from bridge.release.due_timers import DueTimers
 from schemas.headers import MAX_INT64, Refusal
 from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
@@ -233,7 +233,9 @@ class OwnedPartition:
         own = self._options.rules.own_topics
         draft.parked_rows = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
         draft.parked_rows |= {
-            row: TOO_LARGE_TO_WAIT for row, body in enumerate(draft.bodies) if body.origin_offset in draft.too_large
+            row: draft.parked[body.origin_offset]
+            for row, body in enumerate(draft.bodies)
+            if body.origin_offset in draft.parked
         }
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)

@@ -24,8 +24,10 @@ PIECES = 10
 """Tests among which the seeds are shared out, so that workers can share them too."""
 
 FOUND_BY = {
+    "a move shifts what comes after it": 20,
     "C left behind what has ended": 46,
     "checkpoints not used": 11,
+    "copies of this and of the next occurrence": 32,
     "copies judged again": 12,
     "digest not compared": 20,
     "dropped not journalled": 128,

@@ -3,16 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from functools import partial
+from unittest import mock
 
+from cronsim import CronSim
 from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from bridge.tests.simulation.request_generator import CRON_UNIT_MS
 from bridge.tests.simulation.world import OWN_TOPICS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from schemas import headers as names
-from spark_jobs.audit_rules import evidence
+from spark_jobs.audit_rules import evidence, series
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
@@ -34,11 +38,26 @@ def faults(spark: SparkSession, histories: Mapping[str, Simulated]) -> dict[str,
     together = History(profiles=("native",))
     for place, name in places.items():
         together.add(histories[name].history, partial(_moved, place=place))
+    with mock.patch.object(series, "match_ms", small_match_ms), mock.patch.object(names, "LEAST_EVERY_MS", 1):
+        return _faults(spark, histories, places, together)
+
+
+def small_match_ms(expression: str, _zone: str, after_ms: int) -> int:
+    """Return the next match of the simulation's cron, which has smaller units. Raises CronSimError."""
+    CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
+    step_ms = int(expression.split()[0].removeprefix("*/")) * CRON_UNIT_MS
+    return (after_ms // step_ms + 1) * step_ms
+
+
+def _faults(
+    spark: SparkSession, histories: Mapping[str, Simulated], places: Mapping[int, str], together: History
+) -> dict[str, Counter[str]]:
     asked, came, back, told, _ = (spark.createDataFrame(topic, RECORDS_DDL) for topic in together.topics)
     seen = Observations(
         parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).persist(),
         rejections=evidence.rejections(back, ("native",)),
         ends=[evidence.deliveries(came, counts=[*together.counts]), evidence.receipts(told)],
+        skew_ms=_CLOCKS_MS,
     )
     outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)
     as_of_ms = max(record.timestamp_ms for topic in together.topics for record in topic) + _NEVER_MS

@@ -28,7 +28,7 @@ from bridge.tests.simulation.request_generator import (
     SMALL,
     TIMERS,
 )
-from bridge.tests.simulation.world import World
+from bridge.tests.simulation.world import World, small_intervals
 from schemas.control import Paused
 from schemas.headers import Rules
 from spark_jobs.audit_rules.evidence import PartitionCount
@@ -55,7 +55,8 @@ def played(seed: int, mutation: str = "") -> Simulated:
     """Play a seed, with a planted bug if one is named, to its end."""
     gone: dict[Partition, list[Entry]] = {}
     fault = ""
-    with applied(mutation) if mutation else nullcontext(), _nothing_lost(gone), _same_levels():
+    planted = applied(mutation) if mutation else nullcontext()
+    with small_intervals(), planted, _nothing_lost(gone), _same_levels():
         world = World(seed)
         try:
             world.run()

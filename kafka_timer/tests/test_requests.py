@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kafka_timer import SettingsError, TimerProducer, cancel_headers, headers_for, partition_for
-from kafka_timer.headers import Cancel, FixedLimits, Schedule, parse
+from kafka_timer import Repeat, SettingsError, TimerProducer, cancel_headers, headers_for, partition_for
+from kafka_timer.headers import Cancel, FixedLimits, Recurrence, Schedule, parse
 from kafka_timer.murmur2 import murmur2
 
 NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
@@ -75,6 +75,19 @@ def test_all_headers() -> None:
     assert parse(cancel_headers("ä"), 0, LIMITS) == Cancel("ä".encode())
     with pytest.raises(ValueError, match="bad-header"):
         cancel_headers(b"")
+
+
+def test_a_recurring_timer_needs_no_time() -> None:
+    daily = Repeat(cron="0 9 * * MON-FRI", zone="Europe/Berlin", count=3)
+    asked = parse(headers_for("orders", repeat=daily), 5, LIMITS)
+    rule = Recurrence("0 9 * * MON-FRI", zone="Europe/Berlin", most=3, needs_first=True)
+    assert asked == Schedule("orders", 5, -1, recurrence=rule)
+    often = Repeat(every="90s", until=NOON, missed="none")
+    asked = parse(headers_for("orders", at=7, repeat=often), 5, LIMITS)
+    assert asked == Schedule("orders", 7, -1, recurrence=Recurrence(every_ms=90_000, until_ms=NOON_MS, missed="none"))
+    for wrong in (Repeat(), Repeat(every=999), Repeat(cron="* * *"), Repeat(every="1s", zone="UTC")):
+        with pytest.raises(ValueError, match=r"bad-header|missing-time"):
+            headers_for("orders", repeat=wrong)
 
 
 def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Refusal, Rules, Schedule, parse
+from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Recurrence, Refusal, Rules, Schedule, parse
 from schemas.profiles import PROFILES, as_sent, as_stored, read, without_profile
 
 NOW_MS = 1_700_000_000_000
@@ -268,7 +268,7 @@ def test_kaspr_actions(action: bytes, asked: Schedule | Cancel) -> None:
     assert ask(headers) == asked
 
 
-@pytest.mark.parametrize("action", [b"", None, b"add", b"DROP", b"CRON_ADD", b"CRON_CANCEL"])
+@pytest.mark.parametrize("action", [b"", None, b"add", b"DROP", b"CRON_PAUSE", b"CRON_RESUME"])
 def test_kaspr_an_action_it_does_not_share_is_refused(action: bytes | None) -> None:
     headers = [*LEAST["kaspr"], ("x-scheduler-action", action), ("x-scheduler-request-id", b"7")]
     assert code(ask(headers)) == "unknown-action"
@@ -279,8 +279,19 @@ def test_kaspr_cancel_and_replace_need_an_id(action: bytes, refused: str) -> Non
     assert code(ask([*LEAST["kaspr"], ("x-scheduler-action", action)])) == refused
 
 
-def test_kaspr_cron_is_not_served() -> None:
-    assert code(ask([*LEAST["kaspr"], ("x-scheduler-cron-expr", b"* * * * *")])) == "bad-header"
+def test_kaspr_a_cron_is_a_recurring_timer() -> None:
+    cron, policy = "x-scheduler-cron-expr", "x-scheduler-cron-missed-fire-policy"
+    add: Pairs = [LEAST["kaspr"][0], ("x-scheduler-action", b"CRON_ADD"), ("x-scheduler-request-id", b"7")]
+    assert LEAST["kaspr"][0][0] == "x-scheduler-deliver-to"
+    for told, missed in ((None, "all"), (b"replay", "all"), (b"skip", "none")):
+        asked = ask([*add, (cron, b"*/5 * * * *"), *([(policy, told)] if told else [])])
+        rule = Recurrence("*/5 * * * *", missed=missed, needs_first=True)
+        assert asked == schedule("kaspr", due_ms=NOW_MS, id_=b"7")._replace(recurrence=rule)
+    assert code(ask([*add, (cron, b"*/5 * * * *"), (policy, b"sometimes")])) == "bad-header"
+    assert code(ask([*add, (policy, b"skip")])) == "bad-header"
+    assert code(ask([*add, (cron, b"@daily")])) == "bad-header"
+    assert code(ask(add)) == "missing-time"
+    assert ask([("x-scheduler-action", b"CRON_CANCEL"), ("x-scheduler-request-id", b"7")]) == Cancel(b"7")
 
 
 def test_kaspr_a_cancel_needs_neither_time_nor_topic() -> None:
@@ -336,11 +347,16 @@ def test_karafka_a_partition_is_kept_and_a_partition_key_refused() -> None:
 @EACH
 def test_headers_of_the_table_are_removed(name: str) -> None:
     foreign: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None), ("DELAYED", b"x"), ("scheduler-key", b"y")]
-    sent = [foreign[0], *((header, b"1") for header in sorted(PROFILES[name].control)), *foreign[1:]]
+    own: dict[str, bytes] = dict.fromkeys(sorted(PROFILES[name].control), b"1")
+    rule: Pairs = []
+    if PROFILES[name].missed:
+        own["x-scheduler-cron-missed-fire-policy"] = b"skip"
+        rule = [("timer-cron", b"1"), ("timer-missed", b"none")]
+    sent = [foreign[0], *own.items(), *foreign[1:]]
     stored = list(as_stored(sent, name))
     assert as_sent(stored) == sent
     key: Pairs = [("timer-key", b"1")] if PROFILES[name].id_is_key else []
-    assert without_profile(stored) == foreign + key
+    assert without_profile(stored) == foreign + rule + key
 
 
 def test_native_headers_are_stored_as_they_came() -> None:

@@ -68,7 +68,7 @@ UNPROVED_CODES = (
     *("unknown-topic", "unknown-partition", "not-authorized", "undecodable"),
 )
 """Codes that depend on settings, on the state of a target topic or on an operator: the audit cannot check them."""
-_OWN_RULE_CODES = ("too-far", "expired")
+_OWN_RULE_CODES = ("too-far", "expired", "no-occurrence", "missed")
 
 
 def _is_in(name: str, values: tuple[str, ...]) -> str:
@@ -83,7 +83,11 @@ _FAULT_RULES = (
         "origin LIKE '?trace/%'",
         "a record has the trace id of a request, but no header of the bridge: the row names both",
     ),
-    Rule(_A.UNEXPLAINED, "NOT requested AND NOT in_hole", "a record names a request that does not exist"),
+    Rule(
+        _A.UNEXPLAINED,
+        "NOT requested AND NOT in_hole",
+        "a record names a request, or an occurrence of it, that does not exist",
+    ),
     Rule(
         _A.REJECTED_BUT_DELIVERED,
         "deliveries > 0 AND rejections > 0 AND NOT expired_after_crash",
@@ -91,7 +95,7 @@ _FAULT_RULES = (
     ),
     Rule(
         _A.MALFORMED_BUT_DELIVERED,
-        "deliveries > 0 AND (malformed OR kind IN ('cancel', 'move', 'pause', 'resume'))",
+        "deliveries > 0 AND (malformed OR bad_rule OR kind IN ('cancel', 'move', 'pause', 'resume'))",
         "its headers lack a time or a target, or it is not a timer: it must not be delivered",
     ),
     Rule(
@@ -112,14 +116,26 @@ _FAULT_RULES = (
         "delivered (or rejected) more than once",
     ),
     Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
+    Rule(
+        _A.OFF_RULE,
+        "off_rule AND (was_due OR copies > 0)",
+        "an occurrence whose number or time does not follow from its rule and the occurrence before it",
+    ),
     Rule(_A.ALTERED, "size(altered) > 0", "its topic, partition, key, value or headers differ"),
     Rule(_A.WRONGLY_REJECTED, "rejections > 0 AND wrongly_refused", "rejected as malformed, though it is well-formed"),
     Rule(
         _A.MISSING,
         "deliveries = 0 AND (wrongly_expired OR"
         " (rejections = 0 AND kind_of_timer AND NOT is_undecided AND NOT told_ahead AND NOT is_unread"
-        " AND (lost OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
+        " AND (lost OR has_later OR (next.kind IS NULL AND expected_ms <= settled_ms AND NOT waits))))",
         "due, but neither delivered nor rejected; or gone before the request that should have ended it",
+    ),
+    Rule(
+        _A.BROKEN_OFF,
+        "next_due_ms IS NOT NULL AND NOT has_later AND NOT is_undecided AND NOT before_hole AND was_due"
+        " AND coalesce(delivered_ms, rejected_ms) <= settled_ms"
+        " AND NOT (at_least_once AND (told_ended > 0 OR next.kind IS NOT NULL))",
+        "an occurrence left without the copy for the next one, which its rule has",
     ),
     Rule(
         _A.FALSE_RECEIPT,
@@ -218,8 +234,13 @@ _FACTS = {
     "unanswered": "answered_ms IS NULL AND requested_ms <= settled_ms",
     "found": "coalesce(previous.kind <> 'cancel' AND NOT previous.left"
     " AND previous.expected_ms >= requested_ms - tolerance_ms, false)",
-    "wrongly_refused": "coalesce(NOT malformed"
-    f" AND ({_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
+    # Not refused at intake: it was delivered, or rejected when it was due.
+    "was_due": "coalesce(deliveries > 0"
+    " OR error IN ('unknown-topic', 'unknown-partition', 'not-authorized', 'expired', 'missed')"
+    " OR (error IN ('too-large', 'bad-target') AND (asked.occurrence > 1 OR copies > 0)), false)",
+    "wrongly_refused": "coalesce(NOT malformed AND NOT (bad_rule AND error = 'bad-header')"
+    " AND ((error IN ('no-occurrence', 'missed') AND NOT is_over)"
+    f" OR {_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
     " OR (error = 'too-far' AND coalesce(asked.due_ms - requested_ms <= max_delay_ms, true))), false)",
     "expired_after_crash": "coalesce(at_least_once AND error = 'expired'"
     " AND delivered_ms <= rejected_ms + skew_ms, false)",
@@ -227,7 +248,10 @@ _FACTS = {
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
 
-_MARKS = ("is_undecided", "is_waived", "in_hole", "before_hole", "in_gap", "paused_ms", "resumed_ms")
+_MARKS = (
+    *("is_undecided", "is_waived", "in_hole", "before_hole", "in_gap", "paused_ms", "resumed_ms"),
+    *("bad_rule", "off_rule", "is_over", "has_later", "next_due_ms"),
+)
 """Columns that only the rules need."""
 
 _AHEAD = {

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
+from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.kafka.admin import Span
 
@@ -44,6 +45,13 @@ def is_after(timer_topic: str, spans: Sequence[Span]) -> Column:
     topic, partition, at = parse_origin()
     ends = {span.partition: span.end for span in spans}
     return ~_is_malformed() & F.coalesce((topic == timer_topic) & (at >= lookup(ends, partition)), F.lit(False))
+
+
+def is_ahead(as_of_ms: int, skew_ms: int) -> Column:
+    """Return a column: True if only the delivery of an occurrence was read, and its copy may follow what was read."""
+    is_occurrence = ~_is_malformed() & F.col("origin").contains("#")
+    came_ms = F.coalesce("delivered_ms", "rejected_ms") + skew_ms
+    return is_occurrence & ~F.col("requested") & F.coalesce(came_ms >= as_of_ms, F.lit(False))
 
 
 def is_outside(timer_topic: str, spans: Sequence[Span]) -> Column:
@@ -99,4 +107,4 @@ def parse_origin() -> tuple[Column, Column, Column]:
     """Return topic, partition and offset of `origin`."""
     parts = F.split("origin", "/")
     partition, offset = (F.get(parts, F.lit(at)) for at in (1, 2))
-    return parts[0], partition.try_cast("int"), offset.try_cast("bigint")
+    return parts[0], partition.try_cast("int"), series.of(offset).try_cast("bigint")

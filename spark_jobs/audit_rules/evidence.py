@@ -21,10 +21,15 @@ from schemas import headers as names
 from schemas.audit_state import EVIDENCE
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.murmur2 import partition_of
 from spark_jobs.audit_rules.profiles import translated
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
+_RELEASE_CODES = (
+    *("unknown-topic", "unknown-partition", "not-authorized", "expired", "too-large", "bad-target", "missed"),
+)
+"""Codes of timers that were due: only their rejected records may have a number that the bridge wrote."""
 _ERROR_HEADERS = (names.ERROR, names.ERROR_DETAIL, names.ORIGIN)
 _TRACE = "?trace/"
 """Stands in an `origin` before a trace id's digest. As it begins with `?`, it names no request."""
@@ -32,7 +37,7 @@ _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
 _ANSWER_KINDS = ("accepted", *_ENDING_KINDS, *_MISSED_KINDS)
 _SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
-_HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high")
+_HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", "scheduled_ms")
 
 
 def to_evidence(rows: DataFrame) -> DataFrame:
@@ -93,17 +98,26 @@ def deliveries(
         F.col("topic").alias("topic"),
         *(contents[part].alias(part) for part in ("key", "value", "headers")),
         c.decimal(c.value_of(h, names.DELIVER_MS)).alias("deliver_ms"),
-        (F.sort_array(c.control_names(h)) == F.array(*map(F.lit, sorted(_BRIDGE_ADDS)))).alias("control"),
+        _has_control_headers(h).alias("control"),
         c.trace(h, trace_header).alias("trace"),
+        series.number_of(h).alias("occurrence"),
     )
     has_origin = c.has(h, names.ORIGIN)
     is_ours = has_origin | c.has(h, names.RELEASED_MS) | c.has(h, names.ROLLS)
     place_name = F.concat(F.lit("?"), F.concat_ws("/", "topic", "partition", "offset"))
     trace_name = _trace_name(c.trace(h, trace_header))
-    origin = F.when(has_origin, _last_origin()).when(is_ours, place_name).otherwise(trace_name)
+    numbered = series.occurrence_origin(_last_origin(), series.number_of(h))
+    origin = F.when(has_origin, numbered).when(is_ours, place_name).otherwise(trace_name)
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
     seen = ours.select(origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got"))
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
+
+
+def _has_control_headers(headers: Column) -> Column:
+    """Return True if the headers of ours are those that the bridge adds. Only an occurrence has a number."""
+    ours = F.sort_array(c.control_names(headers))
+    every = [F.array(*map(F.lit, sorted((*_BRIDGE_ADDS, *more)))) for more in ((), (names.OCCURRENCE,))]
+    return (ours == every[0]) | (ours == every[1])
 
 
 def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
@@ -120,7 +134,15 @@ def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) ->
 
 def origins(records: DataFrame) -> DataFrame:
     """Return the distinct origins that the records name, as `origin`."""
-    return records.where(c.has(F.col("headers"), names.ORIGIN)).select(_last_origin().alias("origin")).distinct()
+    named = records.where(c.has(F.col("headers"), names.ORIGIN))
+    numbered = series.occurrence_origin(_last_origin(), series.number_of(F.col("headers")))
+    return named.select(numbered.alias("origin")).distinct()
+
+
+def origins_before(copies: DataFrame) -> DataFrame:
+    """Return the distinct origins of the occurrences before those of these copies, as `origin`."""
+    later = copies.where(series.number_of(F.col("headers")) >= 2)
+    return origins(later).select(series.predecessor(F.col("origin")).alias("origin")).distinct()
 
 
 def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -> DataFrame:
@@ -128,10 +150,12 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
 
     profiles: the bridge's setting. The headers of the request's profile are not foreign.
     """
+    code = F.coalesce(c.readable(c.last_value_of(F.col("headers"), names.ERROR)), F.lit("(no code)"))
+    number = F.when(code.isin(*_RELEASE_CODES), series.number_of(F.col("headers")))
     told = records.select(
-        _last_origin().alias("origin"),
+        series.occurrence_origin(_last_origin(), number).alias("origin"),
         F.lit(1).alias("rejections"),
-        F.coalesce(c.readable(c.last_value_of(F.col("headers"), names.ERROR)), F.lit("(no code)")).alias("error"),
+        code.alias("error"),
         F.col("timestamp_ms").alias("rejected_ms"),
         _has_no_contents().alias("is_bare"),
         "key",

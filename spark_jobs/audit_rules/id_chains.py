@@ -13,6 +13,9 @@ the chain of the id, and only if the timer before it there waits for that topic.
 A cancel or move by origin is in the chain of that timer if the timer is the last one before it there; else in none. The
 chain of a timer without an id has no other requests.
 
+The occurrences of a recurring timer (spark_jobs.audit_rules.series) have its place in the chain, in the order of their
+numbers: the next request is the next of each, and the last occurrence is the one before that request.
+
 A request that was refused at intake is in no chain. One that was accepted, and refused by its target later (it was due,
 or only a target gives its code), is in its chain: it had ended the request before it.
 """
@@ -20,7 +23,9 @@ or only a target gives its code), is in its chain: it had ended the request befo
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
-_DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired")
+from spark_jobs.audit_rules import series
+
+_DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
 """Codes that only a due timer gets."""
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
@@ -29,21 +34,29 @@ _AMBIGUOUS_CODES = ("too-large", "bad-target")
 
 
 def link_ids(
-    folded: DataFrame, *, has_moves: bool = True, has_whole_ids: bool = True, has_by_origin: bool = True
+    folded: DataFrame,
+    *,
+    has_moves: bool = True,
+    has_whole_ids: bool = True,
+    has_by_origin: bool = True,
+    has_series: bool = True,
 ) -> DataFrame:
     """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left, origin."""
     asked = F.col("asked")
     is_taken = F.coalesce(~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy"), F.lit(False))
     stands = is_taken & asked["id"].isNotNull()
-    chained = folded.withColumn("chain", F.when(stands, _chain_of(asked["id"])).otherwise(F.col("origin")))
+    chain = F.when(stands, _chain_of(asked["id"])).otherwise(series.of(F.col("origin")))
+    chained = folded.withColumns({"chain": chain, "at": _place() if has_series else asked["offset"]})
     if has_whole_ids:
         chained = _with_whole_ids(chained, stands)
     if has_by_origin:
         chained = _with_origins(chained, is_taken)
-    order = _by_offset()
+    apart: list[Column] = []
     if has_moves:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
-        chained, order = _moved(chained, is_move), _chain(is_move).orderBy("asked.offset")
+        chained, apart = _moved(chained, is_move), [is_move]
+    in_order = [F.col("at"), asked["occurrence"]]
+    order = _chain(*apart).orderBy(*in_order)
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
     me = F.struct(
         asked["kind"].alias("kind"),
@@ -54,7 +67,14 @@ def link_ids(
     )
     expected_ms = F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms")
     before = F.struct(asked["kind"].alias("kind"), expected_ms, left.alias("left"), F.col("origin").alias("origin"))
-    found = chained.select("*", F.lead(me).over(order).alias("follower"), F.lag(before).over(order).alias("previous"))
+    follower = F.lead(me).over(order)
+    if has_series:  # the next one at another place: from the end of the chain, the last first one of a place
+        is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
+        chained = chained.withColumn("is_first", is_first)
+        from_end = _chain(*apart).orderBy(*(column.desc() for column in in_order))
+        later = from_end.rowsBetween(Window.unboundedPreceding, -1)
+        follower = F.last(F.when(F.col("is_first"), me), ignorenulls=True).over(later)
+    found = chained.select("*", follower.alias("follower"), F.lag(before).over(order).alias("previous"))
     # Keep the `next` of an earlier run, unless this run reads the same request again and knows more of it.
     kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
     linked = found.withColumns(
@@ -63,7 +83,7 @@ def link_ids(
             "follows": F.coalesce("previous.origin", "follows"),
         }
     )
-    return linked.drop("follower", "chain")
+    return linked.drop("follower", "chain", "at", "is_first")
 
 
 def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:
@@ -92,7 +112,7 @@ def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
     found = found.withColumn("chain", chain)
     last_timer = F.last(F.when(is_timer, F.col("origin")), ignorenulls=True).over(_before("chain"))
     found = found.withColumn("last_timer", last_timer)
-    misses = F.col("names_one") & ~F.col("last_timer").eqNullSafe(asked["of_origin"])
+    misses = F.col("names_one") & ~series.of(F.col("last_timer")).eqNullSafe(asked["of_origin"])
     found = found.withColumn("chain", F.when(misses, F.col("origin")).otherwise(F.col("chain")))
     return found.drop("family", "names_one", "last_timer")
 
@@ -102,9 +122,10 @@ def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
     counted = chained.withColumn("turn", F.count_if(~is_move).over(_by_offset()))
     of_turn = _chain("turn")
     time_ms = F.when(is_move & F.col("told_missed").isNull(), F.col("asked.due_ms"))  # a missed move moves nothing
-    is_timer = F.col("asked.kind").isin("schedule", "replace")
-    low = F.when(is_timer, F.least("moved_low", F.min(time_ms).over(of_turn)))
-    high = F.when(is_timer, F.greatest("moved_high", F.max(time_ms).over(of_turn)))
+    # The copies of a recurring timer say which of its occurrences was moved, and to which time.
+    is_timer = F.col("asked.kind").isin("schedule", "replace") & F.col("asked.rule").isNull()
+    low = F.when(is_timer, F.least("moved_low", F.min(time_ms).over(of_turn))).otherwise(F.col("moved_low"))
+    high = F.when(is_timer, F.greatest("moved_high", F.max(time_ms).over(of_turn))).otherwise(F.col("moved_high"))
     return counted.withColumns({"moved_low": low, "moved_high": high}).drop("turn")
 
 
@@ -112,12 +133,18 @@ def _chain_of(id_: Column) -> Column:
     return F.concat_ws("/", F.col("asked.topic"), F.col("asked.partition"), F.hex(id_))
 
 
+def _place() -> Column:
+    """Return the offset by which a row is in its chain: of an occurrence, that of the request."""
+    number = F.get(F.split(series.of(F.col("origin")), "/"), F.lit(2)).try_cast("bigint")
+    return F.when(F.coalesce(F.col("asked.occurrence") >= 2, F.lit(False)), number).otherwise(F.col("asked.offset"))
+
+
 def _by_offset() -> WindowSpec:
-    return _chain().orderBy("asked.offset")
+    return _chain().orderBy("at", "asked.occurrence")
 
 
 def _before(chain: str) -> WindowSpec:
-    by = Window.partitionBy(F.xxhash64(chain), chain).orderBy("asked.offset")
+    by = Window.partitionBy(F.xxhash64(chain), chain).orderBy("at", "asked.occurrence")
     return by.rowsBetween(Window.unboundedPreceding, -1)
 
 
@@ -131,6 +158,8 @@ def _refused_at_intake() -> Column:
     overdue = (F.col("rejected_ms") >= asked["expected_ms"]) & (asked["kind"] != "move")
     # The audit does not know all of the bridge's own topics: a request for one that is due at once is refused at once.
     overdue &= (code != "bad-target") | (asked["expected_ms"] > asked["requested_ms"])
+    # A recurring timer is refused at intake if its copy would be too large, also if it is due at once.
+    overdue &= asked["rule"].isNull() | F.coalesce(F.col("copies") > 0, F.lit(False))
     refused = (
         F.when(code.isin(*_DELIVERY_CODES), F.lit(False))
         .when(code.isin(*_AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules import coverage, evidence, roll_copies
+from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
 from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
@@ -53,6 +53,9 @@ class Observations:
     has_whole_ids: bool = True
     has_by_origin: bool = True
     has_traces: bool = True
+    has_series: bool = True
+    skew_ms: int = 1_000
+    """See AuditLimits."""
 
 
 class UnjudgedCounts(NamedTuple):
@@ -111,7 +114,8 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
             rows = rows.unionByName(evidence.traces(asked))
     # A trace id counts only if both a request and a record without origin have it.
     tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
-    folded = with_differences(evidence.fold(rows).where(tells))
+    whole = evidence.fold(rows).where(tells)
+    folded = with_differences(series.with_endings(whole) if seen.has_series else whole)
     if not as_evidence:
         folded = without_contents(folded)
     if not seen.has_ids:
@@ -123,8 +127,10 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
                 has_moves=seen.has_moves,
                 has_whole_ids=seen.has_whole_ids,
                 has_by_origin=seen.has_by_origin,
+                has_series=seen.has_series,
             )
         )
+    found = series.judged(found, seen.skew_ms) if seen.has_series else series.without_facts(found)
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )

@@ -46,6 +46,11 @@ def outcomes(chained: DataFrame) -> DataFrame:
     requested = counted.select(
         "*", "asked.*", "place.*", F.col("asked").isNotNull().alias("requested"), _altered().alias("altered")
     )
+    requested = requested.withColumn("due_ms", F.coalesce("scheduled_ms", "due_ms"))
+    by_rule_ms = F.greatest("requested_ms", F.when(F.col("scheduled_ms").isNotNull(), F.col("due_ms")))
+    requested = requested.withColumn(
+        "expected_ms", F.when(F.col("scheduled_ms").isNull(), F.col("expected_ms")).otherwise(by_rule_ms)
+    )
     is_moved = F.col("moved_low").isNotNull()
     due_ms = F.coalesce("told_low_ms", F.greatest("due_ms", "moved_high"))
     timed = requested.withColumn("due_ms", F.when(is_moved, due_ms).otherwise(F.col("due_ms")))
@@ -56,14 +61,19 @@ def outcomes(chained: DataFrame) -> DataFrame:
             "lateness_ms": F.col("delivered_ms") - F.col("due_ms"),
             "ended_by": F.col("next.origin"),
             "ended_by_ms": F.col("next.ms"),
-            "moved_low_ms": F.when(is_moved, F.least("asked.due_ms", "moved_low")),
+            "moved_low_ms": F.when(is_moved, F.least(_own_ms(), "moved_low")),
         }
     )
 
 
 def _altered() -> Column:
     """Return the names of the parts that differ; null if nothing can be compared."""
-    return F.array_union("differs", distinct_non_null([_due_time_differs(F.col("asked.due_ms"))]))
+    return F.array_union("differs", distinct_non_null([_due_time_differs(_own_ms())]))
+
+
+def _own_ms() -> Column:
+    """Return the due time of the request; of an occurrence its time by the rule, which its copies give."""
+    return F.coalesce("scheduled_ms", "asked.due_ms")
 
 
 def _parts_that_differ() -> Column:
@@ -81,6 +91,7 @@ def _parts_that_differ() -> Column:
     traces = [F.col(f"got_{end}.trace") for end in ("low", "high")]
     others = [trace.isNotNull() & ~trace.eqNullSafe(asked["trace"]) for trace in traces]
     parts.append(F.when(reduce(or_, others), TRACE))
+    parts.append(_differs("got", "occurrence", asked["occurrence"], names.OCCURRENCE))
     # A delivery may come from an earlier copy than the last one, but not from a copy that does not exist.
     fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
     parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))

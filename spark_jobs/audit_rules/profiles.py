@@ -10,7 +10,7 @@ Nearly every record is native and passes unchanged, after two look-ups. The tran
 interprets: it adds no compiled code, and runs only for the other records.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 
@@ -147,10 +147,24 @@ def _schedule(profile: Profile, sent: Column) -> list[Told]:
         reversed([*enumerate(counts), *enumerate(is_there)]),
         F.lit(None).cast("int"),
     )
+    if profile.cron is not None and profile.missed is not None:
+        policy, has_cron = profile.missed, c.has(sent, profile.cron)
+        told += [(names.CRON, has_cron, c.value_of(sent, profile.cron))]
+        told += [(names.MISSED_POLICY, has_cron, _missed(policy, sent))]
     for place, time in enumerate(profile.times):
         value = numbers[place].cast("string").cast("binary")
         told.append((time.ours, F.coalesce(rank == place, F.lit(False)), value))
     return told
+
+
+def _missed(policy: tuple[str, Mapping[bytes | None, bytes]], sent: Column) -> Column:
+    """Return the value of `timer-missed`; null for a policy that does not exist."""
+    header, values = policy
+    given = c.value_of(sent, header)
+    known = F.when(~c.has(sent, header), F.lit(values[None]))
+    for theirs, ours in values.items():
+        known = known if theirs is None else known.when(given == F.lit(theirs), F.lit(ours))
+    return known
 
 
 def _is_refused(profile: Profile, sent: Column) -> Column:
@@ -160,6 +174,9 @@ def _is_refused(profile: Profile, sent: Column) -> Column:
         header, versions = profile.versions
         fits = c.value_of(sent, header).cast("string").rlike(rf"\A(?:{versions.pattern.decode()})\z")
         wrong.append(c.has(sent, header) & ~F.coalesce(fits, F.lit(False)))
+    if profile.cron is not None and profile.missed is not None:
+        has_policy, has_cron = c.has(sent, profile.missed[0]), c.has(sent, profile.cron)
+        wrong.append((has_policy & ~has_cron) | (has_cron & _missed(profile.missed, sent).isNull()))
     wrong += [
         c.has(sent, time.header) & _number(time.unit, c.value_of(sent, time.header)).isNull() for time in profile.times
     ]

@@ -22,6 +22,7 @@ from schemas.levels import DEFAULT_MS
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import Kind
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
@@ -29,7 +30,9 @@ _MAX_DIGITS = 18
 """Most digits of an offset in `timer-of`."""
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
-_COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want")
+_COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want", "occurrence")
+SAID = ("action", *_COPIED_FIELDS, "rule", "scheduled_ms")
+"""Fields of `says`, in their order."""
 
 
 def requests(
@@ -71,6 +74,10 @@ def requests(
         _has_duplicates(h).alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
+        series.is_malformed(h).alias("bad_rule"),
+        series.rule_of(h).alias("rule"),
+        series.number_of(h).alias("occurrence"),
+        c.decimal(c.value_of(h, names.SCHEDULED_MS)).alias("moved_from_ms"),
         (c.has(h, names.KEY) & c.value_of(h, names.KEY).isNull()).alias("null_key"),
         c.origin_name(c.value_of(h, names.ORIGIN)).alias("says_origin"),
         c.partition_number(c.value_of(h, names.ROLLS)).alias("rolls"),
@@ -84,6 +91,7 @@ def _described(read: DataFrame) -> DataFrame:
     says_due, is_timer = F.col("due_ms"), ~F.col("kind").isin("cancel", *_SWITCHES)
     due_ms = F.when(~F.col("malformed") & is_timer, says_due)
     asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", F.when(F.col("kind") != "move", due_ms))}
+    asked["occurrence"] = F.when(F.col("rule").isNotNull() & F.col("kind").isin("schedule", "replace"), 1)
     asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
     struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
     return read.select(
@@ -91,13 +99,21 @@ def _described(read: DataFrame) -> DataFrame:
         struct.alias("asked"),
         F.when(F.col("kind") == "copy", _claimed()).alias("claimed"),
         F.when(F.col("kind") == "copy", F.col("rolls")).alias("rolls"),
-        F.when(F.col("kind") == "copy", F.struct("action", *_COPIED_FIELDS)).alias("says"),
+        F.when(F.col("kind") == "copy", F.struct("action", *_COPIED_FIELDS, *_of_series())).alias("says"),
     )
+
+
+def _of_series() -> tuple[Column, Column]:
+    """Return `rule`, and the time by it that a copy of a recurring timer gives: its due time, unless it was moved."""
+    scheduled_ms = F.coalesce("moved_from_ms", F.when(F.col("rule").isNotNull(), F.col("due_ms")))
+    return series.of_copies(F.col("rule")).alias("rule"), scheduled_ms.alias("scheduled_ms")
 
 
 def copy_claim_of(asked: Column) -> Column:
     """Return the fields that a copy of this request must have."""
-    return F.struct(asked["kind"].alias("action"), *(asked[name].alias(name) for name in _COPIED_FIELDS))
+    fields = (asked[name].alias(name) for name in _COPIED_FIELDS)
+    rule, no_time = series.of_copies(asked["rule"]).alias("rule"), F.lit(None).cast("bigint").alias("scheduled_ms")
+    return F.struct(asked["kind"].alias("action"), *fields, rule, no_time)
 
 
 def _target(headers: Column, own_topics: Set[str]) -> Column:
@@ -129,7 +145,8 @@ def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
     by_level = F.when(level.isNotNull(), F.get(steps, F.least(level, F.lit(len(levels_ms))).cast("int")))
     due = F.coalesce(deliver, F.try_add(F.col("timestamp_ms"), F.coalesce(delay, by_level)))
     count = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
-    return F.when(count == 1, due)
+    recurs = (count == 0) & series.rule_of(headers).isNotNull()
+    return F.when(count == 1, due).when(recurs, series.first_due_ms(headers))
 
 
 def _has_duplicates(headers: Column) -> Column:
@@ -161,7 +178,8 @@ def _malformed() -> Column:
     kind = F.col("kind")
     no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull() & F.col("of_origin").isNull()
     never = F.coalesce(F.col("expire_ms") <= F.col("due_ms"), F.lit(False))
-    schedule = F.col("target").isNull() | F.col("due_ms").isNull() | F.col("bad_schedule") | F.col("null_key") | never
+    wrong_header = F.col("bad_schedule") | F.col("bad_rule") | F.col("null_key")
+    schedule = F.col("target").isNull() | F.col("due_ms").isNull() | wrong_header | never
     wrong = F.col("doubled") | ~F.col("known_action") | F.col("bad_id") | no_id
     timer = (
         (kind == "copy")

@@ -8,6 +8,8 @@
 A copy equals its request, follows it in its partition, and its `timer-rolls` is the next number. Its due time may
 differ if a move with its id says so.
 A forgery with the exact bytes of the awaited copy counts as that copy: the bridge accepts it, and nothing differs.
+A copy of a recurring timer may be of a later occurrence, which is asked for by the first copy with its number, and has
+the time that the rule gives (spark_jobs.audit_rules.series judges it). Else it equals its request, too.
 If retention has deleted the request (before the log's start, or between two runs), its earliest copy is taken for it.
 If the audit begins later, a claim to copy an earlier request is outside the range: it makes no row.
 """
@@ -17,11 +19,13 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.audit_rules import coverage
+from spark_jobs.audit_rules import coverage, series
 from spark_jobs.audit_rules.headers import lookup
-from spark_jobs.audit_rules.requests import ASKED, copy_claim_of
+from spark_jobs.audit_rules.requests import ASKED, SAID, copy_claim_of
 from spark_jobs.kafka.admin import Span
 
+_OF_RULE = ("action", "due_ms", "occurrence", "scheduled_ms")
+"""Fields of a recurring timer's copy that are judged by themselves."""
 _MOVED = ("is_moved", "moved_low", "moved_high")
 
 
@@ -30,7 +34,7 @@ def claims(parsed: DataFrame) -> DataFrame:
     return parsed.where(F.col("asked.kind") == "copy").select(
         F.col("origin").alias("place"),
         *(F.col(f"asked.{name}") for name in ("topic", "partition", "offset", "requested_ms")),
-        F.col("claimed").alias("origin"),
+        series.occurrence_origin(F.col("claimed"), F.col("says.occurrence")).alias("origin"),
         F.get(F.split("claimed", "/"), F.lit(2)).try_cast("bigint").alias("origin_offset"),
         "rolls",
         "says",
@@ -57,7 +61,9 @@ def verify_claims(
     columns = {"wanted": copy_claim_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
     known = asked.select("origin", *(column.alias(name) for name, column in columns.items()), "moved_low", "moved_high")
     rejected = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
-    joined = _with_moves(claimed.join(known, "origin", "left").join(rejected, "place", "left"), moves)
+    known = known.withColumnRenamed("origin", "base")
+    based = claimed.withColumn("base", series.of(F.col("origin")))
+    joined = _with_moves(based.join(known, "base", "left").join(rejected, "place", "left"), moves)
     in_hole = coverage.is_in(holes, F.col("topic"), F.col("partition"), F.col("origin_offset"))
     witness, is_open = _is_before(deleted_before) | in_hole, F.col("is_refused").isNull() & F.col("origin").isNotNull()
     agrees = F.when(F.col("is_known").isNull(), witness).otherwise(_equals_request())
@@ -66,7 +72,7 @@ def verify_claims(
     group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
     is_copy = (F.col("may_be") & _is_next_number()) | (is_open & _is_before(excluded_before))
     verified = flagged.withColumn("group", group).withColumn("is_copy", is_copy)
-    return verified.drop("group", "may_be", "wanted", "is_known", "is_refused", "before", *_MOVED)
+    return verified.drop("group", "may_be", "wanted", "is_known", "is_refused", "before", "base", *_MOVED)
 
 
 def _with_moves(claimed: DataFrame, moves: DataFrame) -> DataFrame:
@@ -76,7 +82,7 @@ def _with_moves(claimed: DataFrame, moves: DataFrame) -> DataFrame:
     key = F.when(says["id"].isNotNull(), F.concat(F.lit(b"="), says["id"])).otherwise(F.col("place").cast("binary"))
     is_same = (F.col("partition") == F.col("move.partition")) & (says["due_ms"] == F.col("move.due_ms"))
     found = claimed.join(_times(moves, "id"), is_same & (key == F.concat(F.lit(b"="), F.col("move.id"))), "left")
-    is_of = (F.col("origin") == F.col("other.of_origin")) & (says["due_ms"] == F.col("other.due_ms"))
+    is_of = (F.col("base") == F.col("other.of_origin")) & (says["due_ms"] == F.col("other.due_ms"))
     by_origin = _times(moves, "of_origin").withColumnRenamed("move", "other")
     both = found.join(by_origin, is_of, "left")
     is_moved = F.col("move").isNotNull() | F.col("other").isNotNull()
@@ -91,7 +97,12 @@ def _equals_request() -> Column:
     wanted = wanted.withField("action", F.when(is_plain, "schedule").otherwise(wanted["action"]))
     is_moved = F.col("is_moved") | says["due_ms"].between(F.col("moved_low"), F.col("moved_high"))
     as_moved = is_moved & says.eqNullSafe(wanted.withField("due_ms", says["due_ms"]))
-    return says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False))
+    own = F.col("wanted")
+    of_rule = F.struct(*(says[name].alias(name) if name in _OF_RULE else own[name].alias(name) for name in SAID))
+    is_action = says["action"].eqNullSafe(wanted["action"])
+    is_time = (says["occurrence"] >= 1) & ((says["due_ms"] == says["scheduled_ms"]) | is_moved)
+    recurs = F.coalesce(says["rule"].isNotNull() & is_time & is_action & says.eqNullSafe(of_rule), F.lit(False))
+    return says.eqNullSafe(wanted) | F.coalesce(as_moved, F.lit(False)) | recurs
 
 
 def _is_next_number() -> Column:
@@ -99,9 +110,14 @@ def _is_next_number() -> Column:
     by_rolls = Window.partitionBy("group").orderBy("rolls", "offset")
     is_first = F.coalesce(F.lag("rolls").over(by_rolls) != F.col("rolls"), F.lit(True))
     earliest = F.first("rolls").over(by_rolls) - 1
-    before = F.when(F.col("is_witness"), earliest).otherwise(F.coalesce("before", F.lit(0)))
+    before = F.when(F.col("is_witness") | _is_later_occurrence(), earliest).otherwise(F.coalesce("before", F.lit(0)))
     rank = F.dense_rank().over(Window.partitionBy("group").orderBy("rolls"))
     return is_first & (F.col("rolls") - before == rank)
+
+
+def _is_later_occurrence() -> Column:
+    """Return True for a copy that asks for an occurrence, or copies such a one: its number is above 1."""
+    return F.coalesce(F.col("says.occurrence") >= 2, F.lit(False))
 
 
 def _times(moves: DataFrame, by: str) -> DataFrame:
@@ -119,15 +135,22 @@ def claim_evidence(told: DataFrame) -> DataFrame:
     own, said = F.col("asked"), F.col("says")
     fields = {name: own[name] for name in ASKED}
     fields |= {name: said[name] for name in ("due_ms", "id")} | {"expected_ms": said["due_ms"]}
-    fields |= {"offset": F.col("origin_offset"), "kind": said["action"], "malformed": F.lit(False)}
+    is_later = _is_later_occurrence()
+    offset = F.when(is_later, own["offset"]).otherwise(F.col("origin_offset"))
+    fields |= {"offset": offset, "kind": said["action"], "malformed": F.lit(False), "occurrence": said["occurrence"]}
+    by_rule_ms = F.coalesce(said["scheduled_ms"], said["due_ms"])
+    fields |= {"due_ms": by_rule_ms, "expected_ms": F.greatest(by_rule_ms, own["requested_ms"])}
     stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
     is_copy = F.col("is_copy")
+    is_moved = said["scheduled_ms"] != said["due_ms"]  # of a recurring timer; of others, their moves say it
     # One pass, not one per kind: `told` depends on all requests.
     return told.select(
         F.when(is_copy, F.col("origin")).otherwise(F.col("place")).alias("origin"),
-        F.when(~is_copy, own).when(F.col("is_witness"), stands_in).alias("asked"),
+        F.when(~is_copy, own).when(F.col("is_witness") | is_later, stands_in).alias("asked"),
         F.when(is_copy, F.lit(1).cast("bigint")).alias("copies"),
         F.when(is_copy, F.col("rolls")).alias("rolls"),
+        F.when(is_copy, said["scheduled_ms"]).alias("scheduled_ms"),
+        *(F.when(is_copy & is_moved, said["due_ms"]).alias(name) for name in ("moved_low", "moved_high")),
     )
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, OPEN
 from schemas.tables import REQUESTS, AuditClass, Kind
-from spark_jobs.audit_rules import coverage, roll_copies
+from spark_jobs.audit_rules import coverage, roll_copies, series
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import (
     Observations,
@@ -89,7 +89,8 @@ def judge(
     refused_late = F.expr("NOT requested AND deliveries = 0 AND error <=> 'not-ours'") & ~coverage.is_outside(
         part.timer_topic, part.earlier
     )
-    marked = outcomes.withColumns({"before": before, "ahead": coverage.is_after(part.timer_topic, part.so_far)})
+    ahead = coverage.is_after(part.timer_topic, part.so_far) | coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
+    marked = outcomes.withColumns({"before": before, "ahead": ahead})
     # Keep a receipt that was read before its request: the next run does not read it again.
     known = marked.where(~F.col("is_receipt_only") | F.col("ahead")).drop("is_receipt_only")
     counter = Observation("before")
@@ -127,7 +128,9 @@ def _concerned(
     """
     names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
     if new.has_claims:
-        names = names.unionByName(roll_copies.claims(new.parsed).select("origin"))
+        names = names.unionByName(_of_series(roll_copies.claims(new.parsed)))
+    if part.state.has_series:  # a copy for an occurrence is verified again, by the request
+        names = names.unionByName(_of_series(due))
     if new.has_by_origin:
         of_origin = F.col("asked.of_origin")
         names = names.unionByName(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
@@ -146,6 +149,8 @@ def _concerned(
         if more is not None:
             asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
             fresh.append(asleep[-1].select(*_LINKS))
+            if part.state.has_series:
+                names = names.unionByName(_of_series(asleep[-1]).join(known, "origin", "left_anti")).distinct()
             strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
         strays = keep(strays)
         if not strays.isEmpty():
@@ -161,6 +166,13 @@ def _concerned(
             break
         chains, fresh = again.select(chain_of(F.col("asked")).alias("chain")), []
     return _Earlier(due, _union(asleep) if asleep else None, _union(closed) if closed else None)
+
+
+def _of_series(rows: DataFrame) -> DataFrame:
+    """Return the origins of the rows; of an occurrence also those of its request and of the occurrence before it."""
+    origin = F.col("origin")
+    names = F.array(origin, series.of(origin), series.predecessor(origin))
+    return rows.select(F.explode(names).alias("origin")).where(F.col("origin").isNotNull())
 
 
 def _union(frames: Sequence[DataFrame]) -> DataFrame:
@@ -188,7 +200,7 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         still = joined.withColumn("next", F.when(F.col("again").isNull(), F.col("next"))).drop("again")
         return rows.where(F.col("next").isNull()).unionByName(still)
 
-    rows = taken.where(F.col("family") == F.col("origin")).select(*EVIDENCE.arrow().names)
+    rows = taken.where(F.col("family") == series.of(F.col("origin"))).select(*EVIDENCE.arrow().names)
     if has_claims:  # count copies again, from the claims
         rows = rows.withColumns({"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")})
     if part.state.has_ids:
@@ -202,6 +214,7 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         has_claims=has_claims,
         has_ids=new.has_ids or part.state.has_ids,
         has_by_origin=new.has_by_origin or part.state.has_by_origin,
+        has_series=new.has_series or part.state.has_series,
     )
 
 
@@ -215,7 +228,7 @@ def _write_state(
 ) -> OpenTimers:
     """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
-    at = F.split("origin", "/")
+    at = F.split(series.of(F.col("origin")), "/")
     closed = kept.where(~stays).select(
         *EVIDENCE.arrow().names,
         F.get(at, F.lit(1)).try_cast("int").alias("at_partition"),
@@ -224,7 +237,7 @@ def _write_state(
     )
     write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.out, CLOSED, part.name)
     rows = keep(_open_rows(kept.where(stays), seen, part, limits))
-    counted = {"rows": "*", "ids": "chain", "claims": "claims", "by_origin": "asked.of_origin"}
+    counted = {"rows": "*", "ids": "chain", "claims": "claims", "by_origin": "asked.of_origin", "rules": "asked.rule"}
     told = rows.agg(*(F.count(column).alias(name) for name, column in counted.items())).collect()[0]
     was_open = 0 if earlier is None else earlier.open.count()
     after = replace(
@@ -236,6 +249,7 @@ def _write_state(
         has_ids=part.state.has_ids or told["ids"] + told["by_origin"] > 0,
         has_by_origin=part.state.has_by_origin or told["by_origin"] > 0,
         has_claims=part.state.has_claims or told["claims"] > 0,
+        has_series=part.state.has_series or told["rules"] > 0,
     )
     gone = None
     if earlier is not None and earlier.asleep is not None:
@@ -253,7 +267,7 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLim
     }
     rows = kept.withColumns(columns)
     if not seen.has_claims:
-        return as_table(rows.withColumn("family", F.col("origin")), OPEN)
+        return as_table(rows.withColumn("family", series.of(F.col("origin"))), OPEN)
     # Keep copies of open timers, and claims that are open themselves. A refusal is final.
     told = claims_of(seen)
     claim = F.struct(*_CLAIM)
@@ -268,7 +282,7 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLim
         {
             **cleared,
             "claims": F.when(is_claim, F.array("own")).otherwise(F.col("copies")),
-            "family": F.when(is_claim, F.coalesce("own.origin", "origin")).otherwise(F.col("origin")),
+            "family": series.of(F.when(is_claim, F.coalesce("own.origin", "origin")).otherwise(F.col("origin"))),
             "copies": F.lit(None).cast("bigint"),
         }
     )

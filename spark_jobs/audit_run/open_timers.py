@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
 from schemas.tables import Table
+from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.platform import files
 from spark_jobs.platform.cache import Keep
@@ -54,6 +55,7 @@ class OpenTimers:
     has_ids: bool = False
     has_by_origin: bool = False
     has_claims: bool = False
+    has_series: bool = False
 
     @classmethod
     def after(cls, out: Location, part: str | None) -> "OpenTimers | None":
@@ -100,6 +102,8 @@ class OpenTimers:
         named = reduce(DataFrame.unionByName, found)
         if self.has_claims:
             families = named.select("family").unionByName(by.families)
+            if self.has_series:  # a receipt, or a cancel by origin, names the request of an occurrence
+                families = families.unionByName(by.origins.select(series.of(F.col("origin")).alias("family")))
             named = named.unionByName(narrow.join(families, "family", "left_semi"))
         if self.has_ids:
             chains = named.where(F.col("chain").isNotNull()).select("chain").unionByName(by.chains)
@@ -182,7 +186,7 @@ def closed_evidence(spark: SparkSession, out: Location, before: int, origins: Da
 
     origins: few, persisted. Files and pages without such offsets are not read.
     """
-    at = F.split("origin", "/")
+    at = F.split(series.of(F.col("origin")), "/")
     place = origins.select(
         F.get(at, F.lit(1)).try_cast("int").alias("p"), F.get(at, F.lit(2)).try_cast("bigint").alias("o")
     )

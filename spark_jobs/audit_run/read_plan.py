@@ -166,6 +166,7 @@ class Census:
     has_whole_ids: bool
     has_by_origin: bool
     has_traces: bool
+    has_series: bool
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
@@ -182,11 +183,15 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         F.count("asked.whole_id").alias("whole_ids"),
         F.count("asked.of_origin").alias("by_origin"),
         F.count("asked.trace").alias("traces"),
+        F.count("asked.rule").alias("rules"),
     )
     found = (
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
         .agg(
-            *(F.max(name).alias(name) for name in ("ids", "claims", "moves", "whole_ids", "by_origin", "traces")),
+            *(
+                F.max(name).alias(name)
+                for name in ("ids", "claims", "moves", "whole_ids", "by_origin", "traces", "rules")
+            ),
             F.count_if(~exists).alias("unknown"),
         )
         .collect()
@@ -204,6 +209,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         any(row.whole_ids for row in found),
         any(row.by_origin for row in found),
         any(row.traces for row in found),
+        any(row.rules for row in found),
     )
 
 
@@ -237,6 +243,10 @@ def read_outcomes(
     hidden = _with_outcomes(arguments, unstable)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
+    unread = [span for span in unstable if span.topic == arguments.timer_topic]
+    if unread:  # a copy for the next occurrence may be there
+        before = evidence.origins_before(read_records(spark, arguments.access, unread, committed=False))
+        undecided = before if undecided is None else undecided.unionByName(before).distinct()
     return OutcomeTopics(
         evidence.rejections(rejected, arguments.profiles),
         others,
@@ -325,6 +335,8 @@ def observations(
         has_whole_ids=census.has_whole_ids,
         has_by_origin=census.has_by_origin,
         has_traces=census.has_traces,
+        has_series=census.has_series,
+        skew_ms=arguments.skew_ms,
     )
 
 

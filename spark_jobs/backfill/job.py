@@ -33,6 +33,7 @@ from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
+from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.outcomes import (
@@ -214,6 +215,7 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
         "value",
         c.foreign(h).alias("headers"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
+        F.when(series.rule_of(h).isNotNull(), 1).alias("occurrence"),
     ).dropDuplicates(["partition", "offset", "requested_ms"])
     joined = chosen.join(asked, ["partition", "offset", "requested_ms"])
     return joined.select(BODIES.names)

@@ -60,7 +60,8 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
     """
     remembered_ms = c.lookup(targets, F.col("target"))
     outcome = (
-        F.when(F.col("is_marked"), "backfilled-before")
+        F.when(F.col("origin").contains("#"), "occurrence")  # journal and progress speak of the timer as a whole
+        .when(F.col("is_marked"), "backfilled-before")
         .when(F.col("has_come"), "came")
         .when(F.col("waits").isNotNull(), F.col("waits"))
         .when(F.col("ended_by").isNotNull(), "superseded")

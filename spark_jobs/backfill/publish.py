@@ -36,7 +36,7 @@ _TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa
 _ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
-BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), *_RECORD])
+BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), ("occurrence", pa.int32()), *_RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
 MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20
@@ -177,6 +177,8 @@ def _outcome(row: Row, outcome: str, detail: str | None = None) -> Row:
 def delivery(row: Row) -> OutgoingRecord:
     """Return the record that a bridge would deliver now."""
     added = {names.ORIGIN: row["origin"], names.DELIVER_MS: row["due_ms"], names.RELEASED_MS: now_ms(), names.ROLLS: 0}
+    if row["occurrence"] is not None:
+        added[names.OCCURRENCE] = row["occurrence"]
     headers = [(header["key"], header["value"]) for header in row["headers"]]
     headers += [(name, str(value).encode()) for name, value in added.items()]
     partition = -1 if row["want_partition"] is None else row["want_partition"]

@@ -84,12 +84,23 @@ def _exported(row: Mapping[str, Any]) -> ImportedRequest:
     told = dict(kept)
     ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
     ours |= {names.ID: row.get("id"), names.PARTITION: _bytes(row.get("target_partition"))}
-    ours |= {name: told.get(name) for name in (names.KEY, names.EXPIRE_MS)}
+    ours |= {name: told.get(name) for name in (names.KEY, names.EXPIRE_MS)} | _rule_left(told)
+    if names.CRON in told and names.OCCURRENCE not in told and row["due_ms"] == row.get("timestamp_ms"):
+        del ours[names.DELIVER_MS]  # its first occurrence is still to be found
     headers = [header for header in ours.items() if header[1] is not None]
     headers += [header for header in kept if header[0] not in CONTROL]
     # A profile with its id in the key may deliver without a key; the native headers cannot say that.
     key = None if told.get(names.KEY, b"") is None else row.get("key")
     return ImportedRequest(key, row.get("value"), [*headers, *_old_place(row)])
+
+
+def _rule_left(told: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+    """Return the rule of a recurring timer: it begins again with number 1, with as many occurrences as are left."""
+    rule: dict[str, bytes | None] = {name: told.get(name) for name in names.RECURRENCE}
+    if rule[names.COUNT] is not None:
+        delivered = max(0, int(told.get(names.OCCURRENCE) or 1) - 1)
+        rule[names.COUNT] = b"%d" % max(1, int(rule[names.COUNT] or 1) - delivered)
+    return rule
 
 
 def _old_place(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:

@@ -15,7 +15,7 @@ import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from schemas.headers import CONTROL, EXPIRE_MS, KEY, Headers
+from schemas.headers import CONTROL, CRON, EVERY_MS, EXPIRE_MS, KEY, Headers
 from timer.errors import CorruptStoreError
 
 HEAD = struct.Struct(">IIBBHiqqqqiiiH")
@@ -29,7 +29,7 @@ _HEADER = struct.Struct(">Hi")
 MOST_NAME_BYTES = 0xFFFF
 """The longest header name. Kafka has no such limit."""
 _VERSION = 1
-_PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS}
+_PLAIN_NAMES = CONTROL - {KEY, EXPIRE_MS, CRON, EVERY_MS}
 
 NULL_KEY = 1
 NULL_VALUE = 2

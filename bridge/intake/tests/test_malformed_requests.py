@@ -3,6 +3,7 @@
     refused     on timer.rejected, whole, once
     a timer     delivered once | parked on timer.rejected once | ended by a later one with its id | still pending
     a cancel    answered by one or more receipts; neither delivered nor rejected
+    recurring   delivered or parked again and again, each occurrence once (here only that; see test_recurring.py)
 
 `FUZZ=1000000 SEED=7 pytest bridge/intake/tests/test_malformed_requests.py` sends that many records, drawn by that seed.
 The defaults are 20,000 and 33.
@@ -34,10 +35,10 @@ LARGE = 150_000
 """More than the rejected topic takes: a compressed record may be larger than any topic takes uncompressed."""
 ADDED = 4
 """Number of headers that a delivery adds."""
-AT_TARGETS = {"unknown-topic", "unknown-partition", "not-authorized", "too-large"}
+AT_TARGETS = {"unknown-topic", "unknown-partition", "not-authorized", "too-large", "missed"}
 AT_INTAKE = {
     *("bad-header", "missing-time", "ambiguous-time", "too-far", "missing-topic", "missing-id", "unknown-action"),
-    *("bad-target", "too-large", "not-ours"),
+    *("bad-target", "too-large", "not-ours", "no-occurrence"),
 }
 
 
@@ -67,8 +68,13 @@ class Fates:
 
     def __init__(self, place: TimerWorld) -> None:
         delivered = [entry for topic in ("orders", "bills", "small") for entry in place.read(topic)]
-        self.delivered = by_origin(delivered)
-        self.rejected = by_origin(place.read("timer.rejected"))
+        rejected = place.read("timer.rejected")
+        occurrences = [(origin_of(each), each.headers[-1][1]) for each in delivered if is_occurrence(each, -1)]
+        occurrences += [(origin_of(each), each.headers[-4][1]) for each in rejected if is_occurrence(each, -4)]
+        assert len(occurrences) == len({*occurrences}), "an occurrence twice"
+        self.recurring = {origin for origin, _ in occurrences}
+        self.delivered = by_origin([each for each in delivered if not is_occurrence(each, -1)])
+        self.rejected = by_origin([each for each in rejected if not is_occurrence(each, -4)])
         self.codes = {at: dict(entry.headers)["timer-error"] or b"" for at, entry in self.rejected.items()}
         said = [json.loads(entry.value or b"") for entry in place.read("timer.receipts")]
         self.told = Counter((each["kind"], number(each["request"])) for each in said)
@@ -77,9 +83,23 @@ class Fates:
         self.answered = {at for kind, at in self.told if kind in ("cancelled", "not-found", "too-late")}
 
 
+def is_occurrence(entry: Entry, place: int) -> bool:
+    """Return True for one of a recurring timer: its number is the header at `place`, before the reason of a rejection.
+
+    A sender's own header of that name is refused with a code of intake.
+    """
+    reason = dict(entry.headers[place + 1 :]) if place < -1 else {}
+    code = (reason.get("timer-error") or b"").decode()
+    return len(entry.headers) > ADDED and entry.headers[place][0] == "timer-occurrence" and code in {"", *AT_TARGETS}
+
+
+def origin_of(entry: Entry) -> int:
+    return number((dict(entry.headers[-ADDED - 1 :])["timer-origin"] or b"").decode())
+
+
 def by_origin(entries: list[Entry]) -> dict[int, Entry]:
     """Return the entries by the offset of their request. Fail if one comes twice."""
-    origins = [number((dict(entry.headers[-ADDED:])["timer-origin"] or b"").decode()) for entry in entries]
+    origins = [origin_of(entry) for entry in entries]
     twice = [at for at, times in Counter(origins).items() if times > 1]
     assert not twice, f"twice: {twice}"
     return dict(zip(origins, entries, strict=True))
@@ -98,6 +118,11 @@ def check(sent: dict[int, Raw], fates: Fates, pending: int) -> Counter[str]:
     assert len(ended) == len(fates.ended), "ended twice"
     for at, raw in sent.items():
         is_timer = at in fates.accepted
+        if at in fates.recurring:
+            assert is_timer, f"{at}: {raw}: refused, though it recurs"
+            assert at not in fates.delivered.keys() | fates.rejected.keys(), f"{at}: {raw}: also once"
+            found["recurring"] += 1
+            continue
         had = [
             *(["delivered"] if at in fates.delivered else []),
             *([("parked " if is_timer else "refused ") + fates.codes[at].decode()] if at in fates.rejected else []),
@@ -119,8 +144,8 @@ def check(sent: dict[int, Raw], fates: Fates, pending: int) -> Counter[str]:
             whole(raw, fates.rejected[at])
         assert fates.told["delivered", at] == (fate == "delivered")
         assert fates.told["rejected", at] == (at in fates.rejected)
-    assert found["pending"] == pending
-    assert fates.delivered.keys() | fates.rejected.keys() | ended <= sent.keys()
+    assert found["pending"] <= pending <= found["pending"] + found["recurring"]
+    assert fates.delivered.keys() | fates.rejected.keys() | ended | fates.recurring <= sent.keys()
     return found
 
 
@@ -175,7 +200,8 @@ def test_case_33_each_record_has_exactly_one_fate(piece: int) -> None:
     place.pass_time(ms=0)
     check(sent, Fates(place), sum(place.bridge.bridge.pending.values()))
     place.pass_time(ms=25_000)
-    found = check(sent, Fates(place), 0)
+    found = check(sent, Fates(place), sum(place.bridge.bridge.pending.values()))
+    assert found["pending"] == 0
     for fate in ("delivered", "ended", "answered", "refused bad-header", "refused not-ours", "parked unknown-topic"):
         assert found[fate] > PIECE // 1000, found
     if "FUZZ" in os.environ:

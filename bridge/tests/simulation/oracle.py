@@ -10,6 +10,9 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    clock, unaltered, with the four headers of ours; or parked with a code that fits; or ended by a later request with
    its id, and then never seen again. What is read in a commit ends what would have left in it. From its expiry on it
    is parked as `expired`, and never delivered.
+   A recurring timer goes on: the transaction that takes out an occurrence holds the copy for the next one, with the
+   next number and a time of its rule: the next, or the first after the publisher's clock, as it asks. It is over only
+   by its rule or a later request. An occurrence that is to be skipped is not delivered: its number comes later.
 4. Before it is due it may travel: a copy at the end of its own partition, bytes, foreign headers and due time as they
    were, `timer-rolls` one higher, one on its way at most. Read again it stands anew, in its old origin's name. Whatever
    else says that it is a copy is refused as `not-ours`; one with the very bytes of an awaited copy stands in for it.
@@ -48,6 +51,7 @@ from bridge.tests.simulation.request_generator import (
     REPLACE,
     TIMERS,
     Header,
+    Series,
     Wish,
 )
 from bridge.tests.simulation.timeliness import InstancePace, Left, Opening, Timeliness
@@ -122,6 +126,26 @@ class TrackedTimer:
     """One of these is what that copy says; where it is not the last one, it is moved on its way."""
     copy_due_ms: int = 0
     """What its last copy says."""
+    number: int = 1
+    """Of the occurrence, if it recurs; 0: the first one is still to be found."""
+    scheduled_ms: int = 0
+    """Its time by the rule, if it recurs."""
+
+    def next_ms(self, clock_ms: int) -> int | None:
+        """Return when the next occurrence is due if this one is taken out at that time by the clock; None: never."""
+        series, passed_ms = self.wish.series, max(self.scheduled_ms, self.due_ms)
+        assert series is not None
+        return series.after(self.scheduled_ms, passed_ms if series.missed == "all" else max(passed_ms, clock_ms))
+
+    def may_be_over(self, clock_ms: int) -> bool:
+        """True if this occurrence may be the last one, taken out by that time of the clock."""
+        return self.wish.series is None or self.number == self.wish.series.most or self.next_ms(clock_ms) is None
+
+    def successor_ms(self) -> int | None:
+        """Return when the occurrence after this one is due, whatever the clock says, if this one may be skipped."""
+        series, passed_ms = self.wish.series, max(self.scheduled_ms, self.due_ms)
+        is_skippable = series is not None and series.missed == "none" and self.number > 0
+        return series.after(self.scheduled_ms, passed_ms) if series is not None and is_skippable else None
 
 
 Output: TypeAlias = tuple[Partition, Entry, int]
@@ -204,6 +228,8 @@ class Expected:
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
     ended_ids: set[bytes] = field(default_factory=set)
+    owed: dict[int, TrackedTimer] = field(default_factory=dict)
+    """Recurring timers of which an occurrence left: a copy for the next one is to be there."""
     ghosts: dict[int, TrackedTimer] = field(default_factory=dict)
     """Timers that were moved, and ended by a later request: of these a copy may have been made."""
     accepted_ms: dict[int, int] = field(default_factory=dict)
@@ -368,7 +394,7 @@ class Oracle:
         about = _about(log, entry)
         wish, request = self._asked[about]
         due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
-        if wish.level is None:
+        if wish.level is None and wish.series is None:
             dues_ms = {wish.due_ms(request.append_ms, ()), *self._moved_ms[about]}
             _check(due_ms in dues_ms, f"delivered ahead with another due time than one of {dues_ms}", entry)
         _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
@@ -384,7 +410,6 @@ class Oracle:
         expected = Expected({origin for log, _, origin in outputs if log.topic == REJECTED})
         stays_paused = self._read_waits(shard, book, note, journal)
         self._read(shard, book, progress, note, expected)
-        receipts: Counter[Said] = Counter()
         left: list[Left] = []
         last = (-1, -1)
         told: list[Entry] = []
@@ -394,6 +419,9 @@ class Oracle:
                 continue
             if log.topic == REJECTED and origin in expected.refused:
                 self._check_refused(*expected.refused.pop(origin), entry)
+                continue
+            if log.topic == shard.topic and origin in expected.owed:
+                self._check_next(shard, book, expected.owed.pop(origin), log, entry, note)
                 continue
             timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == shard.topic)
             if not timer.must_go_round:
@@ -408,19 +436,15 @@ class Oracle:
             _check(not waits or _is_old(book, timer, entry, note), "left, though its target is paused", entry)
             self._leave(book, origin, expected)
             if log.topic == REJECTED:
-                self._check_parked(timer, entry, expected, is_old=_is_old(book, timer, entry, note))
+                self._check_parked(timer, entry, expected, note, is_old=_is_old(book, timer, entry, note))
             else:
                 self._check_delivered(timer, log, entry, note, expected)
                 _check(last < (timer.due_ms, origin), "out of order", entry)
                 last = (timer.due_ms, origin)
-        stays = [timer for timer in book.timers.values() if timer.must_go_round]
-        _check(not stays, f"{shard}: moved, but no copy of it was made", stays)
-        _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
-        for entry in told:
-            receipts[self._said(book, entry, expected)] += 1
+        self._check_complete(shard, book, expected, note)
+        receipts = Counter(self._said(book, entry, expected) for entry in told)
         wanted = _wanted(expected.receipts, note.options.receipts)
-        if receipts != wanted:
-            raise Violation(f"{shard}: receipts missing: {wanted - receipts}, too much: {receipts - wanted}")
+        _check(receipts == wanted, f"{shard}: receipts missing, too much", (wanted - receipts, receipts - wanted))
         book.left_ids -= expected.ended_ids | {s.id for s in expected.receipts if s.id and s.kind == "rejected"}
         book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
         self.counts["receipts"] += receipts.total()
@@ -429,6 +453,14 @@ class Oracle:
         limits = {target: _limit(target, note) for target in others}
         wrong = self._timeliness.judge(shard, left, limits, note.pace, self._begun_ms)
         _check(not wrong or self.only_outputs, f"{shard}: {wrong}", note.pace)
+
+    def _check_complete(self, shard: Shard, book: ShardBook, expected: Expected, note: Note) -> None:
+        """All that had to be published is: copies and rejected records."""
+        unending = [timer for timer in expected.owed.values() if not timer.may_be_over(note.highest_ms)]
+        _check(not unending, f"{shard}: its next occurrence was not made", unending)
+        stays = [timer for timer in book.timers.values() if timer.must_go_round]
+        _check(not stays, f"{shard}: moved, but no copy of it was made", stays)
+        _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
 
     def _note_left(self, shard: Shard, timer: TrackedTimer, left: list[Left], *, is_delivered: bool) -> None:
         target = timer.wish.target
@@ -483,7 +515,11 @@ class Oracle:
         elif wish.action in (CANCEL, REPLACE):
             expected.receipts[Said("not-found", offset, None, wish.id)] += 1
         if wish.action != CANCEL:
-            book.timers[offset] = TrackedTimer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
+            timer = TrackedTimer(wish, due_ms, entry, _key(due_ms, entry, offset, note), self._begun_ms)
+            timer.scheduled_ms = due_ms
+            if wish.series is not None:
+                timer.number = 0 if wish.series.is_cron and wish.series.starts_itself else 1
+            book.timers[offset] = timer
             if _is_limited(wish.target, note):
                 book.may_be_old.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
@@ -582,6 +618,8 @@ class Oracle:
     def _leave(self, book: ShardBook, origin: int, expected: Expected) -> None:
         timer = book.remove(origin)
         expected.dues_ms[origin] = timer.due_ms
+        if timer.wish.series is not None:
+            expected.owed[origin] = timer
 
     def _check_may_leave(
         self, shard: Shard, book: ShardBook, timer: TrackedTimer, reached: Progress, note: Note, entry: Entry
@@ -600,16 +638,26 @@ class Oracle:
         self._check_rejected(request, entry, {code})
         self.counts["refused"] += 1
 
-    def _check_parked(self, timer: TrackedTimer, entry: Entry, expected: Expected, *, is_old: bool) -> None:
+    def _check_parked(self, timer: TrackedTimer, entry: Entry, expected: Expected, note: Note, *, is_old: bool) -> None:
         is_over = timer.wish.expire_ms is not None and entry.timestamp_ms >= timer.wish.expire_ms
         codes = {EXPIRED} if is_over else timer.wish.may - {DELIVERED}
         if (is_old or timer.wish.target in self.failed_targets) and not is_over:
             codes |= {"too-large"}
-        code = self._check_rejected(timer.entry, entry, codes)
+        if timer.wish.series is None:
+            code = self._check_rejected(timer.entry, entry, codes)
+        else:
+            successor_ms, later_ms = timer.successor_ms(), timer.next_ms(note.highest_ms)
+            if successor_ms is not None and successor_ms <= note.highest_ms and later_ms is None:
+                codes = codes | {"missed"}
+            headers = timer.wish.occurrence_headers(timer.due_ms, timer.number)
+            code = self._check_rejected(replace(timer.entry, headers=headers), entry, codes)
         self.counts["expired"] += is_over
         origin = timer.key.origin_offset
         expected.receipts[Said("rejected", origin, origin, timer.wish.id, code)] += 1
         self.counts["parked"] += 1
+        if code == "missed":
+            del expected.owed[origin]
+            self.counts["missed to the end"] += 1
 
     def _check_rejected(self, request: Entry, entry: Entry, codes: set[str] | frozenset[str]) -> str:
         """With the headers of its last copy, where it has travelled."""
@@ -630,6 +678,13 @@ class Oracle:
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
         is_old = entry.transaction is not None and entry.timestamp_ms < note.now_ms
         _check(not is_old, "released at a time before its transaction", (note, entry))
+        if wish.series is not None:
+            _check(added["timer-occurrence"] == b"%d" % timer.number, "another timer-occurrence", (timer, entry))
+            successor_ms = timer.successor_ms()
+            is_missed = successor_ms is not None and successor_ms <= note.lowest_ms
+            _check(not is_missed, "delivered, though it was to be skipped", (timer, note.lowest_ms, entry))
+            self.counts["occurrences"] += 1
+            self.counts["later occurrences"] += timer.number > 1
         expected.receipts[Said(DELIVERED, timer.key.origin_offset, timer.key.origin_offset, wish.id)] += 1
         self.counts["delivered"] += 1
         self.counts["delivered after rolls"] += timer.rolls > 0
@@ -641,13 +696,14 @@ class Oracle:
         _check(log.number == shard.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         says = dict(entry.headers).get("timer-deliver-ms")
+        follows_rule = wish.series is not None and self._follow_rule(timer, wish.series, says, note)
         due_ms = next((ms for ms in timer.moved_ms if says == b"%d" % ms), timer.due_ms)
-        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls)
+        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls, timer.number, timer.scheduled_ms)
         _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
         at_ms = entry.timestamp_ms
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
         timer.was_leaving = timer.wish.target in self.failed_targets and timer.due_ms <= at_ms
-        is_time |= timer.must_go_round or timer.was_leaving
+        is_time |= timer.must_go_round or timer.was_leaving or follows_rule
         _check(is_time, "rolled at another time than its visit", (timer.key.visit_ms, entry))
         self.counts["rolled as too old"] += at_ms >= timer.due_ms and not timer.must_go_round
         timer.copy_due_ms, timer.moved_ms, timer.must_go_round = due_ms, set(), False
@@ -656,6 +712,51 @@ class Oracle:
         book.flights[origin, rolls] = entry
         book.unread[entry.offset] = Unread(entry, None)
         self.counts["rolled"] += 1
+
+    def _follow_rule(self, timer: TrackedTimer, series: Series, says: bytes | None, note: Note) -> bool:
+        """Return True if a copy of a recurring timer has its first occurrence, or a later time of a skipped one.
+
+        One that is moved has the time of that. Of a first one, only the time by the rule is noted then.
+        """
+        if not timer.number:
+            asked_ms = timer.entry.append_ms
+            first_ms = series.after(asked_ms, asked_ms)
+            _check(first_ms is not None, "its rule has no time", timer)
+            timer.number, timer.scheduled_ms = 1, first_ms or -1
+            if timer.must_go_round:
+                return False
+            _check(timer.key.visit_ms <= note.highest_ms, "looked at too early", (timer, note))
+            timer.due_ms = timer.scheduled_ms
+            return True
+        successor_ms = timer.successor_ms()
+        if timer.must_go_round or says == b"%d" % timer.due_ms or successor_ms is None:
+            return False
+        _check(successor_ms <= note.highest_ms, "skipped, though it was to be delivered", (timer, note))
+        self.counts["skipped"] += 1
+        timer.due_ms = timer.scheduled_ms = _next_time(timer, says, note)
+        return True
+
+    def _check_next(
+        self, shard: Shard, book: ShardBook, timer: TrackedTimer, log: Partition, entry: Entry, note: Note
+    ) -> None:
+        """A copy for the next occurrence, with the delivery or the rejection of this one."""
+        wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
+        assert wish.series is not None
+        _check(log.number == shard.partition, "a copy on another partition", entry)
+        _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
+        _check(timer.number < wish.series.most, "beyond the count of its rule", (timer, entry))
+        due_ms = _next_time(timer, dict(entry.headers).get("timer-deliver-ms"), note)
+        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls, timer.number + 1, due_ms)
+        _check([*entry.headers] == headers, "not the headers of the next occurrence", (headers, entry))
+        timer.number += 1
+        timer.due_ms = timer.scheduled_ms = timer.copy_due_ms = due_ms
+        timer.is_flying, timer.was_leaving, timer.moved_ms = True, False, set()
+        book.timers[origin] = timer
+        if wish.id is not None:
+            book.ids[wish.id] = origin
+        book.flights[origin, rolls] = entry
+        book.unread[entry.offset] = Unread(entry, None)
+        self.counts["next occurrences"] += 1
 
     def _said(self, book: ShardBook, entry: Entry, expected: Expected) -> Said:
         """What a receipt says, where it is not wrong in itself."""
@@ -796,7 +897,12 @@ def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: 
         return "too-far"
     if _is_denied(wish.target, options):
         return "denied-target"
-    is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms
+    series = wish.series
+    if series is not None:
+        first_ms = series.after(due_ms, due_ms) if series.is_cron and series.starts_itself else due_ms
+        if first_ms is None or first_ms > series.until_ms:
+            return "no-occurrence"
+    is_rolled = due_ms - entry.append_ms > options.rules.roll_window_ms or series is not None
     if is_rolled and _size(wish) + _COPY_EXTRA_BYTES > options.max_message_bytes:
         return "too-large"
     most, pending = options.max_pending, len(book.timers)
@@ -804,6 +910,21 @@ def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: 
         return ""
     may_be_accepted = pending - sum(timer.was_leaving for timer in book.timers.values()) < most
     return "" if may_be_accepted and not is_refused else "quota-exceeded"
+
+
+def _next_time(timer: TrackedTimer, says: bytes | None, note: Note) -> int:
+    """Return the time of the next occurrence that a copy says, if one of the publisher's clock times allows it."""
+    series = timer.wish.series
+    assert series is not None
+    first_ms, last_ms = timer.next_ms(note.lowest_ms), timer.next_ms(note.highest_ms)
+    due_ms = int(says or b"-1")
+    is_time = series.after(timer.scheduled_ms, due_ms - 1) == due_ms
+    _check(
+        first_ms is not None and is_time and first_ms <= due_ms and (last_ms is None or due_ms <= last_ms),
+        "the next occurrence is at another time than its rule says",
+        (timer, due_ms, first_ms, last_ms),
+    )
+    return due_ms
 
 
 def _is_denied(target: str, options: TurnOptions) -> bool:
@@ -828,15 +949,16 @@ def _wanted(receipts: Counter[Said], mode: str) -> Counter[Said]:
 
 
 def _check_as_wished(wish: Wish, log: Partition, entry: Entry) -> dict[str, bytes | None]:
-    """A delivery holds what was asked for. Returns the four headers of ours."""
-    added = dict(entry.headers[-4:])
+    """A delivery holds what was asked for. Returns the headers of ours."""
+    names = _ADDED if wish.series is None else (*_ADDED, "timer-occurrence")
+    added = dict(entry.headers[-len(names) :])
     _check(DELIVERED in wish.may, "delivered, where something else was expected", (wish.may, entry))
     is_over = wish.expire_ms is not None and entry.timestamp_ms >= wish.expire_ms
     _check(not is_over, "delivered, but it has expired", (wish.expire_ms, entry))
     _check(log.topic == wish.target and wish.partition in (-1, log.number), "on another topic or partition", entry)
     _check((entry.key, entry.value) == (wish.delivered_key, wish.value), "bytes altered", entry)
-    _check([*entry.headers[:-4]] == wish.foreign, "foreign headers altered", (wish.foreign, entry))
-    _check(sorted(added) == sorted(_ADDED), "not the four headers of a delivery", entry)
+    _check([*entry.headers[: -len(names)]] == wish.foreign, "foreign headers altered", (wish.foreign, entry))
+    _check(sorted(added) == sorted(names), "not the headers of a delivery", entry)
     _check(added["timer-released-ms"] == b"%d" % entry.timestamp_ms, "released at another time than CreateTime", entry)
     return added
 

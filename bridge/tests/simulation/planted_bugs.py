@@ -23,14 +23,17 @@ from bridge.recovery.journal_reader import JournalReader
 from bridge.release import draft
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
+from bridge.release.due_timers import DueTimers
 from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from bridge.token_bucket import TokenBucket
+from schemas import recurrence
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from schemas.recurrence import Occurrence
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
@@ -332,6 +335,89 @@ def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], Non
     return lambda patches: _replace(patches, Draft, "only_ordered_releases", is_alone)
 
 
+def next_occurrence_later(patches: Patches) -> None:
+    """The copy for the next occurrence is written by the transaction after the one that delivers this one."""
+    waiting: dict[DueTimers, list[tuple[Any, CopyInFlight]]] = {}
+    release, deliver = DueTimers.release, DueTimers._deliver
+
+    def deliver_alone(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
+        apart = Draft()
+        is_delivered = deliver(self, apart, body, now_ms)
+        draft.bodies += apart.bodies
+        draft.parked |= apart.parked
+        waiting.setdefault(self, []).extend(zip(apart.copies, apart.decisions.rolled, strict=True))
+        return is_delivered
+
+    def release_with(self: DueTimers, draft: Draft, now_ms: int) -> None:
+        for copy, flight in waiting.pop(self, []):
+            draft.add_copy(copy, flight)
+        release(self, draft, now_ms)
+
+    _replace(patches, DueTimers, "_deliver", deliver_alone)
+    _replace(patches, DueTimers, "release", release_with)
+
+
+def next_occurrence_lost_by_a_retry(patches: Patches) -> None:
+    """A transaction that is published again has the deliveries alone."""
+    recheck = OwnedPartition.recheck
+
+    def without(self: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
+        recheck(self, frozen, now_ms)
+        origins = {b"%s/%d" % (str(self.shard).encode(), body.origin_offset) for body in frozen.draft.bodies}
+        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.headers[-2][1] not in origins]
+
+    _replace(patches, OwnedPartition, "recheck", without)
+
+
+def next_occurrence_without_id(patches: Patches) -> None:
+    """A cancel that is read before the copy for the next occurrence does not find it."""
+    deliver = DueTimers._deliver
+
+    def nameless(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
+        before = len(draft.decisions.rolled)
+        is_delivered = deliver(self, draft, body, now_ms)
+        rolled = draft.decisions.rolled
+        rolled[before:] = [flight._replace(id_hash="") for flight in rolled[before:]]
+        return is_delivered
+
+    _replace(patches, DueTimers, "_deliver", nameless)
+
+
+def both_copies(patches: Patches) -> None:
+    """If a target takes nothing, the copy of this occurrence is sent, and that for the next one too."""
+    replace_by_copies = Draft.replace_by_copies
+
+    def with_both(self: Draft, copies: Any) -> None:
+        before = self.copies, self.decisions.rolled
+        self.copies, self.decisions.rolled = [], []
+        replace_by_copies(self, copies)
+        self.copies, self.decisions.rolled = before[0] + self.copies, before[1] + self.decisions.rolled
+
+    _replace(patches, Draft, "replace_by_copies", with_both)
+
+
+def _following(wrong: Callable[[Occurrence, int, Any], Any]) -> Callable[[Patches], None]:
+    """Return a planted bug: `wrong` gets an occurrence, the time and the right function, and decides instead."""
+    return _with(Occurrence, "follow", lambda follow: lambda self, now_ms: wrong(self, now_ms, follow))
+
+
+def _numbered(occurrence: Occurrence, now_ms: int, follow: Any) -> Any:
+    is_delivered, following = follow(occurrence, now_ms)
+    return is_delivered, following and following._replace(number=max(1, occurrence.number))
+
+
+def _with_policy(missed: str, other: str) -> Callable[[Patches], None]:
+    """Occurrences that ask for one policy get another one."""
+
+    def decide(occurrence: Occurrence, now_ms: int, follow: Any) -> Any:
+        rule = occurrence.rule
+        if rule.missed == missed:
+            occurrence = occurrence._replace(rule=rule._replace(missed=other))
+        return follow(occurrence, now_ms)
+
+    return _following(decide)
+
+
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "offset before store": offset_before_store,
     "K left out": k_left_out,
@@ -394,6 +480,28 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     ),
     # Whether a timer has expired is asked by its due time, not by the time when it leaves.
     "expired one delivered": _with(draft, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)),
+    "next occurrence in a later transaction": next_occurrence_later,
+    "next occurrence lost by a retry": next_occurrence_lost_by_a_retry,
+    "next occurrence without its id": next_occurrence_without_id,
+    "copies of this and of the next occurrence": both_copies,
+    "number not raised": _following(_numbered),
+    "one more than the count": _following(
+        lambda each, now_ms, follow: follow(each._replace(rule=each.rule._replace(most=each.rule.most + 1)), now_ms)
+    ),
+    "missed ones delivered though none is wanted": _with_policy("none", "one"),
+    "all missed ones delivered though one is wanted": _with_policy("one", "all"),
+    "missed ones left out though all are wanted": _with_policy("all", "one"),
+    # The next occurrence is counted from the time at which this one left, and not from its own.
+    "interval counted from the release": _with(
+        recurrence, "time_after", lambda after: lambda rule, _, after_ms: after(rule, after_ms, after_ms)
+    ),
+    # The next occurrence is counted from the time to which this one was moved.
+    "a move shifts what comes after it": _following(
+        lambda each, now_ms, follow: follow(each._replace(scheduled_ms=each.due_ms), now_ms)
+    ),
+    "request by cron delivered at once": _following(
+        lambda each, now_ms, follow: follow(each._replace(number=max(1, each.number)), now_ms)
+    ),
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

@@ -70,6 +70,16 @@ MALFORMED: tuple[tuple[str, Sequence[Header]], ...] = (
     ("bad-target", [_SOON, ("timer-topic", TIMERS.encode())]),
     ("bad-target", [_SOON, ("timer-topic", MORE_TIMERS.encode())]),
 )
+MALFORMED_RULES: tuple[tuple[str, Sequence[Header]], ...] = (
+    ("bad-header", [_TO_ORDERS, ("timer-cron", b"* * * *")]),
+    ("bad-header", [_TO_ORDERS, ("timer-cron", b"61 * * * *")]),
+    ("bad-header", [_TO_ORDERS, ("timer-cron", b"* * * * *"), ("timer-every-ms", b"100")]),
+    ("bad-header", [_TO_ORDERS, ("timer-cron", b"* * * * *"), ("timer-zone", b"Nowhere")]),
+    ("bad-header", [_TO_ORDERS, ("timer-every-ms", b"100"), ("timer-occurrence", b"2")]),
+    ("bad-header", [_TO_ORDERS, ("timer-every-ms", b"100"), ("timer-scheduled-ms", b"2")]),
+    ("bad-header", [_TO_ORDERS, ("timer-every-ms", b"100"), ("timer-missed", b"some")]),
+    ("missing-topic", [("timer-every-ms", b"100")]),
+)
 MALFORMED_BY_ORIGIN: tuple[tuple[str, Sequence[Header]], ...] = (
     ("missing-id", [_TO_ORDERS, _SOON, ("timer-action", b"replace"), ("timer-of", b"timer.requests/0/0")]),
     ("bad-header", [("timer-action", b"cancel"), ("timer-of", None)]),
@@ -91,6 +101,31 @@ KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
 SCHEDULE, REPLACE, CANCEL = "schedule", "replace", "cancel"
 MOVE, PAUSE, RESUME = "move", "pause", "resume"
 TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
+RULE = ("timer-cron", "timer-every-ms", "timer-zone", "timer-until-ms", "timer-count", "timer-missed")
+CRON_UNIT_MS = 10
+"""The simulation's cron: `*/5` means each 50 ms, counted from 1970, as no history lasts for minutes."""
+MOST_OCCURRENCES = 8
+ENDLESS_MS = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Series:
+    """The rule of a recurring timer: at multiples of `step_ms` (is_cron), or so long after each other."""
+
+    step_ms: int
+    is_cron: bool
+    starts_itself: bool
+    """No time is given: the first one is by the rule."""
+    missed: str = "one"
+    until_ms: int = ENDLESS_MS
+    most: int = ENDLESS_MS
+
+    def after(self, scheduled_ms: int, after_ms: int) -> int | None:
+        """Return the first time of the rule after `after_ms`; None if the series is over by then."""
+        base_ms = 0 if self.is_cron else scheduled_ms
+        beyond_ms = max(scheduled_ms, after_ms) - base_ms
+        found_ms = base_ms + (beyond_ms // self.step_ms + 1) * self.step_ms
+        return found_ms if found_ms <= self.until_ms else None
 
 
 @dataclass(slots=True)
@@ -117,6 +152,7 @@ class Wish:
     action: str = SCHEDULE
     level: int | None = None
     expire_ms: int | None = None
+    series: Series | None = None
     headers: list[Header] = field(default_factory=list)
 
     def due_ms(self, timestamp_ms: int, levels_ms: Sequence[int]) -> int:
@@ -126,11 +162,26 @@ class Wish:
             return timestamp_ms + self.delay_ms
         return timestamp_ms + (0, *levels_ms)[min(self.level, len(levels_ms))]
 
-    def copy_headers(self, due_ms: int, origin: str, rolls: int) -> list[Header]:
-        """Those of its `rolls`-th copy: the time made absolute, its origin told."""
+    def copy_headers(
+        self, due_ms: int, origin: str, rolls: int, number: int = 1, scheduled_ms: int | None = None
+    ) -> list[Header]:
+        """Those of its `rolls`-th copy: the time made absolute, its origin told; if it recurs, its number too."""
+        headers = self.absolute_headers(due_ms)
+        if self.series is not None:
+            headers.append(("timer-occurrence", b"%d" % number))
+            if scheduled_ms not in (None, due_ms):
+                headers.append(("timer-scheduled-ms", b"%d" % scheduled_ms))
+        return [*headers, ("timer-origin", origin.encode()), ("timer-rolls", b"%d" % rolls)]
+
+    def absolute_headers(self, due_ms: int) -> list[Header]:
         absolute = ("timer-deliver-ms", b"%d" % due_ms)
         headers = [absolute if name in TIMES else (name, value) for name, value in self.headers]
-        return [*headers, ("timer-origin", origin.encode()), ("timer-rolls", b"%d" % rolls)]
+        return headers if absolute in headers else [*headers, absolute]
+
+    def occurrence_headers(self, due_ms: int, number: int) -> list[Header]:
+        """Those of the rejected record of an occurrence: a request for it alone."""
+        headers = [header for header in self.absolute_headers(due_ms) if header[0] not in RULE]
+        return [*headers, ("timer-occurrence", b"%d" % number)]
 
 
 class Wishes:
@@ -243,6 +294,38 @@ class Wishes:
         if rng.random() < self._id_chance:
             self._set_id(wish)
         return wish
+
+    def recurring(self, now_ms: int, reach_ms: int) -> Wish:
+        """Return a recurring timer whose series is over in time; now and then a malformed one."""
+        rng = self._rng
+        if rng.random() < 0.1:
+            code, control = rng.choice(MALFORMED_RULES)
+            return self._told(self._wish({code}, list(control)))
+        wish = self._schedule(now_ms)
+        is_cron, starts_itself = rng.random() < 0.4, rng.random() < 0.5
+        steps = rng.choice((2, 7, 30, 59)) if is_cron else 0
+        step_ms = steps * CRON_UNIT_MS or rng.choice((15, 50, 100, reach_ms // 3, reach_ms, reach_ms * 3 // 2))
+        wish.series = series = Series(step_ms, is_cron, starts_itself, rng.choice(("one", "all", "none")))
+        rule: list[Header] = [
+            ("timer-cron", b"*/%d * * * *" % steps) if is_cron else ("timer-every-ms", b"%d" % step_ms)
+        ]
+        if is_cron and rng.random() < 0.3:
+            rule.append(("timer-zone", b"Europe/Berlin"))
+        if series.missed != "one" or rng.random() < 0.5:
+            rule.append(("timer-missed", series.missed.encode()))
+        if starts_itself:
+            wish.control = [header for header in wish.control if header[0] not in TIMES]
+            wish.deliver_ms, wish.level, wish.delay_ms = None, None, 0 if is_cron else step_ms
+        series.most = rng.randint(1, max(1, min(MOST_OCCURRENCES, 6 * reach_ms // step_ms)))
+        rule.append(("timer-count", b"%d" % series.most))
+        # A bridge that is slower than the interval skips all of them, so such a series needs an end.
+        if series.missed == "none" or rng.random() < 0.3:
+            series.until_ms = now_ms + rng.randint(-20, 5 * reach_ms)
+            rule.append(("timer-until-ms", b"%d" % series.until_ms))
+        if wish.expire_ms is not None:
+            series.until_ms = min(series.until_ms, wish.expire_ms - 1)
+        wish.control += rule
+        return self._told(wish)
 
     def _set_id(self, wish: Wish) -> None:
         wish.id = self._rng.choice(self._ids)

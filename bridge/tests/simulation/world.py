@@ -45,6 +45,7 @@ from bridge.tests.simulation.planted_bugs import applied
 from bridge.tests.simulation.request_generator import (
     BILLS,
     CANCEL,
+    CRON_UNIT_MS,
     MORE_TIMERS,
     MOVE,
     NOWHERE,
@@ -61,6 +62,8 @@ from bridge.tests.simulation.request_generator import (
     Wishes,
 )
 from bridge.tests.simulation.timeliness import InstancePace, Opening
+from kafka_timer import headers
+from schemas import recurrence
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
 from schemas.headers import MAX_INT64, Rules
@@ -201,6 +204,9 @@ class World:
         self.origins = Random(f"origins {seed}")
         self.origin_chance = self.origins.choice((0.0, 0.0, 0.05, 0.2))
         self.origin_wishes = Wishes(self.origins, reach_ms)
+        self.series = Random(f"series {seed}")
+        self.series_chance = self.series.choice((0.0, 0.1, 0.4))
+        self.series_wishes = Wishes(self.series, reach_ms)
         self.is_doubled = self.apart.random() < 0.25
         """Some lives deliver at least once."""
         options = draw_options(rng, reach_ms, limited=self.is_limited)
@@ -278,6 +284,30 @@ class World:
 
         if self.origins.random() < self.origin_chance:
             self.ask_by_origin(self.origins.choice(self.shards))
+        if self.series.random() < self.series_chance:
+            self.ask_again_and_again(self.series.choice(self.shards))
+
+    def ask_again_and_again(self, shard: Shard) -> None:
+        """Ask for a recurring timer, and now and then meddle with it just as an occurrence is due."""
+        rng, now_ms = self.series, self.timeline.now_ms
+        wish = self.series_wishes.recurring(now_ms, self.reach_ms)
+        self.ask(shard, wish)
+        if wish.series is None or rng.random() < 0.5:
+            return
+        due_ms = wish.due_ms(now_ms, self.rules_of(shard).levels_ms)
+        if due_ms - now_ms > 2 * self.reach_ms:
+            return
+        at_ms = max(now_ms, due_ms + rng.randint(0, 2) * wish.series.step_ms + rng.choice((-1, 0, 1, 5, 20)))
+        self.planned += 1
+        self.timeline.at(at_ms, lambda: self._meddle(shard, wish))
+
+    def _meddle(self, shard: Shard, wish: Wish) -> None:
+        """Cancel or move a recurring timer, or let its target take nothing for a while."""
+        self.planned -= 1
+        if wish.target in (ORDERS, BILLS) and not self.is_mended and self.series.random() < 0.2:
+            self.take_away(wish.target, self.series)
+        elif wish.id is not None:
+            self.ask(shard, self.series_wishes.end_of(wish.id, self.timeline.now_ms))
 
     def ask_by_origin(self, shard: Shard) -> None:
         """Cancel or move a timer by its origin: one that lives, or whatever an offset holds."""
@@ -592,7 +622,9 @@ class World:
 
     def take_away_a_target(self) -> None:
         """A target topic has no leader or too few in-sync replicas for a while."""
-        target = self.apart.choice((ORDERS, BILLS))
+        self.take_away(self.apart.choice((ORDERS, BILLS)), self.apart)
+
+    def take_away(self, target: str, rng: Random) -> None:
         topic = self.kafka.topics[target]
         topic.unavailable = True
         self.oracle.failed_targets.add(target)
@@ -602,7 +634,7 @@ class World:
         def give_back() -> None:
             topic.unavailable = False
 
-        self.timeline.at(self.timeline.now_ms + self.apart.randint(1, self.reach_ms), give_back)
+        self.timeline.at(self.timeline.now_ms + rng.randint(1, self.reach_ms), give_back)
 
     def meanwhile(self, life: "InstanceRuns", where: str) -> None:
         """At a call of `life`, others may act; it may even be another's turn to own its shards."""
@@ -942,6 +974,21 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
 
 
 @contextmanager
+def small_intervals() -> Iterator[None]:
+    """Let recurring timers fit into a history: short intervals, and a cron of `CRON_UNIT_MS` for the minute."""
+
+    def next_match_ms(expression: str, _zone: str, after_ms: int) -> int:
+        step_ms = int(expression.split()[0].removeprefix("*/")) * CRON_UNIT_MS
+        return (after_ms // step_ms + 1) * step_ms
+
+    with (
+        mock.patch.object(recurrence, "_next_match_ms", next_match_ms),
+        mock.patch.object(headers, "LEAST_EVERY_MS", 1),
+    ):
+        yield
+
+
+@contextmanager
 def damage_judged() -> Iterator[None]:
     """A rebuild heals what the store itself got wrong, so it would never be seen."""
 
@@ -970,7 +1017,8 @@ def run_seed(
     """
     world = World(seed, only_outputs=only_outputs)
     fault = ""
-    with applied(mutation) if mutation else nullcontext(), nullcontext() if only_outputs else damage_judged():
+    judged = nullcontext() if only_outputs else damage_judged()
+    with small_intervals(), applied(mutation) if mutation else nullcontext(), judged:
         try:
             world.run()
         except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)

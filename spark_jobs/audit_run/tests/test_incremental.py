@@ -15,6 +15,7 @@ from schemas import headers as names
 from schemas.audit_state import OPEN
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
+from spark_jobs.audit_rules.tests.test_series import again, came, due, numbered, whole
 from spark_jobs.audit_run import incremental
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.kafka.admin import Span
@@ -76,6 +77,28 @@ def test_day_by_day_is_the_same_as_all_at_once(spark: SparkSession, example: int
     # What was a forgery at first may turn out a copy, when the one before it is refused on a later day.
     claims = {asked.origin for asked in history.requests if asked.header(names.ORIGIN)}
     assert found.keys() - {r.origin for r in rows} <= claims
+
+
+@pytest.mark.slow
+def test_a_recurring_timer_is_judged_over_several_days(spark: SparkSession, tmp_path: Path) -> None:
+    """Each of its occurrences falls due on another day: the classes are those of all at once."""
+    lost, stopped, broken, twice = (again(offset, id=b"%d" % offset) for offset in (1, 2, 3, 4))
+    stops = cancel(b"2", 60, at_ms=due(1) + 4_000)
+    history = whole(again(0))
+    for more in (whole(lost), whole(twice)):
+        history.add(more)
+    history.deliveries.remove(came(lost, 3))
+    history.deliveries.append(came(twice, 1, at_ms=due(3) + 5_000)._replace(offset=900))
+    history.requests += [stopped, numbered(stopped, 22, 2), stops, broken]
+    history.deliveries += [came(stopped, 1), came(broken, 1)]
+    history.receipts.append(receipt("cancelled", stops, stopped, at_ms=due(1) + 4_001))
+    rows = history.judged(spark, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000).collect()
+    expected = {row.origin: row["class"] for row in rows}
+    assert sorted({*expected.values()}) == [
+        *("broken-off", "cancel-done", "cancelled", "delivered", "duplicate", "missing"),
+    ]
+    found, _ = audited(spark, history, tmp_path, 1, [0, due(1) + 5_000, due(2) + 5_000, AS_OF_MS])
+    assert found == expected
 
 
 def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:

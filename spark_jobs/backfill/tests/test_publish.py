@@ -48,6 +48,7 @@ class World:
 def row(offset: int, expire_ms: int | None, target: str = "orders") -> Row:
     told: Row = {"origin": f"t/0/{offset}", "partition": 0, "offset": offset, "requested_ms": 1, "due_ms": 2}
     told |= {"expire_ms": expire_ms, "target": target, "want_partition": None, "key": None, "headers": []}
+    told |= {"occurrence": None}
     return {**told, "value": b"%d" % offset}
 
 
@@ -64,6 +65,13 @@ def test_a_timer_that_expires_during_a_backfill_is_not_sent(monkeypatch: pytest.
     told = {1: "expired", 2: "backfilled-before", 3: "backfilled-before", 4: "expired"}
     assert outcomes(world.producer_of_a_later_run(), rows) == told, "what stands is no longer asked about"
     assert world.values() == [b"2", b"3"]
+
+
+def test_the_first_occurrence_of_a_recurring_timer_is_sent_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, now_ms=1_000)
+    assert outcomes(world.producer, [row(1, None), row(2, None) | {"occurrence": 1}]) == {1: "sent", 2: "sent"}
+    numbers = [dict(record.headers).get("timer-occurrence") for record in world.sent if record.topic == "orders"]
+    assert numbers == [None, b"1"]
 
 
 def test_a_timer_that_expires_during_single_sends_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:

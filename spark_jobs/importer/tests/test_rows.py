@@ -104,3 +104,17 @@ def test_an_export_keeps_the_delivered_key_where_another_spelling_has_the_id_in_
     found = moved(as_stored(spelled, "etf1"), id=b"k")
     assert dict(found.headers).get(KEY, found.key) == delivered
     assert dict(found.headers)[ID] == b"k"
+
+
+def test_an_exported_recurring_timer_goes_on_with_what_is_left_of_its_rule() -> None:
+    rule = [("timer-every-ms", b"1000"), ("timer-count", b"5")]
+    written = [("timer-occurrence", b"3"), ("timer-origin", b"timers/2/7"), ("timer-rolls", b"2")]
+    found = moved([(TOPIC, b"orders"), *rule, ("tenant", b"a"), ("timer-deliver-ms", b"1"), *written])
+    left = [("timer-every-ms", b"1000"), ("timer-count", b"3")]
+    assert found.headers == [*OURS, *left, ("tenant", b"a"), ("imported-from", b"timers/2/7")]
+
+
+def test_an_exported_cron_that_was_not_begun_begins_again() -> None:
+    cron = ("timer-cron", b"0 9 * * *")
+    found = moved([(TOPIC, b"orders"), cron], timestamp_ms=NOW_MS + 9)
+    assert found.headers == [OURS[0], OURS[2], cron, ("imported-from", b"timers/2/7")]

@@ -1,0 +1,334 @@
+"""Histories of recurring timers, seen from outside: each occurrence once, with its number and time."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, crash, die, lose_disk
+from bridge.redrive.rules import request_of
+from bridge.release.target_rate_limits import TargetLimit
+from bridge.testing.timer_world import TIMERS
+from schemas.control import DEFAULT_TOPIC as CONTROL
+from schemas.control import Paused, control_record
+from schemas.headers import Headers
+
+SECOND = 1000
+
+
+def send(world: World, *, id_: str | None = None, topic: str = "orders", extra: Headers = (), **rule: str) -> int:
+    """Send a recurring timer; `rule` by the names of its headers. Return the time when the broker took it."""
+    headers: list[tuple[str, bytes | None]] = [("timer-topic", topic.encode()), ("tenant", b"a"), *extra]
+    headers += [(f"timer-{name.replace('_', '-')}", value.encode()) for name, value in rule.items()]
+    if id_ is not None:
+        headers.append(("timer-id", id_.encode()))
+    return world.kafka.produce(TIMERS, b"again", key=b"k", headers=headers).append_ms
+
+
+def occurrences(world: World, from_ms: int = 0) -> list[tuple[int, int]]:
+    """Return number and due time (after `from_ms`) of each delivery, in order."""
+    told = world.deliveries()
+    return [(int(each["timer-occurrence"]), int(each["timer-deliver-ms"]) - from_ms) for each in told]
+
+
+def kinds(world: World) -> list[str]:
+    """Return the kinds of the receipts that are not routine."""
+    return [kind for kind, _ in world.receipts("accepted", "delivered")]
+
+
+def test_each_occurrence_is_delivered_once_when_it_is_due() -> None:
+    world = World()
+    sent_ms = send(world, every_ms="1000", count="3")
+    world.bridge.run(999)
+    assert occurrences(world) == []
+    for number in (1, 2, 3):
+        world.bridge.run(1)
+        assert occurrences(world, sent_ms)[-1] == (number, number * SECOND)
+        assert world.pending() == (number < 3), "it counts as one pending timer"
+        world.bridge.run(999)
+    world.bridge.run(10 * SECOND)
+    assert len(world.deliveries()) == 3
+    assert {(each["timer-origin"], each["tenant"]) for each in world.deliveries()} == {("timer.requests/0/0", "a")}
+    assert [each["timer-rolls"] for each in world.deliveries()] == ["0", "1", "2"]
+    assert world.receipts() == [("accepted", 0), *[("delivered", 0)] * 3]
+
+
+def test_by_cron_the_first_occurrence_is_the_next_match() -> None:
+    world = World()
+    sent_ms = send(world, cron="*/2 * * * *", zone="Asia/Kathmandu", until_ms="1620000")
+    first_ms = 1_080_000  # 00:18 UTC, 05:48 in Kathmandu, where it is 05:46:40 at the beginning
+    world.bridge.run(0)
+    assert world.pending() == 1
+    world.bridge.run(1_700_000 - sent_ms)
+    found = occurrences(world)
+    assert found[0][0] == 1
+    assert found == [(number, first_ms + (number - 1) * 120_000) for number in range(1, 6)]
+    assert world.pending() == 0
+
+
+def test_a_given_time_is_that_of_the_first_occurrence() -> None:
+    world = World()
+    sent_ms = send(world, cron="* * * * *", delay_ms="5", count="2")
+    world.bridge.run(70_000)
+    assert occurrences(world) == [(1, sent_ms + 5), (2, 1_020_000)]
+    sent_ms = send(world, every_ms="5000", deliver_ms="7", count="2", missed="all")
+    world.bridge.run(SECOND)
+    assert occurrences(world)[2:] == [(1, 7), (2, 5007)]
+
+
+@TROUBLE
+def test_an_interval_above_the_roll_window_rolls_in_between(trouble: Trouble) -> None:
+    world = World()
+    sent_ms = send(world, id_="x", every_ms="3500", count="4")
+    for _ in range(15):
+        world.bridge.run(SECOND)
+        trouble(world)
+    assert occurrences(world, sent_ms) == [(number, number * 3500) for number in (1, 2, 3, 4)]
+    assert int(world.deliveries()[-1]["timer-rolls"]) > 4, "rolls between occurrences count as ever"
+
+
+@TROUBLE
+@pytest.mark.parametrize("missed", ["one", "all", "none"])
+def test_after_downtime_the_policy_decides(missed: str, trouble: Trouble) -> None:
+    world = World()
+    sent_ms = send(world, every_ms="1000", count="7", missed=missed)
+    world.bridge.run(1500)
+    trouble(world)
+    world.kafka.timeline.advance(4300 - 1500)
+    world.bridge.run(1000)
+    trouble(world)
+    world.bridge.run(10 * SECOND)
+    ats_ms = {
+        "one": [1000, 2000, 5000, 6000, 7000, 8000, 9000],
+        "all": [1000, 2000, 3000, 4000, 5000, 6000, 7000],
+        "none": [1000, 5000, 6000, 7000, 8000, 9000, 10_000],
+    }[missed]
+    assert occurrences(world, sent_ms) == list(enumerate(ats_ms, 1))
+
+
+def test_an_end_that_passes_in_downtime_is_told() -> None:
+    world = World()
+    send(world, id_="x", every_ms="1000", until_ms=str(world.now_ms + 3500), missed="none")
+    world.bridge.run(1500)
+    world.kafka.timeline.advance(10 * SECOND)
+    world.bridge.run(SECOND)
+    assert [number for number, _ in occurrences(world)] == [1]
+    assert world.rejected() == [(b"missed", b"again")], "no record is lost"
+    assert world.pending() == 0
+
+
+@TROUBLE
+def test_a_cancel_ends_all_occurrences_to_come(trouble: Trouble) -> None:
+    world = World()
+    send(world, id_="x", every_ms="1000")
+    world.bridge.run(2500)
+    trouble(world)
+    world.cancel("x")
+    world.bridge.run(5 * SECOND)
+    assert [number for number, _ in occurrences(world)] == [1, 2]
+    world.cancel("x")
+    world.bridge.run(SECOND)
+    assert kinds(world) == ["cancelled", "not-found"]
+
+
+def test_a_cancel_by_origin_ends_the_timer_whatever_its_number() -> None:
+    world = World()
+    send(world, every_ms="1000")
+    world.bridge.run(2500)
+    of = ("timer-of", b"timer.requests/0/0")
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), of])
+    world.bridge.run(5 * SECOND)
+    assert [number for number, _ in occurrences(world)] == [1, 2]
+    assert kinds(world) == ["cancelled"]
+
+
+def test_a_cancel_of_the_occurrence_that_is_leaving_ends_the_next_one() -> None:
+    """The transaction that delivers it is in flight: the cancel waits for its outcome, then finds the copy."""
+    world = World()
+    send(world, id_="x", every_ms="1000")
+    world.bridge.run(990)
+
+    def cancel() -> None:
+        world.cancel("x")
+
+    world.kafka.timeline.at(world.now_ms + 10, cancel)
+    world.bridge.run(5 * SECOND)
+    assert kinds(world) == ["cancelled"]
+    assert [number for number, _ in occurrences(world)] in ([], [1])
+    assert world.pending() == 0
+
+
+@TROUBLE
+def test_a_replacement_begins_a_series_of_its_own(trouble: Trouble) -> None:
+    world = World()
+    send(world, id_="x", every_ms="1000")
+    world.bridge.run(2500)
+    trouble(world)
+    sent_ms = send(world, id_="x", every_ms="3000", count="2")
+    world.bridge.run(10 * SECOND)
+    assert occurrences(world, sent_ms)[2:] == [(1, 3000), (2, 6000)]
+
+
+@TROUBLE
+def test_a_move_changes_one_occurrence_and_none_after_it(trouble: Trouble) -> None:
+    world = World()
+    sent_ms = send(world, id_="x", every_ms="4000", count="4")
+
+    def move(due_ms: int) -> None:
+        moved = ("timer-deliver-ms", b"%d" % (sent_ms + due_ms))
+        world.kafka.produce(TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved])
+        world.bridge.run(50)
+        trouble(world)
+
+    world.bridge.run(2000)
+    move(3000)  # early: 4000 is not delivered again
+    world.bridge.run(2000)
+    move(9500)  # late: it passes no other time
+    move(9000)
+    world.bridge.run(5000)
+    move(13_000)  # beyond the next time
+    world.bridge.run(20 * SECOND)
+    assert occurrences(world, sent_ms) == [(1, 3000), (2, 9000), (3, 13_000), (4, 16_000)]
+
+
+def test_a_move_right_after_the_request_moves_the_first_occurrence_by_cron() -> None:
+    world = World()
+    send(world, id_="x", cron="* * * * *", count="2")
+    moved = ("timer-delay-ms", b"10")
+    moved_ms = world.kafka.produce(
+        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved]
+    ).append_ms
+    world.bridge.run(200_000)
+    assert occurrences(world) == [(1, moved_ms + 10), (2, 1_080_000)], "1,020,000 was moved"
+
+
+@pytest.mark.parametrize("missed", ["one", "all"])
+def test_a_rejected_occurrence_does_not_end_the_series(missed: str) -> None:
+    world = World()
+    send(world, id_="x", topic="nowhere", every_ms="1000", count="3", missed=missed)
+    world.bridge.run(2500)
+    world.kafka.create("nowhere")
+    world.bridge.run(SECOND)
+    rejected = world.kafka.read("timer.rejected")
+    assert [dict(entry.headers)["timer-occurrence"] for entry in rejected] == [b"1", b"2"]
+    assert [dict(entry.headers)["timer-occurrence"] for entry in world.kafka.read("nowhere")] == [b"3"]
+    assert world.receipts("accepted") == [("rejected", 0), ("rejected", 0), ("delivered", 0)]
+
+
+def test_a_redrive_sends_one_occurrence_and_no_second_series() -> None:
+    world = World()
+    send(world, id_="x", topic="nowhere", every_ms="3000", count="2", missed="all")
+    world.bridge.run(6500)
+    world.kafka.create("nowhere")
+    for entry in world.kafka.read("timer.rejected"):
+        key, headers = request_of(entry, "unknown-topic")  # type: ignore[arg-type]
+        world.kafka.produce(TIMERS, entry.value, key=key, headers=headers)
+        world.bridge.run(100)
+    world.bridge.run(20 * SECOND)
+    told = world.kafka.read("nowhere")
+    assert [(entry.value, dict(entry.headers)["tenant"]) for entry in told] == [(b"again", b"a")] * 2
+    assert not any("timer-occurrence" in dict(entry.headers) for entry in told)
+
+
+def test_an_expiry_rejects_what_is_late_and_ends_the_series() -> None:
+    world = World()
+    send(world, every_ms="1000", expire_ms=str(world.now_ms + 2500))
+    world.bridge.run(1500)
+    world.kafka.timeline.advance(5 * SECOND)
+    world.bridge.run(5 * SECOND)
+    assert [number for number, _ in occurrences(world)] == [1]
+    assert world.rejected() == [(b"expired", b"again")]
+    assert world.pending() == 0
+
+
+def test_the_first_wrong_rules_are_refused_and_change_nothing() -> None:
+    world = World()
+    world.send("m", 500, id_="x")
+    send(world, id_="x", cron="0 0 30 2 *")
+    send(world, id_="x", cron="* * * * *", zone="Nowhere")
+    send(world, id_="x", cron="* * * * *", until_ms=str(world.now_ms))
+    send(world, id_="x", every_ms="1000", extra=[("timer-occurrence", b"1")])
+    world.bridge.run(SECOND)
+    assert [code for code, _ in world.rejected()] == [b"bad-header", b"bad-header", b"no-occurrence", b"bad-header"]
+    assert world.delivered() == ["m"]
+
+
+def test_a_copy_that_would_not_fit_is_refused_at_intake() -> None:
+    world = World(replace(SMALL, max_message_bytes=700))
+    send(world, every_ms="1000", extra=[("large", b"x" * 200)])
+    world.bridge.run(5 * SECOND)
+    assert [code for code, _ in world.rejected()] == [b"too-large"]
+
+
+def test_a_series_counts_as_one_timer_of_the_quota() -> None:
+    world = World(replace(SMALL, max_pending=1))
+    send(world, every_ms="1000")
+    for _ in range(5):
+        world.send("m", 500)
+        world.bridge.run(SECOND)
+    assert [code for code, _ in world.rejected()] == [b"quota-exceeded"] * 5
+    assert len(world.deliveries()) == 5
+
+
+def test_a_paused_target_gets_one_late_occurrence_and_goes_on() -> None:
+    world = World()
+    sent_ms = send(world, cron="* * * * *", count="3")
+    key, value = control_record(Paused(TIMERS, "orders"), on=True)
+    world.kafka.produce(CONTROL, value, key=key)
+    world.bridge.run(150_000)
+    assert world.deliveries() == []
+    key, value = control_record(Paused(TIMERS, "orders"), on=False)
+    world.kafka.produce(CONTROL, value, key=key)
+    world.bridge.run(200_000)
+    assert sent_ms < 1_020_000
+    assert occurrences(world) == [(1, 1_020_000), (2, 1_200_000), (3, 1_260_000)]
+
+
+def test_a_limited_target_gets_each_occurrence_and_loses_no_token() -> None:
+    world = World(replace(SMALL, targets={"orders": TargetLimit(2)}))
+    sent_ms = send(world, every_ms="1000", count="5", missed="all", deliver_ms=str(world.now_ms))
+    world.bridge.run(20 * SECOND)
+    assert occurrences(world, sent_ms) == [(number, (number - 1) * SECOND) for number in range(1, 6)]
+
+
+@pytest.mark.parametrize(
+    "call", ["sink.submit", "sink.produce", "sink.journal", "sink.commit asked", "sink.commit done", "disk.append half"]
+)
+@pytest.mark.parametrize("after", [crash, lose_disk])
+def test_a_crash_while_an_occurrence_leaves_repeats_and_loses_none(call: str, after: Callable[[World], None]) -> None:
+    for nth in (1, 2, 3):
+        world = World()
+        sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
+        world.bridge.run(900)
+        die(world.bridge, call, nth)
+        after(world)
+        world.bridge.run(20 * SECOND)
+        assert occurrences(world, sent_ms) == [(number, number * SECOND) for number in (1, 2, 3, 4)], (call, nth)
+
+
+def test_while_its_target_fails_an_occurrence_is_copied_and_the_next_one_is_not() -> None:
+    world = World()
+    world.kafka.create("bills")
+    sent_ms = send(world, id_="x", every_ms="1000", count="4", missed="all")
+    world.bridge.run(1500)
+    world.kafka.topics["orders"].unavailable = True
+    world.bridge.run(3 * SECOND)
+    crash(world)
+    world.bridge.run(3 * SECOND)
+    world.kafka.topics["orders"].unavailable = False
+    world.bridge.run(100 * SECOND)
+    assert occurrences(world, sent_ms) == [(number, number * SECOND) for number in (1, 2, 3, 4)]
+    assert world.pending() == 0
+
+
+def test_settings_that_forbid_it_do_not_end_what_was_accepted() -> None:
+    """A rebuild asks neither cronsim nor the time zones: other versions might read the old request differently."""
+    world = World()
+    sent_ms = send(world, cron="* * * * *", zone="Europe/Berlin", delay_ms="30000", count="2")
+    world.bridge.run(SECOND)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("schemas.recurrence.CronSim.__init__", lambda *_: pytest.fail("asked"))
+        lose_disk(world)
+        world.bridge.run(SECOND)
+    world.bridge.run(100_000)
+    assert occurrences(world) == [(1, sent_ms + 30_000), (2, 1_080_000)]

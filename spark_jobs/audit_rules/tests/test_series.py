@@ -1,0 +1,444 @@
+"""Recurring timers: each occurrence has its row, and what is wrong with a series is found."""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from schemas import headers as names
+from schemas.headers import Rules, Schedule, parse
+from spark_jobs.audit_rules.requests import requests
+from spark_jobs.platform.tables import RECORDS_DDL
+from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.records import (
+    AS_OF_MS,
+    Headers,
+    History,
+    Record,
+    cancel,
+    cancel_of,
+    copy,
+    delivery,
+    move,
+    move_of,
+    receipt,
+    rejection,
+    request,
+)
+
+pytestmark = pytest.mark.spark
+
+EVERY_MS = 10_000
+FIRST_MS = 11_000
+"""The first occurrence of a request at 1,000."""
+
+
+def again(
+    offset: int = 0, *, also: Headers = (), count: int | None = 3, every: bytes | None = b"10000", **other: object
+) -> Record:
+    """Return a request for a recurring timer, as a rule each 10 s and 3 times."""
+    rule = [(names.EVERY_MS, every)] if every is not None else []
+    rule += [(names.COUNT, b"%d" % count)] if count is not None else []
+    return request(offset, **{"due_ms": None, "also": (*rule, *also), **other})  # type: ignore[arg-type]
+
+
+def due(number: int) -> int:
+    return FIRST_MS + (number - 1) * EVERY_MS
+
+
+def numbered(
+    asked: Record,
+    offset: int,
+    number: int,
+    due_ms: int | None = None,
+    *,
+    rolls: int | None = None,
+    at_ms: int | None = None,
+    scheduled_ms: int | None = None,
+    value: bytes | None = b"value",
+) -> Record:
+    """Return the copy that asks for an occurrence, made when the one before it leaves."""
+    told_ms = b"%d" % (due(number) if due_ms is None else due_ms)
+    at_ms = due(number - 1) + 3 if at_ms is None else at_ms
+    made = copy(asked, offset, rolls=number - 1 if rolls is None else rolls, at_ms=at_ms, due_ms=told_ms, value=value)
+    extra = [(names.OCCURRENCE, b"%d" % number)]
+    extra += [(names.SCHEDULED_MS, b"%d" % scheduled_ms)] if scheduled_ms is not None else []
+    return made._replace(headers=(*made.headers[:-2], *extra, *made.headers[-2:]))
+
+
+def came(asked: Record, number: int, due_ms: int | None = None, **other: object) -> Record:
+    """Return the delivery of an occurrence."""
+    told = {
+        "due_ms": due(number) if due_ms is None else due_ms,
+        "rolls": number - 1,
+        "offset": asked.offset + 100 * number,
+    }
+    also = ((names.OCCURRENCE, b"%d" % number),)
+    return delivery(asked, **{"also": also, **told, **other})  # type: ignore[arg-type]
+
+
+def refused(asked: Record, number: int, code: str, at_ms: int) -> Record:
+    """Return the rejected record of an occurrence: a request for it alone."""
+    kept = tuple(header for header in asked.headers if header[0] not in names.RECURRENCE)
+    absolute = ((names.DELIVER_MS, b"%d" % at_ms), (names.OCCURRENCE, b"%d" % number))
+    return rejection(asked._replace(headers=(*kept, *absolute)), code, at_ms=at_ms, offset=asked.offset + 100 * number)
+
+
+def whole(asked: Record, numbers: Sequence[int] = (1, 2, 3)) -> History:
+    """Return a faultless series."""
+    copies = [numbered(asked, asked.offset + 10 * number, number) for number in numbers if number > 1]
+    return History([asked, *copies], [came(asked, number) for number in numbers])
+
+
+@one_run()
+def test_each_occurrence_has_its_row_and_its_class() -> Judging:
+    found = yield whole(again(id=b"x"))
+    assert found.classes == {"0": "delivered", "0#2": "delivered", "0#3": "delivered"}
+    rows = {row.origin.rpartition("/")[2]: row for row in found.rows}
+    assert [(row.due_ms, row.lateness_ms, row.offset) for row in rows.values()] == [
+        (11_000, 3, 0),
+        (21_000, 3, 20),
+        (31_000, 3, 30),
+    ]
+
+
+@one_run()
+def test_without_an_id_and_with_rolls_in_between() -> Judging:
+    asked = again(count=2)
+    first = numbered(asked, 5, 1, 11_000, rolls=1, at_ms=4_000)
+    second, rolled = numbered(asked, 6, 2, rolls=2), numbered(asked, 7, 2, rolls=3, at_ms=15_000)
+    found = yield History([asked, first, second, rolled], [came(asked, 1, rolls=1), came(asked, 2, rolls=3)])
+    assert found.classes == {"0": "delivered", "0#2": "delivered"}
+
+
+@one_run()
+def test_the_first_occurrence_by_cron_is_told_by_the_first_copy() -> Judging:
+    rule = ((names.CRON, b"* * * * *"), (names.ZONE, b"Europe/Berlin"), (names.COUNT, b"1"))
+    asked, lost, wrong, at_once = (again(n, also=rule, every=None, count=None) for n in range(4))
+    copies = [
+        numbered(asked, 10, 1, 60_000, rolls=1, at_ms=1_003),
+        numbered(wrong, 12, 1, 61_000, rolls=1, at_ms=1_003),
+    ]
+    came_on = [came(asked, 1, 60_000, rolls=1), came(wrong, 1, 61_000, rolls=1), came(at_once, 1, 1_000)]
+    found = yield History([asked, lost, wrong, at_once, *copies], came_on)
+    assert found.classes == {"0": "delivered", "1": "missing", "2": "off-rule", "3": "delivered"} | {"3": "delivered"}
+
+
+@one_run()
+def test_a_number_that_no_copy_asks_for_is_unexplained() -> Judging:
+    asked = again(count=1)
+    found = yield History([asked], [came(asked, 1), came(asked, 2)])
+    assert found.classes == {"0": "delivered", "0#2": "unexplained"}
+
+
+@one_run()
+def test_a_number_that_comes_twice_is_a_duplicate() -> Judging:
+    asked = again(count=2)
+    history = whole(asked, (1, 2))
+    history.deliveries += [came(asked, 2, offset=999)]
+    assert (yield history).classes == {"0": "delivered", "0#2": "duplicate"}
+
+
+@one_run()
+def test_a_gap_in_the_numbers_is_off_the_rule() -> Judging:
+    asked = again(count=3)
+    third = numbered(asked, 20, 3, due(2), rolls=1, at_ms=due(1) + 3)
+    found = yield History([asked, third], [came(asked, 1), came(asked, 3, due(2), rolls=1)])
+    assert found.classes == {"0": "delivered", "0#3": "off-rule"}
+
+
+@one_run()
+def test_a_time_that_its_rule_does_not_have_is_off_the_rule() -> Judging:
+    shifted, beyond, over, past = again(0), again(1, count=1), again(2, also=((names.UNTIL_MS, b"20000"),)), again(3)
+    copies = [
+        numbered(shifted, 10, 2, 21_003),
+        numbered(beyond, 11, 2),
+        numbered(over, 12, 2),
+        numbered(past, 13, 2, due(1)),
+    ]
+    told = [came(each, 1) for each in (shifted, beyond, over, past)]
+    told += [came(shifted, 2, 21_003), came(beyond, 2), came(over, 2), came(past, 2, due(1), at_ms=due(1) + 9)]
+    found = (yield History([shifted, beyond, over, past, *copies], told)).classes
+    assert {name: found[name] for name in ("0#2", "1#2", "2#2", "3#2")} == dict.fromkeys(
+        ("0#2", "1#2", "2#2", "3#2"), "off-rule"
+    )
+
+
+@one_run()
+def test_a_series_that_stops_before_its_rule_ends_is_broken_off() -> Judging:
+    asked, rejected, last, cron = again(0), again(1), again(2), again(3, every=None, also=((names.CRON, b"* * * * *"),))
+    history = whole(asked, (1, 2))
+    history.add(whole(last))
+    first = numbered(cron, 63, 1, 60_000, rolls=1, at_ms=1_003)
+    history.requests += [rejected, cron, first]
+    history.deliveries.append(came(cron, 1, 60_000, rolls=1))
+    history.rejections.append(refused(rejected, 1, "unknown-topic", due(1)))
+    assert (yield history).classes == {
+        "0": "delivered",
+        "0#2": "broken-off",
+        "1": "broken-off",
+        "2": "delivered",
+        "2#2": "delivered",
+        "2#3": "delivered",
+        "3": "broken-off",
+    }
+
+
+@one_run()
+def test_what_is_not_due_yet_is_pending_and_a_lost_one_is_missing() -> Judging:
+    waits, lost, passed = again(0, count=None, every=b"60000"), again(1), again(2)
+    copies = [numbered(waits, 10, 2, 121_000, at_ms=61_003), numbered(lost, 11, 2)]
+    copies += [numbered(passed, 12, 2), numbered(passed, 13, 3)]
+    told = [came(waits, 1, 61_000), came(lost, 1), came(passed, 1), came(passed, 3)]
+    assert (yield History([waits, lost, passed, *copies], told)).classes == {
+        "0": "delivered",
+        "0#2": "pending",
+        "1": "delivered",
+        "1#2": "missing",
+        "2": "delivered",
+        "2#2": "missing",
+        "2#3": "delivered",
+    }
+
+
+@one_run()
+def test_a_cancel_ends_the_series_and_what_comes_after_it_is_a_fault() -> Judging:
+    """Also if the copy lies behind the cancel: the bridge had not read it when the occurrence before it left."""
+    ended, told, goes_on = again(0, id=b"a"), again(1, id=b"b"), again(2, id=b"c")
+    nameless = again(3)
+    stops = [
+        cancel(b"a", 40, at_ms=15_000),
+        cancel(b"b", 41, at_ms=11_002),
+        cancel(b"c", 42, at_ms=12_000),
+        cancel_of(nameless.origin, 43, at_ms=15_000),
+    ]
+    copies = [numbered(ended, 10, 2), numbered(told, 51, 2), numbered(goes_on, 12, 2), numbered(goes_on, 13, 3)]
+    copies += [numbered(nameless, 14, 2)]
+    history = History(
+        [ended, told, goes_on, nameless, *stops, *copies],
+        [came(each, 1) for each in (ended, told, goes_on, nameless)] + [came(goes_on, 2), came(goes_on, 3)],
+        [],
+        [
+            receipt("cancelled", stops[0], ended),
+            receipt("cancelled", stops[1], told, at_ms=11_010),
+            receipt("cancelled", stops[3], nameless),
+        ],
+    )
+    assert (yield history).classes == {
+        "0": "delivered",
+        "0#2": "cancelled",
+        "1": "delivered",
+        "1#2": "cancelled",
+        "2": "delivered",
+        "2#2": "cancelled-but-delivered",
+        "2#3": "cancelled-but-delivered",
+        "3": "delivered",
+        "3#2": "cancelled",
+        "40": "cancel-done",
+        "41": "cancel-done",
+        "42": "cancel-too-late",
+        "43": "cancel-done",
+    }
+
+
+@one_run()
+def test_a_replacement_is_a_series_of_its_own() -> Judging:
+    asked, other = again(0, id=b"x"), again(30, id=b"x", at_ms=15_000, count=1)
+    found = yield History([asked, numbered(asked, 10, 2), other], [came(asked, 1), came(other, 1, 25_000)])
+    assert found.classes == {"0": "delivered", "0#2": "replaced", "30": "delivered"}
+
+
+@one_run()
+def test_after_downtime_the_policy_says_which_times_are_left_out() -> Judging:
+    """The first occurrence leaves at 35,000: 21,000 and 31,000 have passed."""
+    late_ms, missed = 35_000, names.MISSED_POLICY
+    one, idle = again(0), again(1)
+    all_, left_out = again(2, also=((missed, b"all"),)), again(3, also=((missed, b"all"),))
+    none, early = again(4, also=((missed, b"none"),), count=1), again(5, also=((missed, b"none"),), count=1)
+    stale, old = again(6, also=((missed, b"none"),), count=1), again(7, count=2)
+    copies = [
+        numbered(one, 10, 2, 41_000, at_ms=late_ms),
+        numbered(idle, 11, 2, 41_000),
+        numbered(all_, 12, 2, at_ms=late_ms),
+        numbered(left_out, 13, 2, 41_000, at_ms=late_ms),
+        numbered(none, 14, 1, 41_000, rolls=1, at_ms=late_ms),
+        numbered(early, 15, 1, 41_500, rolls=1, at_ms=late_ms),
+        numbered(old, 17, 2, 21_000, at_ms=late_ms),
+    ]
+    told = [came(one, 1, at_ms=late_ms), came(idle, 1), came(all_, 1, at_ms=late_ms), came(left_out, 1, at_ms=late_ms)]
+    told += [came(each, 2, 41_000) for each in (one, idle, left_out)]
+    told += [came(none, 1, 41_000, rolls=1), came(early, 1, 41_500, rolls=1), came(stale, 1, at_ms=late_ms)]
+    told += [came(old, 1, at_ms=late_ms), came(old, 2, 21_000, at_ms=late_ms + 5)]
+    found = (yield History([one, idle, all_, left_out, none, early, stale, old, *copies], told)).classes
+    assert found == {
+        "0": "delivered",
+        "0#2": "broken-off",
+        "1": "delivered",
+        "1#2": "off-rule",
+        "2": "delivered",
+        "2#2": "missing",
+        "3": "delivered",
+        "3#2": "off-rule",
+        "4": "delivered",
+        "5": "off-rule",
+        "6": "off-rule",
+        "7": "delivered",
+        "7#2": "off-rule",
+    }
+
+
+@one_run()
+def test_a_moved_occurrence_does_not_move_the_next_one() -> Judging:
+    asked, shifted, unasked = again(0, id=b"x", count=2), again(1, count=2), again(2, count=2)
+    moves = [move(b"x", 20, 17_000), move_of(shifted.origin, 21, 17_000)]
+    moved = [
+        numbered(each, 30 + n, 1, 17_000, rolls=1, at_ms=2_003, scheduled_ms=11_000)
+        for n, each in enumerate((asked, shifted, unasked))
+    ]
+    copies = [numbered(asked, 40, 2, 21_000, rolls=2, at_ms=17_003)]
+    copies += [numbered(shifted, 41, 2, 27_000, rolls=2, at_ms=17_003)]
+    told = [came(asked, 1, 17_000, rolls=1), came(asked, 2, rolls=2)]
+    told += [came(shifted, 1, 17_000, rolls=1), came(shifted, 2, 27_000, rolls=2)]
+    found = (yield History([asked, shifted, unasked, *moves, *moved, *copies], told)).classes
+    assert found == {
+        "0": "moved",
+        "0#2": "delivered",
+        "1": "moved",
+        "1#2": "off-rule",
+        "2": "missing",
+        "32": "missing",
+        "20": "move",
+        "21": "move",
+    }
+
+
+@one_run()
+def test_the_number_belongs_on_a_delivery_of_a_recurring_timer_and_on_no_other() -> Judging:
+    asked, plain, other = again(0, count=1), request(1), request(2)
+    told = [came(asked, 1, also=()), came(plain, 1, 5_000), came(other, 2, 5_000)]
+    found = (yield History([asked, plain, other], told)).classes
+    assert found == {"0": "altered", "1": "altered", "2": "missing", "2#2": "unexplained"}
+
+
+@one_run()
+def test_a_rejected_occurrence_does_not_end_the_series() -> Judging:
+    asked = again(count=3)
+    history = whole(asked, (1, 3))
+    history.requests.append(numbered(asked, 20, 2))
+    history.rejections.append(refused(asked, 2, "unknown-topic", due(2)))
+    assert (yield history).classes == {"0": "delivered", "0#2": "rejected", "0#3": "delivered"}
+
+
+@one_run()
+def test_a_copy_that_is_altered_is_no_copy() -> Judging:
+    value, rule = again(0, count=2), again(1, count=2)
+    copies = [numbered(value, 10, 2, value=b"other"), numbered(rule, 11, 2)]
+    copies[1] = copies[1]._replace(headers=tuple((n, b"9" if n == names.COUNT else v) for n, v in copies[1].headers))
+    found = (yield History([value, rule, *copies], [came(value, 1), came(rule, 1)])).classes
+    assert found == {"0": "broken-off", "1": "broken-off", "10": "missing", "11": "missing"}
+
+
+@one_run()
+def test_a_rule_is_refused_for_a_reason() -> Judging:
+    def by_cron(offset: int, text: bytes, *also: tuple[str, bytes]) -> Record:
+        return again(offset, every=None, count=None, also=((names.CRON, text), *also))
+
+    good, never, nowhere = (
+        by_cron(0, b"0 9 * * *"),
+        by_cron(1, b"0 0 30 2 *"),
+        by_cron(2, b"* * * * *", (names.ZONE, b"X")),
+    )
+    four, ended, open_ = (
+        by_cron(3, b"* * * *"),
+        by_cron(4, b"* * * * *", (names.UNTIL_MS, b"5000")),
+        by_cron(5, b"* * * * *"),
+    )
+    taken = by_cron(6, b"61 * * * *")
+    # With a time of their own, they need no match.
+    wrong = [
+        by_cron(7, b"61 * * * *", (names.DELIVER_MS, b"5000")),
+        by_cron(8, b"* * * * *", (names.ZONE, b"../X"), (names.DELIVER_MS, b"5000")),
+    ]
+    far = by_cron(9, b"* * * * *", (names.DELIVER_MS, b"%d" % 2**61))
+    refusals = [rejection(each) for each in (good, never, nowhere, four, *wrong)]
+    refusals.append(rejection(far, "too-far"))
+    refusals += [rejection(each, "no-occurrence") for each in (ended, open_)]
+    found = (
+        yield History([good, never, nowhere, four, ended, open_, taken, *wrong, far], [came(taken, 1, 1_000)], refusals)
+    ).classes
+    assert found == {
+        "0": "wrongly-rejected",
+        "1": "rejected",
+        "2": "rejected",
+        "3": "rejected",
+        "4": "rejected",
+        "5": "wrongly-rejected",
+        "6": "malformed-but-delivered",
+        "7": "rejected",
+        "8": "rejected",
+        "9": "rejected",
+    }
+
+
+@one_run()
+def test_the_end_of_a_series_in_downtime_is_told() -> Judging:
+    none = ((names.MISSED_POLICY, b"none"), (names.UNTIL_MS, b"25000"))
+    asked, early = again(0, also=none, count=None), again(1, also=none, count=None)
+    found = yield History(
+        [asked, early], [], [refused(asked, 1, "missed", 30_000), refused(early, 1, "missed", 11_003)]
+    )
+    assert found.classes == {"0": "rejected", "1": "wrongly-rejected"}
+
+
+@one_run()
+def test_a_copy_that_was_not_read_yet_makes_no_fault() -> Judging:
+    """Its delivery is from after the end of what was read of the timer topic."""
+    asked = again(count=2, every=b"%d" % (AS_OF_MS - 2_000))
+    found = yield History([asked], [came(asked, 1, AS_OF_MS - 1_000, at_ms=AS_OF_MS + 1)])
+    assert found.classes == {"0": "delivered"}
+
+
+VALUES: dict[str, tuple[bytes | None, ...]] = {
+    names.CRON: (
+        b"* * * * *",
+        b"0  9 * * MON-FRI",
+        b" 0 0 1 1 * ",
+        b"* * * *",
+        b"",
+        None,
+        b"x" * 101,
+        "ä * * * *".encode(),
+    ),
+    names.EVERY_MS: (b"1000", b"60000", b"999", b"", None, b"1e3", b"99999999999999999999"),
+    names.ZONE: (b"UTC", b"Europe/Berlin", b"", None, b"\xff", b"a\nb"),
+    names.UNTIL_MS: (b"5000", b"0", b"-1", None),
+    names.COUNT: (b"1", b"0", b"7", b"", None),
+    names.MISSED_POLICY: (b"one", b"all", b"none", b"some", b"", None),
+    names.DELIVER_MS: (b"2000", b"x"),
+    names.DELAY_MS: (b"7",),
+    names.EXPIRE_MS: (b"9000", b"1", b"x"),
+    names.OCCURRENCE: (b"1",),
+    names.SCHEDULED_MS: (b"5",),
+}
+
+
+def test_the_bridge_reads_any_rule_as_the_audit_does(spark: SparkSession) -> None:
+    rng, rules = Random(4711), Rules(max_delay_ms=10**15, roll_window_ms=1)
+    asked = []
+    for offset in range(600):
+        most = rng.choice((1, 2, 3, 4))
+        chosen = rng.sample(sorted(VALUES), most)
+        chosen += [name for name in (names.CRON, names.EVERY_MS) if rng.random() < 0.4 and name not in chosen]
+        also = tuple((name, rng.choice(VALUES[name]) if rng.random() < 0.4 else VALUES[name][0]) for name in chosen)
+        asked.append(request(offset, due_ms=None, also=also))
+    read = requests(spark.createDataFrame(asked, RECORDS_DDL)).select("asked.offset", "asked.malformed", "asked.due_ms")
+    found = {row.offset: None if row.malformed else row.due_ms for row in read.collect()}
+    kinds = Counter[bool]()
+    for each in asked:
+        by_bridge = parse(each.headers, each.timestamp_ms, rules)
+        due_ms = by_bridge.due_ms if isinstance(by_bridge, Schedule) else None
+        assert found[each.offset] == due_ms, (each.headers, by_bridge)
+        kinds[due_ms is None] += 1
+    assert min(kinds.values()) > 60, kinds
