@@ -18,8 +18,8 @@ from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
 
 Kind: TypeAlias = Literal["daily", "stream", "older"]
-_VERSION = 3
-"""Of the state. 3: hashes of contents are numbers."""
+_VERSION = 4
+"""Of the state. 4: requests and deliveries have the fields of recurring timers."""
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
 _PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
 _CURRENT = """\

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
-from schemas.profiles import DEFAULT_PROFILES
+from schemas.profiles import DEFAULT_PROFILES, RECURRING
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import holes, is_outside
@@ -209,7 +209,13 @@ class History:
             pauses=pauses(control, "timer.requests") if self.control else None,
             deleted_before=spans,
             holes=holes(spans),
+            has_series=self.has_series,
         )
+
+    @property
+    def has_series(self) -> bool:
+        """True if a request recurs: the audit finds it in the timer topic."""
+        return any(name.lower() in RECURRING for record in self.requests for name, _ in record.headers)
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""

@@ -112,7 +112,17 @@ def template() -> tuple[History, dict[int, str]]:
     traced = request(56, foreign=((names.TRACE_ID, b"a"),))
     history.requests.append(traced)
     history.deliveries.append(delivery(traced, foreign=((names.TRACE_ID, b"b"),)))
-    classes |= {54: "switch", 55: "held", 56: "wrong-origin"}
+    every = (names.EVERY_MS, b"10000")
+    stops = request(57, due_ms=None, also=(every,))
+    beyond = request(58, due_ms=None, also=(every, (names.COUNT, b"1")))
+    second = copy(beyond, 64, due_ms=b"21000", at_ms=11_003)
+    second = second._replace(headers=(*second.headers, (names.OCCURRENCE, b"2")))
+    history.requests += [stops, beyond, second]
+    for asked_again, number, place in ((stops, 1, 57), (beyond, 1, 58), (beyond, 2, 64)):
+        number_of = ((names.OCCURRENCE, b"%d" % number),)
+        due_ms = 1_000 + 10_000 * number
+        history.deliveries.append(delivery(asked_again, due_ms=due_ms, rolls=number - 1, offset=place, also=number_of))
+    classes |= {54: "switch", 55: "held", 56: "wrong-origin", 57: "broken-off", 58: "delivered", 64: "off-rule"}
     return history, classes | {62: "missing", 90: "unexplained"}
 
 
@@ -175,6 +185,7 @@ def outcomes(spark: SparkSession) -> DataFrame:
         ends=[evidence.deliveries(came), evidence.receipts(told)],
         pauses=pauses(spark.createDataFrame(history.control, RECORDS_DDL), "timer.requests"),
         deleted_before=[Span("timer.requests", 0, 0, TIMES * STEP)],
+        has_series=history.has_series,
     )
     return build_outcomes(seen)
 

@@ -56,7 +56,7 @@ def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_pat
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, daily=True)
     for table in (SPANS, DAYS):
         (tmp_path / table.name / "day=1970-01-01").mkdir(parents=True)
-    (tmp_path / "audit.json").write_text('{"version": 3, "kind": "daily", "name": "a"}')
+    (tmp_path / "audit.json").write_text('{"version": 4, "kind": "daily", "name": "a"}')
     assert (Day(arguments, 86_400_000).part, Day(arguments, 86_400_000).trend()) == ("day=1970-01-02", [])
     write_rows(tmp_path, SPANS, "day=1970-01-03", [])
     with pytest.raises(UsageError, match="lies on 1970-01-02, but 1970-01-03 has been audited already"):
