@@ -32,7 +32,7 @@ from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, p
 from spark_jobs.errors import UsageError, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
-from spark_jobs.platform.cache import Keep, cached
+from spark_jobs.platform.cache import Keep, written
 from spark_jobs.platform.exit_codes import command, exit_code_of
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
@@ -89,7 +89,7 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         demand_held()
         day.commit(done, verdict)
         return _merged(verdict, arguments, lambda: merge(day.part, day.part))
-    with cached() as keep:
+    with written(arguments.out / audit_folder.SCRATCH) as keep:
         verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
     return _merged(verdict, arguments, lambda: merge(f"day={driver.day_of(as_of_ms)}", None))
 

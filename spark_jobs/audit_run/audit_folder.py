@@ -20,6 +20,8 @@ from spark_jobs.platform.tables import parts_of
 Kind: TypeAlias = Literal["daily", "stream", "older"]
 _VERSION = 4
 """Of the state. 4: requests and deliveries have the fields of recurring timers."""
+SCRATCH = "scratch"
+"""Rows of the steps of a run, deleted at its end."""
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
 _PATTERNS = {"daily": "day=*", "stream": "day=*/batch=*"}
 _CURRENT = """\

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import SPANS
 from spark_jobs.audit_rules.coverage import holes
 from spark_jobs.audit_rules.judgement import Observations
-from spark_jobs.audit_run import incremental, read_plan
+from spark_jobs.audit_run import audit_folder, incremental, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.audit_run.positions import (
@@ -35,8 +35,6 @@ from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.cache import Keep, written
 from spark_jobs.platform.session import fit_partitions
 from spark_jobs.platform.tables import write_rows
-
-_SCRATCH = "scratch"
 
 
 class PartPlan(NamedTuple):
@@ -84,7 +82,7 @@ def judge_part(
     to_ms, from_ms = arguments.as_of_ms, arguments.from_ms
     requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
     fit_partitions(spark, 2 * read_plan.records_in(requested) + state.open // 10)
-    with written(arguments.out / _SCRATCH) as keep:
+    with written(arguments.out / audit_folder.SCRATCH) as keep:
         parsed = keep(read_plan.read_requests(spark, requested, arguments))
         due = None if plan.previous is None else keep(state.due(spark, plan.as_of_ms))
         asked = parsed.select("asked")

@@ -1,7 +1,7 @@
-"""Rows that are read more than once, kept on disk, so that memory does not grow with them.
+"""Rows that are read more than once, kept in files, so that memory does not grow with them.
 
-Two ways: Spark's cache, which computes lost rows again and keeps their plan; and files, which end the plan. A plan that
-grows with each step is analysed again for each later query, and soon takes longer than the work.
+Files end the plan of a query, which Spark's cache does not. Spark analyses the whole plan for each step that is added to
+it, so a plan that grows soon takes longer than the work.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,29 +9,12 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeAlias
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
-
-
-@contextmanager
-def cached() -> Iterator[Keep]:
-    """Yield a function that caches rows until the end of the block."""
-    kept: list[DataFrame] = []
-
-    def keep(rows: DataFrame) -> DataFrame:
-        kept.append(rows.persist(StorageLevel.DISK_ONLY))
-        return kept[-1]
-
-    try:
-        yield keep
-    finally:
-        for rows in kept:
-            rows.unpersist()
 
 
 @contextmanager
