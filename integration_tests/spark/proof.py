@@ -54,7 +54,7 @@ def _faults(
 ) -> dict[str, Counter[str]]:
     asked, came, back, told, _ = (spark.createDataFrame(topic, RECORDS_DDL) for topic in together.topics)
     seen = Observations(
-        parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).persist(),
+        parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).localCheckpoint(),
         rejections=evidence.rejections(back, ("native",)),
         ends=[evidence.deliveries(came, counts=[*together.counts]), evidence.receipts(told)],
         has_series=together.has_series,

@@ -1,7 +1,7 @@
 """Rows that are read more than once, kept in files, so that memory does not grow with them.
 
-Files end the plan of a query, which Spark's cache does not. Spark analyses the whole plan for each step that is added to
-it, so a plan that grows soon takes longer than the work.
+Files end the plan of a query, which Spark's cache does not. Spark analyses the whole plan for each step that is added
+to it, so a plan that grows soon takes longer than the work.
 """
 
 from collections.abc import Callable, Iterator

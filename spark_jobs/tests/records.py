@@ -199,11 +199,12 @@ class History:
         self.counts |= other.counts
 
     def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
+        """Return what a run reads. As in a run, the plan of the timer topic's rows ends here."""
         requested, delivered, rejected, told, control = (
             spark.createDataFrame(records, RECORDS_DDL) for records in self.topics
         )
         return Observations(
-            parsed=requests(requested, own_topics=OWN, profiles=self.profiles).persist(),
+            parsed=requests(requested, own_topics=OWN, profiles=self.profiles).localCheckpoint(),
             rejections=evidence.rejections(rejected, self.profiles),
             ends=[evidence.deliveries(delivered, counts=[*self.counts]), evidence.receipts(told)],
             pauses=pauses(control, "timer.requests") if self.control else None,
