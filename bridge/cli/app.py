@@ -25,6 +25,7 @@ _MODULES = {
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),
     "canary_command": ("canary",),
+    "size_command": ("size",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 

@@ -15,6 +15,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from schemas.durations import span_text
 from spark_jobs.report.summary import Bin, DaySummary, Moment
 
 BLUE, ORANGE, RED, GREY = "#2563a8", "#d97706", "#b42318", "#9aa4b2"
@@ -30,14 +31,6 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
 }
-
-
-def span_text(span_ms: float) -> str:
-    """Return 250 ms, 1.5 s, 10 min, 3 h, 12 d."""
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if abs(span_ms) >= size:
-            return f"{span_ms / size:.3g} {unit}"
-    return f"{span_ms:.3g} ms"
 
 
 def histogram_svg(bins: Sequence[Bin]) -> str:

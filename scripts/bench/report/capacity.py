@@ -1,13 +1,14 @@
-"""docs/capacity.md: what loads up to 1 M/s need, by results.json. The model is scripts.bench.report.sizing.
+"""docs/capacity.md: what loads up to 1 M/s need, by results.json. The model is bridge.capacity.sizing.
 
 Each figure shows if it was measured or calculated.
 """
 
+from bridge.capacity.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, rebuild_s, size
+from schemas.durations import span_text
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.results import Results
-from scripts.bench.report.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Model, fit, rebuild_s, runs, size
+from scripts.bench.report.sizing import fit, runs
 from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES, WORKERS
-from spark_jobs.report.plots import span_text
 
 RATES = (1_000, 10_000, 100_000, 1_000_000)
 PENDING = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 10_000_000_000)
@@ -68,7 +69,7 @@ def _checked(model: Model, results: Results) -> list[tuple[str, str, str]]:
         (
             f"{float(run.name.removeprefix('steady.')):,.0f}/s asked",
             f"{run.message_us:.1f}",
-            f"{model.cpu.message_us(run):.1f}",
+            f"{run.modelled_us(model.cpu):.1f}",
         )
         for run in sorted(runs(results), key=lambda run: run.requests)
         if run.name.startswith("steady.")

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from bridge.capacity.sizing import COSTS
 from bridge.errors import SettingsError
 from scripts.bench.report import capacity, last_release
 from scripts.bench.report.comparisons import PEER, SIDES, comparisons, held
@@ -16,6 +17,7 @@ from scripts.bench.report.last_release import LastRelease
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.plots import WAYS, plots
 from scripts.bench.report.results import Results, load
+from scripts.bench.report.sizing import fit
 from scripts.bench.rocketmq.servers import FINE_TICK_MS
 from scripts.bench.run import BUSY_SHARE, RESULTS
 from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS
@@ -181,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_page", description="Write docs from the bench's results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--costs", type=Path, default=COSTS, help="what `timer-bridge size` calculates with")
     parser.add_argument("--release", action="store_true", help="also keep the figures as those of the last release")
     args = parser.parse_args(argv)
 
@@ -189,6 +192,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not results.settings["quick"]:
             write(results, args.page, last_release.read("whole", kept))
             args.page.with_name("capacity.md").write_text(capacity.page(results))
+            args.costs.write_text(fit(results).to_json())
         elif not args.release:
             raise SettingsError("the last run was quick: run `make bench` without --quick")
         if args.release:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from schemas.durations import span_text
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS, AuditClass
 from spark_jobs.audit import conclude
 from spark_jobs.audit_rules.order import out_of_order
@@ -16,7 +17,7 @@ from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
-from spark_jobs.report.plots import span_text, timeline_svg, trend_svg
+from spark_jobs.report.plots import timeline_svg, trend_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment
 from spark_jobs.tests.one_run import Found, judged_together
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request

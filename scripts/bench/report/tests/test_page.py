@@ -91,7 +91,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     results, target = folder / "results.json", folder / "benchmarks.md"
     results.write_text(json.dumps(made_up()))
-    assert bench_page.main(["--results", str(results), "--page", str(target)]) == 0
+    costs = folder / "costs.json"
+    assert bench_page.main(["--results", str(results), "--page", str(target), "--costs", str(costs)]) == 0
     return target
 
 
@@ -148,7 +149,7 @@ def test_without_results_the_error_says_what_to_run(tmp_path: Path, capsys: pyte
 
 def test_a_release_keeps_its_figures_and_the_next_page_shows_them(tmp_path: Path) -> None:
     results, target = tmp_path / "results.json", tmp_path / "benchmarks.md"
-    arguments = ["--results", str(results), "--page", str(target)]
+    arguments = ["--results", str(results), "--page", str(target), "--costs", str(tmp_path / "costs.json")]
     results.write_text(json.dumps(made_up()))
     assert bench_page.main([*arguments, "--release"]) == 0
     assert bench_page.main(arguments) == 0

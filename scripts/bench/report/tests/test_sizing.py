@@ -4,10 +4,11 @@ import dataclasses
 
 import pytest
 
+from bridge.capacity.sizing import DAY_S, MEMORY_MB, WINDOW_S, Model, rebuild_s, size
 from bridge.errors import SettingsError
 from scripts.bench.report import capacity, sizing
 from scripts.bench.report.results import read
-from scripts.bench.report.sizing import DAY_S, WINDOW_S, Model, fit, fit_cpu, rebuild_s, size
+from scripts.bench.report.sizing import fit, fit_cpu
 from scripts.bench.report.tests.sample_results import (
     BASE_MB,
     DISK_BYTES,
@@ -87,7 +88,7 @@ def test_a_long_timer_makes_a_rebuild_read_all_later_requests(model: Model) -> N
 def test_memory_may_require_more_instances(model: Model) -> None:
     of = size(model, 1_000, 10_000_000_000, 24 * DAY_S)
     assert of.instances == 24  # 10 G x 40 bytes, 16 GB each
-    assert of.memory_mb_each <= BASE_MB + sizing.MEMORY_MB
+    assert of.memory_mb_each <= BASE_MB + MEMORY_MB
 
 
 def test_a_lost_disk_takes_as_long_as_its_window(model: Model) -> None:

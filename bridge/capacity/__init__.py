@@ -1,0 +1,1 @@
+"""What a load needs: the model behind docs/capacity.md and `timer-bridge size`."""
