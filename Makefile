@@ -66,7 +66,7 @@ static: $(READY)
 
 # SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI.
 .PHONY: test
-test: export SEEDS ?= 300
+test: export SEEDS ?= 200
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch
@@ -74,6 +74,7 @@ test: $(READY) static ## everything: check, a real broker, Spark
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
+test-full: export EXAMPLES ?= 10
 test-full: export CHAOS_MINUTES ?= 3
 test-full: export BURST ?= 1000000
 test-full: export KILLS ?= 20

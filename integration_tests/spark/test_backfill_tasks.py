@@ -43,7 +43,7 @@ class Gap:
 
     def rows(self) -> list[Row]:
         same: Row = {"partition": 0, "requested_ms": 1, "due_ms": 2, "expire_ms": None, "target": self.orders}
-        same |= {"want_partition": None, "key": b"k", "value": b"v", "headers": []}
+        same |= {"want_partition": None, "key": b"k", "value": b"v", "headers": [], "occurrence": None}
         return [{**same, "origin": f"{self.timers}/0/{offset}", "offset": offset} for offset in range(COUNT)]
 
     def batches(self) -> list[pa.RecordBatch]:

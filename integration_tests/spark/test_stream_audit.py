@@ -48,6 +48,11 @@ def spark() -> Iterator[SparkSession]:
     gc.collect()
 
 
+def _place_of(row: dict[str, Any]) -> str:
+    """Return the place of the request, or of the first copy of a later occurrence."""
+    return "{topic}/{partition}/{offset}".format(**row) if "#" in row["origin"] else str(row["origin"])
+
+
 class Stage:
     """Topics on which the records of spark_jobs.tests.records are played, at the times that they name."""
 
@@ -149,7 +154,7 @@ class Stage:
         offsets = {
             place: int(origin.rpartition("/")[2]) for origin, place in self._places.items() if "requests" in origin
         }
-        return {offsets[row["origin"]]: row["class"] for row in rows}
+        return {offsets[_place_of(row)]: row["class"] for row in rows}
 
     def batch_classes(self) -> dict[int, str]:
         main(self.arguments("batch"))

@@ -217,6 +217,7 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(
     assert runs.gaps == ("Never read: 7 offsets of timer.requests were deleted since the last run. Run more often.",)
 
 
+@pytest.mark.slow
 def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

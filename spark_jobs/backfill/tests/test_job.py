@@ -31,20 +31,21 @@ def test_the_first_reason_not_to_send_is_the_outcome(spark: SparkSession) -> Non
     due_ms, refused_ms = DUE_MS, 50
     sent_ms = refused_ms + SKEW_MS
     cases = [
-        (True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "backfilled-before"),
-        (None, True, "live", "t/0/9", 1, 1, due_ms, "gone", "came"),
-        (None, None, "ended", "t/0/9", 1, 1, due_ms, "gone", "ended"),
-        (None, None, None, "t/0/9", 1, 1, due_ms, "gone", "superseded"),
-        (None, None, None, None, NOW_MS, 1, due_ms, "gone", "expired"),
-        (None, None, None, None, NOW_MS + 1, 1, due_ms, "gone", "no-topic"),
-        (None, None, None, None, None, sent_ms, due_ms, "compacted", "cannot-tell"),
-        (None, None, None, None, None, sent_ms, due_ms + SKEW_MS - 1, "short", "cannot-tell"),
-        (None, None, None, None, None, sent_ms, due_ms + SKEW_MS, "short", None),
-        (None, None, None, None, None, sent_ms, 1, "orders", None),
-        (None, None, None, None, None, sent_ms - 1, due_ms, "orders", "cannot-tell"),
+        ("t/0/1#2", True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "occurrence"),
+        ("t/0/1", True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "backfilled-before"),
+        ("t/0/1", None, True, "live", "t/0/9", 1, 1, due_ms, "gone", "came"),
+        ("t/0/1", None, None, "ended", "t/0/9", 1, 1, due_ms, "gone", "ended"),
+        ("t/0/1", None, None, None, "t/0/9", 1, 1, due_ms, "gone", "superseded"),
+        ("t/0/1", None, None, None, None, NOW_MS, 1, due_ms, "gone", "expired"),
+        ("t/0/1", None, None, None, None, NOW_MS + 1, 1, due_ms, "gone", "no-topic"),
+        ("t/0/1", None, None, None, None, None, sent_ms, due_ms, "compacted", "cannot-tell"),
+        ("t/0/1", None, None, None, None, None, sent_ms, due_ms + SKEW_MS - 1, "short", "cannot-tell"),
+        ("t/0/1", None, None, None, None, None, sent_ms, due_ms + SKEW_MS, "short", None),
+        ("t/0/1", None, None, None, None, None, sent_ms, 1, "orders", None),
+        ("t/0/1", None, None, None, None, None, sent_ms - 1, due_ms, "orders", "cannot-tell"),
     ]
     columns = (
-        "is_marked BOOLEAN, has_come BOOLEAN, waits STRING, ended_by STRING, expire_ms BIGINT,"
+        "origin STRING, is_marked BOOLEAN, has_come BOOLEAN, waits STRING, ended_by STRING, expire_ms BIGINT,"
         " requested_ms BIGINT, earliest_ms BIGINT, target STRING, wanted STRING"
     )
     targets = {"orders": 0, "short": due_ms, "compacted": FOREVER_MS}
