@@ -130,8 +130,8 @@ def write_rows(file: Path, rows: int, body_bytes: int) -> None:
             made.write(pa.table(columns, made.schema))
 
 
-def run(name: str, *words: str) -> dict[str, float]:
-    """Run a command as users do, and return its cost. Raises BridgeError if its exit code is not 0."""
+def run(name: str, *words: str, exit_code: int = 0) -> dict[str, float]:
+    """Run a command as users do, and return its cost. Raises BridgeError if it ends with another exit code."""
     started_s = time.perf_counter()
     process = subprocess.Popen([*TIMER_BRIDGE, name, *words], stdin=subprocess.DEVNULL, start_new_session=True)
     usage = SessionUsage(process.pid)
@@ -143,7 +143,7 @@ def run(name: str, *words: str) -> dict[str, float]:
         if process.poll() is None:
             process.terminate()
             process.wait()
-    if process.returncode != 0:
+    if process.returncode != exit_code:
         raise BridgeError(f"{name} ended with exit code {process.returncode}")
     elapsed_s = time.perf_counter() - started_s
     return {f"{name}_elapsed_s": elapsed_s, f"{name}_cpu_s": usage.cpu_s, f"{name}_peak_mb": usage.peak_mb}
