@@ -20,7 +20,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.patience import PATIENCE_S, until
 from schemas.headers import Headers
 
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
@@ -63,7 +63,9 @@ class Cluster:
             assert time.monotonic() < end_s, "answered, but not to be seen"
 
     def delete(self, name: str) -> None:
+        """Delete a topic, and wait until the broker knows: until then it still takes records."""
         self.admin.delete_topics([name], operation_timeout=PATIENCE_S)[name].result()
+        until(lambda: name not in self.admin.list_topics(timeout=PATIENCE_S).topics)
 
     def deny(self, topic: str, *, may_describe: bool) -> None:
         """Deny all writes. may_describe: the test's user may read it, and so see that it exists."""
