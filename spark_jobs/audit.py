@@ -32,8 +32,8 @@ from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, p
 from spark_jobs.errors import UsageError, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
-from spark_jobs.platform.cache import Keep, written
 from spark_jobs.platform.exit_codes import command, exit_code_of
+from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import read_table, write_table

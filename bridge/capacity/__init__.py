@@ -1,1 +1,1 @@
-"""What a load needs: the model behind docs/capacity.md and `timer-bridge size`."""
+"""The model of the resources for a load: docs/capacity.md and `timer-bridge size`."""

@@ -11,12 +11,11 @@ import typer
 from typer import Context
 
 from bridge.cli.client_commands import client_of
-from bridge.cli.shared_options import ClusterOptions, command_with
+from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
 from kafka_timer import TimerProducer
-from schemas.durations import parse_duration_ms
 from schemas.headers import legal_topic
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ def canary(
     if legal_topic(topic.encode()) is None or topic in settings.own_topics():
         raise SettingsError(f"--topic {topic!r}: give a legal topic that is none of the bridge's own")
     every_ms, delay_ms, timeout_ms = (
-        _ms(name, text) for name, text in {"--every": every, "--delay": delay, "--timeout": timeout}.items()
+        duration_ms(name, text, least_ms)
+        for name, text, least_ms in (("--every", every, 1), ("--delay", delay, 0), ("--timeout", timeout, 1))
     )
     from bridge.canary.canary import Canary
     from bridge.canary.metrics import CanaryMetrics
@@ -121,13 +121,3 @@ def _serve(host: str, port: int, registry: object) -> None:
     except OSError as failure:
         raise SettingsError(f"--http-port {port} on {host}: {failure.strerror}: give another") from failure
     typer.echo(json.dumps({"event": "metrics", "port": server.server_port}))
-
-
-def _ms(name: str, text: str) -> int:
-    try:
-        ms = parse_duration_ms(text)
-    except ValueError as wrong:
-        raise SettingsError(f"{name}: {wrong}") from wrong
-    if ms < 1 and name != "--delay":
-        raise SettingsError(f"{name} is {text}: give 1ms or more")
-    return ms

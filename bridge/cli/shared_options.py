@@ -19,7 +19,19 @@ from typer.main import get_command
 from bridge.config.settings import TABLES, Given, Settings, collect, validated
 from bridge.errors import SettingsError
 from bridge.observe import logs
+from schemas.durations import parse_duration_ms
 from schemas.kafka_settings import PREFIX
+
+
+def duration_ms(option: str, text: str, least_ms: int) -> int:
+    """Return the duration that an option gives, in ms. Raises SettingsError."""
+    try:
+        ms = parse_duration_ms(text)
+    except ValueError as wrong:
+        raise SettingsError(f"{option}: {wrong}") from wrong
+    if ms < least_ms:
+        raise SettingsError(f"{option} is {text}: give {least_ms}ms or more")
+    return ms
 
 
 def command_with(group: type[Any]) -> type[TyperCommand]:

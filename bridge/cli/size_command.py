@@ -1,4 +1,4 @@
-"""`timer-bridge size`: what a load needs, by the costs that the last published bench measured."""
+"""`timer-bridge size`: resources for a load, calculated from the costs that the last published bench measured."""
 
 import json
 import math
@@ -11,11 +11,9 @@ from rich.console import Console
 from bridge.capacity.sizing import Model, Sizing
 from bridge.capacity.sizing import size as size_of
 from bridge.cli.output import table
-from bridge.errors import SettingsError
-from schemas.durations import parse_duration_ms, span_text
-
-_MIN_FREE_GB = 1.1
-"""Free space below which a bridge pauses intake: `min_free_bytes`."""
+from bridge.cli.shared_options import duration_ms
+from bridge.config.settings import Settings
+from schemas.durations import span_text
 
 commands = typer.Typer()
 
@@ -29,19 +27,13 @@ def size(
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     as_helm: Annotated[bool, typer.Option("--helm", help="As values of the Helm chart, with a pod to spare.")] = False,
 ) -> None:
-    """Say what a load needs: bridges of a core each, memory, disk, brokers, and what a lost disk costs.
+    """Calculate the resources for a load: bridges of a core each, memory, disk, brokers, and what a lost disk costs.
 
     Calculated from the costs in docs/capacity.md, as if all timers waited equally long and partitions were equally
     full. Your machines are different: measure with your load before you rely on it.
     """
-    try:
-        window_ms = parse_duration_ms(window)
-    except ValueError as wrong:
-        raise SettingsError(f"--roll-window: {wrong}") from wrong
-    if window_ms < 1_000:
-        raise SettingsError(f"--roll-window {window}: give at least 1s")
     model = Model.published().for_bodies(body_bytes)
-    needs = size_of(model, rate, pending, window_ms / 1000)
+    needs = size_of(model, rate, pending, duration_ms("--roll-window", window, 1_000) / 1000)
     if as_json:
         typer.echo(json.dumps(asdict(needs), indent=2))
     elif as_helm:
@@ -69,7 +61,7 @@ def _rows(needs: Sizing) -> list[tuple[str, str]]:
 def _helm_values(needs: Sizing, rate: int, pending: int) -> str:
     """Return YAML. Memory for peaks and recovery; twice the disk, as delivered timers are not cleared away at once."""
     memory_mib = 256 * math.ceil(1.5 * needs.memory_mb_each / 256)
-    disk_gib = 4 * math.ceil((2 * needs.disk_gb_each + _MIN_FREE_GB) / 1.0737 / 4)
+    disk_gib = 4 * math.ceil((2e9 * needs.disk_gb_each + Settings.model_fields["min_free_bytes"].default) / 2**30 / 4)
     return "\n".join(
         (
             f"# timer-bridge size --rate {rate} --pending {pending}",

@@ -22,7 +22,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
@@ -149,23 +148,20 @@ def run(name: str, *words: str, exit_code: int = 0) -> dict[str, float]:
     return {f"{name}_elapsed_s": elapsed_s, f"{name}_cpu_s": usage.cpu_s, f"{name}_peak_mb": usage.peak_mb}
 
 
-def measure(args: argparse.Namespace, folder: Path, console: Console) -> dict[str, float]:
-    def say(step: str) -> None:
-        console.print(f"{time.strftime('%H:%M:%S')}  {step}")
-
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     history = WrittenHistory(args.requests, args.body_bytes)
     figures: dict[str, float] = {"requests": history.requests, "cores": args.cores}
     with EmbeddedKafka(folder / "kafka") as kafka:
         servers = kafka.bootstrap_servers
         common = ["--bootstrap-servers", servers, "--master", f"local[{args.cores}]"]
-        say(f"writing {history.requests:,} requests and their outcomes")
+        command.say(f"writing {history.requests:,} requests and their outcomes")
         stage(servers, history)
-        say("audit")
+        command.say("audit")
         figures |= run("audit", *common, "--out", str(folder / "audit"))
         demand_found(history, folder / "audit")
         figures["audit_per_s"] = history.requests / figures["audit_elapsed_s"]
         if args.import_rows:
-            say(f"import of {args.import_rows:,} rows")
+            command.say(f"import of {args.import_rows:,} rows")
             write_rows(folder / "rows.parquet", args.import_rows, args.body_bytes)
             columns = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
             place = ["--out", str(folder / "imported"), "--timer-topic", IMPORTS]
@@ -178,14 +174,20 @@ def measure(args: argparse.Namespace, folder: Path, console: Console) -> dict[st
     return {name: round(value, 1) for name, value in figures.items()}
 
 
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of every bench of a job."""
+    made = command.parser(description)
+    made.add_argument("--requests", type=int, default=1_000_000)
+    made.add_argument("--body-bytes", type=int, default=200, help="of a value")
+    made.add_argument("--cores", type=int, default=2, help="for Spark")
+    return made
+
+
 def main() -> int:
-    parser = command.parser(__doc__)
-    parser.add_argument("--requests", type=int, default=1_000_000, help="rounded up to hundreds")
-    parser.add_argument("--import-rows", type=int, default=200_000, help="0: no import")
-    parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
-    parser.add_argument("--cores", type=int, default=2, help="for Spark")
-    args = parser.parse_args()
-    return command.measured("auditing", FOLDER, lambda folder: measure(args, folder, Console()), 1)
+    options = parser(__doc__)
+    options.add_argument("--import-rows", type=int, default=200_000, help="0: no import")
+    args = options.parse_args()
+    return command.measured("auditing", FOLDER, lambda folder: measure(args, folder), 1)
 
 
 if __name__ == "__main__":

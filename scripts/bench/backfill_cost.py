@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
-from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from schemas import headers as names
 from schemas.headers import MAX_INT64
 from schemas.progress import Key, Progress
-from scripts.bench.audit_cost import run
+from scripts.bench.audit_cost import parser, run
 from scripts.common import command
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, PlacedRecord, send_placed
 
@@ -55,21 +54,18 @@ def settle(servers: str) -> None:
         consumer.close()
 
 
-def measure(args: argparse.Namespace, folder: Path, console: Console) -> dict[str, float]:
-    def say(step: str) -> None:
-        console.print(f"{time.strftime('%H:%M:%S')}  {step}")
-
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     with EmbeddedKafka(folder / "kafka") as kafka:
         servers = kafka.bootstrap_servers
         topics = (TIMERS, TARGET, "timer.rejected", "timer.receipts", "timer.journal")
         Admin(servers).create_topics(topics, partitions=PARTITIONS, settings=BROKER_CLOCK)
-        say(f"writing {args.requests:,} requests")
+        command.say(f"writing {args.requests:,} requests")
         send_placed(servers, lost(args.requests, args.body_bytes))
         settle(servers)
         common = ["--bootstrap-servers", servers, "--master", f"local[{args.cores}]"]
-        say("audit")
+        command.say("audit")
         run("audit", *common, "--settle-ms", "0", "--out", str(folder / "audit"), exit_code=FOUND_FAULTS)
-        say("backfill")
+        command.say("backfill")
         figures = {"requests": float(args.requests), "cores": float(args.cores)}
         figures |= run("backfill", *common, "--audit", str(folder / "audit"), "--apply")
         figures["backfill_per_s"] = args.requests / figures["backfill_elapsed_s"]
@@ -81,12 +77,8 @@ def measure(args: argparse.Namespace, folder: Path, console: Console) -> dict[st
 
 
 def main() -> int:
-    parser = command.parser(__doc__)
-    parser.add_argument("--requests", type=int, default=1_000_000)
-    parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
-    parser.add_argument("--cores", type=int, default=2, help="for Spark")
-    args = parser.parse_args()
-    return command.measured("backfilling", FOLDER, lambda folder: measure(args, folder, Console()), 1)
+    args = parser(__doc__).parse_args()
+    return command.measured("backfilling", FOLDER, lambda folder: measure(args, folder), 1)
 
 
 if __name__ == "__main__":

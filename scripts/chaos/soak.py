@@ -143,17 +143,14 @@ def main() -> int:
     parser = command.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of the load")
     parser.add_argument("--per-s", type=int, default=10_000, help="requests a second, about half of the maximum")
-    args, console = parser.parse_args(), Console()
-
-    def say(step: str) -> None:
-        console.print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
+    args = parser.parse_args()
 
     def job() -> int:
         with command.fresh(FOLDER) as folder:
-            results = soak(args.per_s, args.minutes * 60, folder, say)
+            results = soak(args.per_s, args.minutes * 60, folder, command.say)
             (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
             shutil.rmtree(folder / "kafka")
-        console.print_json(data=results)
+        Console().print_json(data=results)
         return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
 
     return command.run("soak", job)

@@ -9,6 +9,7 @@ import json
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,11 @@ def run(name: str, job: Callable[[], int]) -> int:
     except (JobFailedError, UsageError) as error:
         print(f"{name}: the audit failed: {error}", file=sys.stderr)
         return 1
+
+
+def say(step: str) -> None:
+    """Print a step of a run, with the time of day."""
+    Console().print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
 
 
 def measured(name: str, folder: Path, measure: Callable[[Path], Mapping[str, float]], digits: int) -> int:

@@ -29,8 +29,8 @@ from spark_jobs.audit_rules.judgement import (
 )
 from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.cache import Keep
 from spark_jobs.platform.files import Location
+from spark_jobs.platform.kept_rows import Keep
 from spark_jobs.platform.tables import as_table, write_table
 
 DAY_MS = 86_400_000
@@ -169,7 +169,7 @@ def _concerned(
 
 
 def _of_series(rows: DataFrame) -> DataFrame:
-    """Return the origins of the rows; of an occurrence also those of its request and of the occurrence before it."""
+    """Return the origins of the rows, and for an occurrence also those of its request and of the one before it."""
     origin = F.col("origin")
     names = F.array(origin, series.of(origin), series.predecessor(origin))
     return rows.select(F.explode(names).alias("origin")).where(F.col("origin").isNotNull())

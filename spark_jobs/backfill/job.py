@@ -48,10 +48,10 @@ from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
-from spark_jobs.platform.cache import Keep, written
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
+from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import folder, read_records, read_table, write_table
 

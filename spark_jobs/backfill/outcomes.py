@@ -16,7 +16,7 @@ from spark_jobs.backfill.publish import now_ms
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.platform.cache import Keep
+from spark_jobs.platform.kept_rows import Keep
 from spark_jobs.platform.tables import read_records
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.tests.test_series import again, came, numbered
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.report import summary
@@ -112,16 +113,9 @@ def template() -> tuple[History, dict[int, str]]:
     traced = request(56, foreign=((names.TRACE_ID, b"a"),))
     history.requests.append(traced)
     history.deliveries.append(delivery(traced, foreign=((names.TRACE_ID, b"b"),)))
-    every = (names.EVERY_MS, b"10000")
-    stops = request(57, due_ms=None, also=(every,))
-    beyond = request(58, due_ms=None, also=(every, (names.COUNT, b"1")))
-    second = copy(beyond, 64, due_ms=b"21000", at_ms=11_003)
-    second = second._replace(headers=(*second.headers, (names.OCCURRENCE, b"2")))
-    history.requests += [stops, beyond, second]
-    for asked_again, number, place in ((stops, 1, 57), (beyond, 1, 58), (beyond, 2, 64)):
-        number_of = ((names.OCCURRENCE, b"%d" % number),)
-        due_ms = 1_000 + 10_000 * number
-        history.deliveries.append(delivery(asked_again, due_ms=due_ms, rolls=number - 1, offset=place, also=number_of))
+    stops, beyond = again(57, count=None), again(58, count=1)
+    history.requests += [stops, beyond, numbered(beyond, 64, 2)]
+    history.deliveries += [came(stops, 1, offset=57), came(beyond, 1, offset=58), came(beyond, 2, offset=64)]
     classes |= {54: "switch", 55: "held", 56: "wrong-origin", 57: "broken-off", 58: "delivered", 64: "off-rule"}
     return history, classes | {62: "missing", 90: "unexplained"}
 

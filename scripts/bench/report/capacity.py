@@ -1,4 +1,4 @@
-"""docs/capacity.md: what loads up to 1 M/s need, by results.json. The model is bridge.capacity.sizing.
+"""docs/capacity.md: resources for loads up to 1 M/s, from results.json. The model is in bridge.capacity.sizing.
 
 Each figure shows if it was measured or calculated.
 """
@@ -7,7 +7,7 @@ from bridge.capacity.sizing import BUSY, COPIES, DAY_S, MEMORY_MB, WINDOW_S, Mod
 from schemas.durations import span_text
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.results import Results
-from scripts.bench.report.sizing import fit, runs
+from scripts.bench.report.sizing import runs
 from scripts.bench.suite import SLICE_CORES, SLICED_PARTITIONS, SLICES, WORKERS
 
 RATES = (1_000, 10_000, 100_000, 1_000_000)
@@ -19,9 +19,8 @@ NEEDS = (
 )
 
 
-def page(results: Results) -> str:
-    """Return the page. Raises SettingsError if a required part was not measured."""
-    model = fit(results)
+def page(results: Results, model: Model) -> str:
+    """Return the page. model: fitted to the results."""
     return render(
         "capacity.md.jinja",
         machine=results.machine,

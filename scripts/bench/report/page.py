@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench_page", description="Write docs from the bench's results.")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--costs", type=Path, default=COSTS, help="what `timer-bridge size` calculates with")
+    parser.add_argument("--costs", type=Path, default=COSTS, help="file of costs for `timer-bridge size`")
     parser.add_argument("--release", action="store_true", help="also keep the figures as those of the last release")
     args = parser.parse_args(argv)
 
@@ -191,8 +191,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         results, kept = load(args.results), args.page.with_suffix("") / last_release.PATH.name
         if not results.settings["quick"]:
             write(results, args.page, last_release.read("whole", kept))
-            args.page.with_name("capacity.md").write_text(capacity.page(results))
-            args.costs.write_text(fit(results).to_json())
+            model = fit(results)
+            args.page.with_name("capacity.md").write_text(capacity.page(results, model))
+            args.costs.write_text(model.to_json())
         elif not args.release:
             raise SettingsError("the last run was quick: run `make bench` without --quick")
         if args.release:

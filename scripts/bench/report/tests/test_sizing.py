@@ -99,7 +99,8 @@ def test_a_lost_disk_takes_as_long_as_its_window(model: Model) -> None:
 
 
 def test_the_page_tells_measured_from_calculated(model: Model) -> None:
-    lines = capacity.page(read(made_up())).splitlines()
+    results = read(made_up())
+    lines = capacity.page(results, fit(results)).splitlines()
     (within,) = [line for line in lines if line.startswith("| 10,000 | 10,000,000 |")]
     (beyond,) = [line for line in lines if line.startswith("| 1,000,000 | 10,000,000,000 |")]
     assert within.split(" | ")[3][0] != "*" or size(model, 10_000, 10_000_000).instances > 1
