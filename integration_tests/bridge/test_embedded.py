@@ -72,7 +72,9 @@ def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "end", [signal.SIGKILL, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGINT))]
+)
 def test_the_broker_ends_with_its_parent(end: signal.Signals, jars_cache: Path) -> None:
     folder = RUN / f"orphan-{end.name}"
     shutil.rmtree(folder, ignore_errors=True)

@@ -22,6 +22,8 @@ from integration_tests.support.helm import CHART, HelmError, lint, render
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import RULES
 
+pytestmark = pytest.mark.thorough
+
 DIGEST = "sha256:" + "0" * 64
 LEAST = {
     "image": f"registry.example/timer-bridge@{DIGEST}",

@@ -94,6 +94,7 @@ def test_the_bridge_recovers_a_partition_whose_preparing_process_is_killed(lost:
     bridge.stop()
 
 
+@pytest.mark.slow
 def test_a_preparing_process_ends_with_a_bridge_that_is_killed(lost: Lost) -> None:
     bridge = lost.bridge()
     bridge.launch()

@@ -184,7 +184,8 @@ def undecodable_at(port: int) -> int | None:
     return int(str(told["detail"]).rpartition("offset ")[2].split()[0])
 
 
-@pytest.mark.parametrize("instances", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("instances", [1, 2])
 def test_a_bomb_stops_only_its_topic_until_it_is_skipped_and_each_timer_comes_once_through_kill_9(
     place: Place, instances: int
 ) -> None:

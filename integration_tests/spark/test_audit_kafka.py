@@ -219,6 +219,7 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     assert "no-such-topic" in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) -> None:
     now = now_ms()
@@ -248,6 +249,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
     assert verdict.notes == ("Not judged, as their requests lie outside the range: 1 origins.",)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
     """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
@@ -278,6 +280,7 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
     assert "has been open since" not in (tmp_path / "decided" / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
     """`bills` has the times that senders say."""
@@ -442,6 +445,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_several_timer_topics_are_audited_in_one_run(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -464,6 +468,7 @@ def test_several_timer_topics_are_audited_in_one_run(
     assert classes == [["delivered"], ["missing"]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_a_table_that_cannot_be_merged_hides_no_fault(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -154,6 +154,7 @@ def imported(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
 def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, tmp_path: Path) -> None:
     """It keeps its store: what was delivered and ended since is pending there still, and what is pending is in both."""

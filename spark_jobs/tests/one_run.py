@@ -5,8 +5,9 @@
         found = yield History([asked], [delivery(asked)])
         assert found.classes == {"0": "delivered"}
 
-However small an audit is, Spark needs seconds for it. So the histories of a module (with the same limits) are judged
-together when the first of its tests runs. Each is moved to partitions of its own, and its rows are moved back.
+However small an audit is, Spark needs seconds for it. So the histories of all collected modules (with the same limits)
+are judged together when the first of their tests runs. Each is moved to partitions of its own, and its rows are moved
+back.
 """
 
 import re
@@ -49,39 +50,40 @@ class Ranged:
 
 
 Judging: TypeAlias = Generator[History | Ranged, Found, None]
-_waiting: dict[tuple[str, tuple[tuple[str, int], ...]], dict[str, Callable[[], Judging]]] = defaultdict(dict)
-_judged: dict[tuple[str, str], tuple[Judging, Found]] = {}
+_Name: TypeAlias = tuple[str, str]
+"""Of a test: its module and its own."""
+_waiting: dict[tuple[tuple[str, int], ...], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)
+_judged: dict[_Name, tuple[Judging, Found]] = {}
 
 
 def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
     """Make a test of a generator. `limits`: see History.judged."""
 
     def decorated(story: Callable[[], Judging]) -> Callable[[SparkSession], None]:
-        module, name = story.__module__, story.__name__
-        group = module, tuple(sorted(limits.items()))
-        _waiting[group][name] = story
+        group, name = _waiting[tuple(sorted(limits.items()))], (story.__module__, story.__name__)
+        group[name] = story
 
         def test(spark: SparkSession) -> None:
-            if (module, name) not in _judged:
-                _judge(spark, module, _waiting[group], limits)
-            running, found = _judged.pop((module, name))
+            if name not in _judged:
+                _judge(spark, group, limits)
+            running, found = _judged.pop(name)
             try:
                 running.send(found)
             except StopIteration:
                 return
-            raise AssertionError(f"{name} yields twice")
+            raise AssertionError(f"{story.__name__} yields twice")
 
-        test.__name__, test.__doc__, test.__module__ = name, story.__doc__, module
+        test.__name__, test.__doc__, test.__module__ = story.__name__, story.__doc__, story.__module__
         return test
 
     return decorated
 
 
-def _judge(spark: SparkSession, module: str, stories: dict[str, Callable[[], Judging]], limits: dict[str, int]) -> None:
+def _judge(spark: SparkSession, stories: dict[_Name, Callable[[], Judging]], limits: dict[str, int]) -> None:
     running = {name: story() for name, story in stories.items()}
     found = judged_together(spark, [next(each) for each in running.values()], **limits)
     for (name, each), rows in zip(running.items(), found, strict=True):
-        _judged[module, name] = each, rows
+        _judged[name] = each, rows
 
 
 def judged_together(spark: SparkSession, told: Sequence[History | Ranged], **limits: int) -> list[Found]:

@@ -13,6 +13,8 @@ from bridge.http.api import selections
 from bridge.http.api.timer_requests import RequestSender
 from bridge.tests.simulation.http_fakes import OPERATOR, READER, Place
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def place() -> Iterator[Place]:

@@ -19,6 +19,8 @@ from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, Me
 from kafka_timer import Sent
 from schemas.origin import Shard
 
+pytestmark = pytest.mark.thorough
+
 HOUR_MS = 3_600_000
 
 

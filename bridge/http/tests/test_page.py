@@ -10,6 +10,8 @@ from bridge.http.auth.sessions import Token
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
 from kafka_timer import headers_for
 
+pytestmark = pytest.mark.thorough
+
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 

@@ -17,6 +17,8 @@ from kafka_timer import Headers, Sent, TimerProducer, partition_for
 from schemas.headers import Rules
 from schemas.origin import Shard
 
+pytestmark = pytest.mark.thorough
+
 TIMERS, JOURNAL = "timer.requests", "timer.journal"
 WINDOW_MS = 10_000
 MOVED = [id_ for id_ in map(str, range(40)) if partition_for(id_, 4) != partition_for(id_, 8)]

@@ -13,6 +13,8 @@ from schemas.control import DEFAULT_TOPIC as CONTROL
 from schemas.control import Paused, control_record
 from schemas.headers import Headers
 
+pytestmark = pytest.mark.thorough
+
 SECOND = 1000
 
 

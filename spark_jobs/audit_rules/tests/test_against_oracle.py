@@ -431,6 +431,7 @@ def _example(seed: int) -> Example:
     return Example(seed, histories, {origin: name for each in classes for origin, name in each.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", range(int(os.environ.get("EXAMPLES", "1"))))
 def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None:
     first = int(os.environ.get("SEED", "1")) + example * MOST_DRAWS

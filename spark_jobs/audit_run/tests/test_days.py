@@ -195,6 +195,7 @@ def test_a_refusal_that_is_read_before_its_request_is_kept(
     assert runs.run(DAY_MS) == ({0: "delivered", 1: "rejected"}, ())
 
 
+@pytest.mark.slow
 def test_a_gap_makes_no_fault_of_what_lies_in_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

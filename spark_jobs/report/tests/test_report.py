@@ -178,6 +178,7 @@ def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Pa
     assert by_topic[None]["clock"] is None
 
 
+@pytest.mark.slow
 def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="lateness_ms"):
         write_table(History().judged(spark).drop("lateness_ms"), tmp_path, REQUESTS)
