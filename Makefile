@@ -94,11 +94,12 @@ bench: $(READY) ## half an hour: the bridge beside RocketMQ, a copy loop and its
 	$(BIN)/python -m scripts.bench.run $(ARGS)
 
 .PHONY: bench-page
-bench-page: $(READY) ## docs/benchmarks.md and docs/capacity.md from the last `make bench` [ARGS=--release]
+bench-page: $(READY) ## docs/benchmarks.md, capacity.md and engines.md from the last `make bench` [ARGS=--release]
 	$(BIN)/python -m scripts.bench.report.page $(ARGS)
+	$(BIN)/python -m scripts.bench.report.engines
 
 .PHONY: bench-pending
-bench-pending: $(READY) ## memory, disk, start and rebuild of a store with many pending timers [TIMERS=1000000]
+bench-pending: $(READY) ## each engine with many pending timers: memory, disk, start, rebuild [TIMERS=1000000]
 	$(BIN)/python -m scripts.bench.pending $(if $(TIMERS),--timers $(TIMERS))
 
 .PHONY: chaos

@@ -1,6 +1,10 @@
 """Settings of a store."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+Engine = Literal["wheel", "rocksdb"]
+"""wheel: TimerLog, TimerWheel and body log, as in RIP-43. rocksdb: a RocksDB database, as in RIP-82."""
 
 MAX_EXTRA_KEY_RANGES = 4096
 """Key ranges beyond the first of each target, over all targets: each journal record names them all."""
@@ -8,8 +12,12 @@ MAX_EXTRA_KEY_RANGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Settings of one partition's store. The tick never changes; the slots may differ at each opening."""
+    """Settings of one partition's store. Engine and tick never change; the slots may differ at each opening.
 
+    slots, segment_bytes and compact_*: of the engine `wheel`.
+    """
+
+    engine: Engine = "wheel"
     tick_ms: int = 1000
     slots: int = 2 * 604_800
     """Ticks in a lap: the roll window plus the longest standstill of delivery that does not pause intake."""

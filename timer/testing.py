@@ -17,9 +17,13 @@
 import errno
 import itertools
 import math
+import shutil
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+from tempfile import mkdtemp
 
 from timer.errors import UnreadableError
 from timer.files.disk import File
@@ -123,6 +127,11 @@ class _Node:
             old = self.kept[sector * SECTOR :][: len(part)]
             reaching[sector * SECTOR : sector * SECTOR + len(part)] = old.ljust(len(part), b"\0")
         return bytes(reaching)
+
+
+def _open_databases(folder: str, names: list[str]) -> list[str]:  # noqa: ARG001
+    """Return the names that a copy leaves out: a database that is open changes its files meanwhile."""
+    return [name for name in names if name.startswith("open-")]
 
 
 def _sectors(size: int) -> int:
@@ -279,6 +288,7 @@ class SimDisk:
         self._now: dict[str, _Node] = {}
         self._kept: dict[str, _Node] = {}
         self._busy: list[SimSyncing] = []
+        self._folders: Path | None = None
         self._alive = True
         self._appends_left: float = math.inf
         self._taken_share = 0.0
@@ -321,6 +331,19 @@ class SimDisk:
         self.step("disk.remove")
         self._now.pop(name, None)
         self.step("disk.remove done")
+
+    def folder(self, name: str) -> Path:
+        """Return a real, temporary folder. What its library says is durable survives; the rest is arbitrary."""
+        self.step("disk.folder")
+        path = self._real_folders() / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def remove_folder(self, name: str) -> None:
+        self.step("disk.remove_folder")
+        if self._folders is not None:
+            shutil.rmtree(self._folders / name, ignore_errors=True)
+        self.step("disk.remove_folder done")
 
     def free_bytes(self) -> int:
         return self.free
@@ -417,6 +440,8 @@ class SimDisk:
         """Return an independent disk with the same bytes: an old directory that may come back later."""
         twin = SimDisk(self._rng, fuse)
         twin.may_be_torn = self.may_be_torn
+        if self._folders is not None:
+            shutil.copytree(self._folders, twin._real_folders(), dirs_exist_ok=True, ignore=_open_databases)
         nodes = {id(node): node.copy() for files in (self._now, self._kept) for node in files.values()}
         twin._now, twin._kept = (
             {name: nodes[id(node)] for name, node in files.items()} for files in (self._now, self._kept)
@@ -427,6 +452,13 @@ class SimDisk:
         return {name: bytes(node.now) for name, node in sorted(self._now.items())}
 
     # For the handles
+
+    def _real_folders(self) -> Path:
+        """Return a temporary folder that goes with this disk."""
+        if self._folders is None:
+            self._folders = Path(mkdtemp(prefix="sim-disk-"))
+            weakref.finalize(self, shutil.rmtree, self._folders, ignore_errors=True)
+        return self._folders
 
     def step(self, where: str) -> None:
         self.check_alive()

@@ -20,7 +20,7 @@ from schemas.progress import Age, age_of
 from timer.errors import CorruptStoreError
 from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.format.file_names import BODIES, UNITS, WHEEL
+from timer.format.file_names import BODIES, DATABASE, UNITS, WHEEL
 from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore
 
 _OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
@@ -121,6 +121,6 @@ def for_each_store(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, 
                     typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
                 look(shard, store)
         except EmptyStoreError:
-            if any(file.stat().st_size > 0 for file in (path / UNITS).glob("*")):
+            if (path / DATABASE).is_dir() or any(file.stat().st_size > 0 for file in (path / UNITS).glob("*")):
                 unfinished.append(shard)
     return unfinished

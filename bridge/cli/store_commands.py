@@ -23,7 +23,7 @@ from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
 from timer.files.read_only_disk import ReadOnlyDisk
-from timer.format.file_names import BODIES, IDS, UNITS
+from timer.format.file_names import BODIES, DATABASE, IDS, UNITS
 from timer.inspect.offline_store import EmptyStoreError, StoppedStore, StoredTimer
 from timer.inspect.verify import Verified
 from timer.inspect.verify import verify as verify_store
@@ -157,6 +157,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
         "closed": store.closed,
         "checkpoint": {
             "format": checkpoint.format,
+            "engine": checkpoint.engine,
             "next_offset": checkpoint.progress.next_offset,
             "settled": {"visit_ms": visit_ms, "origin": origin_offset},
             "low_offset": checkpoint.progress.low_offset,
@@ -220,9 +221,12 @@ def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, obje
     yield "L, lowest pending offset", checkpoint["low_offset"], ""
     yield "pending", checkpoint["pending"], f"{len(checkpoint['held'])} held"
     yield "copies in flight", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
-    yield "wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""
+    if checkpoint["engine"] == "wheel":
+        yield "wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""
+        ends = {UNITS: f"{checkpoint['units_end']} units", IDS: "", BODIES: f"to {checkpoint['body_end']}"}
+    else:
+        ends = {DATABASE: ""}
     yield "closed cleanly", "yes" if one["closed"] else "no", ""
-    ends = {UNITS: f"{checkpoint['units_end']} units", IDS: "", BODIES: f"to {checkpoint['body_end']}"}
     for folder, end in ends.items():
         sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
         yield f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", end

@@ -32,7 +32,7 @@ from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
 from schemas.profiles import DEFAULT_PROFILES, NATIVE
 from schemas.receipts import Mode
-from timer.options import StoreOptions
+from timer.options import Engine, StoreOptions
 
 DAY_MS = 86_400_000
 
@@ -110,7 +110,10 @@ class Settings(BaseModel):
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
     profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
-    roll_window: Duration = Field(2 * DAY_MS, description="How far ahead the local store looks; at most 24d.", gt=0)
+    engine: Engine = Field("wheel", description="Engine of the local store: wheel or rocksdb. A change rebuilds it.")
+    roll_window: Duration = Field(
+        2 * DAY_MS, description="How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
+    )
     tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
     slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
     segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
@@ -156,10 +159,8 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
-        if self.roll_window > 24 * DAY_MS:
-            raise ValueError("roll_window: at most 24d, as a unit of the store cannot hold a longer delay")
-        if self.slots * self.tick_ms <= 2 * self.roll_window:
-            raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
+        if any(topic.engine == "wheel" for topic in self.timer_topics().values()):
+            self._check_wheel()
         parse_levels(self.levels)
         self.own_topics()
         for pattern in self.targets:
@@ -172,6 +173,16 @@ class Settings(BaseModel):
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} may not be set: {RESERVED[name]}")
         return self
+
+    def _check_wheel(self) -> None:
+        """Raise ValueError if the roll window does not fit into a wheel."""
+        if self.roll_window > 24 * DAY_MS:
+            raise ValueError(
+                "roll_window: at most 24d with the engine wheel, as its units cannot hold a longer delay; the engine"
+                " rocksdb has no such limit"
+            )
+        if self.slots * self.tick_ms <= 2 * self.roll_window:
+            raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
 
     @property
     def has_tokens(self) -> bool:
@@ -202,7 +213,7 @@ class Settings(BaseModel):
             journal_topic=self.journal_topic,
         )
         named = {self.timer_topic: main} | self.topics
-        return {name: topic.of(name, self.profiles) for name, topic in named.items()}
+        return {name: topic.of(name, self.profiles, self.engine) for name, topic in named.items()}
 
     def journal_topics(self) -> dict[str, str]:
         """Return the journal topic of each timer topic."""
@@ -246,6 +257,7 @@ class Settings(BaseModel):
         return TurnOptions(
             rules=self._rules_of(topic, own),
             store=StoreOptions(
+                engine=topic.engine or self.engine,
                 tick_ms=self.tick_ms,
                 slots=self.slots,
                 segment_bytes=self.segment_bytes,

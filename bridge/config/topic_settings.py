@@ -15,6 +15,7 @@ from bridge.config.durations import milliseconds
 from bridge.intake.target_policy import ACTIONS, Policy, check_policy
 from schemas.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
+from timer.options import Engine
 
 
 def _names(value: object) -> object:
@@ -35,7 +36,10 @@ Duration = Annotated[int, BeforeValidator(milliseconds)]
 
 
 class TopicSettings(BaseModel):
-    """The keys of `[topics."NAME"]`. Without `profiles`: the setting of that name; without a journal: NAME.journal."""
+    """The keys of `[topics."NAME"]`.
+
+    Without `profiles` or `engine`: the setting of that name; without a journal: NAME.journal.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,12 +53,15 @@ class TopicSettings(BaseModel):
     max_request_bytes: Limit = None
     max_delay: Annotated[Duration, Field(gt=0)] | None = None
     journal_topic: str = ""
+    engine: Engine | None = None
 
-    def of(self, name: str, profiles: tuple[str, ...]) -> "TopicSettings":
-        """Return these settings with defaults from the topic's name and the bridge's own profiles."""
+    def of(self, name: str, profiles: tuple[str, ...], engine: Engine) -> "TopicSettings":
+        """Return these settings with defaults from the topic's name and the bridge's own profiles and engine."""
         own = profiles if self.profiles is None else self.profiles
         journal_topic = self.journal_topic or f"{name}.journal"
-        return self.model_copy(update={"profiles": own, "journal_topic": journal_topic})
+        return self.model_copy(
+            update={"profiles": own, "journal_topic": journal_topic, "engine": self.engine or engine}
+        )
 
     @property
     def policy(self) -> Policy:

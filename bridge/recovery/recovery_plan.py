@@ -4,7 +4,7 @@
     checkpoint on disk        usable if it has the same progress generation, L <= its C <= C, its K <= K, and the
                               journal after it is still kept
 
-With another tick the store is rebuilt.
+With another tick or engine the store is rebuilt.
 """
 
 import logging
@@ -44,8 +44,8 @@ class RecoveryPlan(NamedTuple):
 def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
     """Return the plan; change nothing.
 
-    Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick has changed
-    and retention has deleted requests that the store may still hold.
+    Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick or the engine
+    has changed and retention has deleted requests that the store may still hold.
     """
     found = read_checkpoint(disk)
     progress, is_adopted = _progress(shard, history, options, found)
@@ -56,14 +56,16 @@ def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptio
             progress.low_offset,
         )
         found = None
-    if found is not None and found.tick_ms != options.store.tick_ms:
-        _require_rebuild_possible(shard, history, progress.low_offset, found.tick_ms, options.store.tick_ms)
-        found = None
+    for setting in ("engine", "tick_ms"):
+        if found is not None and getattr(found, setting) != getattr(options.store, setting):
+            changed = (setting, getattr(found, setting), getattr(options.store, setting))
+            _require_rebuild_possible(shard, history, progress.low_offset, *changed)
+            found = None
     if found is None:
         return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
-    was_closed = is_closed_as(disk, found)
+    opens_at_once = found.engine == "rocksdb" or is_closed_as(disk, found)
     unread = progress.next_offset - found.progress.next_offset
-    return RecoveryPlan(progress, found, unread + (0 if was_closed else found.pending), is_adopted)
+    return RecoveryPlan(progress, found, unread + (0 if opens_at_once else found.pending), is_adopted)
 
 
 def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
@@ -77,16 +79,18 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
     return known.era == progress.era and is_known and is_near
 
 
-def _require_rebuild_possible(shard: Shard, history: History, low_offset: int, old_ms: int, new_ms: int) -> None:
+def _require_rebuild_possible(
+    shard: Shard, history: History, low_offset: int, setting: str, old: object, new: object
+) -> None:
     """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
     first, _ = history.bounds(shard)
-    told = f"{shard}: tick_ms was {old_ms}, is {new_ms}, so the local store has to be rebuilt from offset {low_offset}"
+    told = f"{shard}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
     if first > low_offset:
         raise SettingsError(
-            f"{told}, but retention has taken the requests before {first}: start with tick_ms {old_ms}, and change it"
+            f"{told}, but retention has taken the requests before {first}: start with {setting} {old}, and change it"
             f" when the timers of these requests have been delivered or rolled"
         )
-    log.warning("%s; if the rebuild is refused, tick_ms %d keeps the store", told, old_ms)
+    log.warning("%s; if the rebuild is refused, %s %s keeps the store", told, setting, old)
 
 
 def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:

@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,6 +21,8 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerSender, cancel, named_timer, timer
 from scripts.common.processes import BridgeProcess
+from timer.files.disk import RealDisk
+from timer.inspect.verify import verify
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
@@ -85,16 +88,23 @@ def names() -> dict[str, str]:
     return {name: f"{name}-{mark}" for name in ("requests", "rejected", "journal", "receipts", "target", "group")}
 
 
+@pytest.mark.parametrize(
+    "engines",
+    [("wheel",), ("rocksdb",), pytest.param(("wheel", "rocksdb"), marks=pytest.mark.slow)],
+    ids="-then-".join,
+)
 def test_case_22_and_23_killed_under_load_each_timer_comes_once(
-    kafka: Broker, names: dict[str, str], tmp_path: Path
+    kafka: Broker, names: dict[str, str], tmp_path: Path, engines: tuple[str, ...]
 ) -> None:
+    """engines: of one life after the other; another one rebuilds the store."""
     servers = kafka.bootstrap_servers
     admin = Admin(servers)
     admin.create_topics([names["target"]], partitions=2, settings=BROKER_CLOCK)
     arguments = ["--partitions", "2", "--group", names["group"], "--roll-window", "2s"]
     for kind in ("timer", "rejected", "journal", "receipts"):
         arguments += [f"--{kind}-topic", names["requests" if kind == "timer" else kind]]
-    bridge = BridgeProcess(tmp_path, servers, arguments)
+    engine = cycle(engines)
+    bridge = BridgeProcess(tmp_path, servers, [*arguments, "--engine", next(engine)])
     bridge.start()
     rng = random.Random(11)
     with Load(servers, names["requests"], names["target"]) as load:
@@ -103,10 +113,12 @@ def test_case_22_and_23_killed_under_load_each_timer_comes_once(
             bridge.kill()
             if kill == KILLS // 2:
                 shutil.rmtree(tmp_path / "timer-data" / names["requests"])
-            bridge = BridgeProcess(tmp_path, servers, arguments)
+            bridge = BridgeProcess(tmp_path, servers, [*arguments, "--engine", next(engine)])
             bridge.start()
     await_deliveries(servers, names["target"], load.kept)
     bridge.stop()
+    stores = [path.parent for path in (tmp_path / "timer-data").rglob("checkpoint")]
+    assert [verify(RealDisk(store)).fault for store in stores] == [None, None]
     cluster = Cluster(servers)  # reads all records, as no process writes any more
     receipts = [json.loads(value or b"") for value in cluster.values(names["receipts"])]
     told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")

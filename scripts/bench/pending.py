@@ -1,8 +1,10 @@
 """`make bench-pending`: cost of pending timers in one store: memory, disk, starts, ids, and the rate of a rebuild.
 
-A rebuild reads requests from memory, as a consumer returns them. No broker is needed.
+Each engine is measured in a process of its own. A rebuild reads requests from memory, as a consumer returns them. No
+broker is needed.
 
     python -m scripts.bench.pending --timers 10000000        .run/bench/pending.json; times are of one run
+    python -m scripts.bench.pending --engines rocksdb        one engine
 """
 
 import json
@@ -10,9 +12,12 @@ import os
 import random
 import shutil
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from bridge.garbage_collection import tune_gc
 from bridge.ports import Record
@@ -20,13 +25,14 @@ from bridge.recovery.replay import replay
 from schemas.headers import Rules
 from schemas.journal import Decisions
 from schemas.progress import NOTHING_SETTLED, Progress
+from scripts.bench.suite import ENGINES
 from scripts.common import command
 from scripts.common.processes import usage
 from timer.files.disk import RealDisk
 from timer.format.batch import Batch
-from timer.format.body import Body, pack_headers
+from timer.format.body import Body, frame_size, pack_headers
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.options import StoreOptions
+from timer.options import Engine, StoreOptions
 from timer.store import Store
 
 FOLDER = Path(".run/bench/pending")
@@ -36,22 +42,61 @@ BATCH = 2000
 IDS_ASKED = 40_000
 READ_AT_ONCE = 5000
 LOOKED_UP = 1000
+DRAINED = 200_000
+"""Timers of the first part of the window that are taken with their bodies, as for deliveries."""
+TAKEN_AT_ONCE = 4000
+ADDED_BETWEEN = 20_000
+"""Timers between two checkpoints while the store is filled: 2 s at 10,000 a second."""
 RULES = Rules(max_delay_ms=WINDOW_MS, roll_window_ms=WINDOW_MS)
 HEADERS, PLAIN = pack_headers([("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000000"), ("timer-id", b"x")])
 
 
 def timer(offset: int, rng: random.Random, id_: bytes) -> tuple[Body, int]:
     due_ms = START_MS + rng.randrange(WINDOW_MS)
-    body = Body("orders", -1, offset, START_MS, due_ms, b"key", b"v" * 100, HEADERS, PLAIN, offset, 0, id_)
+    body = Body("orders", -1, offset, START_MS, due_ms, b"key", rng.randbytes(100), HEADERS, PLAIN, offset, 0, id_)
     return body, due_ms
 
 
-def fill(store: Store, timers: int, rng: random.Random) -> None:
+def checkpoint(store: Store) -> float:
+    """Commit what is staged and make a checkpoint. Return the seconds for which a turn waits for it."""
+    store.committed(store.progress())
+    begin_s = time.perf_counter()
+    store.start_checkpoint(0, (), ())
+    waited_s = time.perf_counter() - begin_s
+    store.finish_checkpoint()
+    return waited_s
+
+
+def fill(store: Store, timers: int, rng: random.Random) -> tuple[float, list[float]]:
+    """Add timers, with a checkpoint now and then. Return CPU seconds, and the wait for each of them."""
+    cpu_s, waits_s = 0.0, [0.0]
     for first in range(0, timers, BATCH):
         batch = Batch()
         for offset in range(first, min(timers, first + BATCH)):
             batch.add(*timer(offset, rng, b"id-%d" % offset))
+        begin_s = time.process_time()
         store.add(batch, min(timers, first + BATCH))
+        if (first + BATCH) % ADDED_BETWEEN == 0:
+            waits_s.append(checkpoint(store))
+        cpu_s += time.process_time() - begin_s
+    return cpu_s, waits_s
+
+
+def drain(store: Store) -> float:
+    """Take timers that become due, with their bodies. Return the seconds of CPU."""
+    begin_s, taken, now_ms = time.process_time(), 0, START_MS
+    while taken < DRAINED and store.pending:
+        due = store.take_due(now_ms, TAKEN_AT_ONCE, 16 << 20)
+        taken += len(store.bodies(due.rows))
+        if not due.total:
+            now_ms += 60_000
+    return time.process_time() - begin_s
+
+
+def written_bytes() -> int:
+    """Return the bytes that this process has caused to be written to a disk."""
+    counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(counts["write_bytes"])
 
 
 def replace_some(store: Store, timers: int, rng: random.Random) -> None:
@@ -89,14 +134,14 @@ def request(offset: int, rng: random.Random) -> Record:
         (b"traceparent", b"00-%032x-%016x-01" % (rng.getrandbits(128), offset)),
         last,
     )
-    return Record(offset, START_MS, b"key", b"v" * 100, [(name.decode(), value) for name, value in headers])
+    return Record(offset, START_MS, b"key", rng.randbytes(100), [(name.decode(), value) for name, value in headers])
 
 
-def rebuild(timers: int, rng: random.Random) -> tuple[float, float]:
+def rebuild(timers: int, rng: random.Random, options: StoreOptions) -> tuple[float, float]:
     """Build a store from requests in memory. Return seconds, and seconds of CPU, both without making the requests."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk = RealDisk(FOLDER)
-    store = Store.create(disk, StoreOptions(), Progress(timers, NOTHING_SETTLED, 0))
+    store = Store.create(disk, options, Progress(timers, NOTHING_SETTLED, 0))
     decided, spent_s, cpu_s = Decisions(()), 0.0, 0.0
     for first in range(0, timers, READ_AT_ONCE):
         records = [request(offset, rng) for offset in range(first, min(timers, first + READ_AT_ONCE))]
@@ -111,23 +156,29 @@ def rebuild(timers: int, rng: random.Random) -> tuple[float, float]:
     return spent_s, cpu_s
 
 
-def measure(timers: int) -> dict[str, float]:
+def measure(timers: int, engine: Engine) -> dict[str, float]:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    disk, rng, options = RealDisk(FOLDER), random.Random(1), StoreOptions()
-    empty_mb = usage(os.getpid()).rss_mb
+    disk, rng, options = RealDisk(FOLDER), random.Random(1), StoreOptions(engine=engine)
     store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
-    begin_s = time.perf_counter()
-    fill(store, timers, rng)
-    figures = {"timers": float(timers), "add_per_s": timers / (time.perf_counter() - begin_s)}
-    figures["bytes_of_memory_a_timer"] = (usage(os.getpid()).rss_mb - empty_mb) * 2**20 / timers
+    empty, written = usage(os.getpid()), written_bytes()
+    cpu_s, waits_s = fill(store, timers, rng)
+    waits_s.append(checkpoint(store))
+    used = usage(os.getpid())
+    payload = timers * frame_size(timer(0, rng, b"id-0")[0])
+    figures = {
+        "timers": float(timers),
+        "add_cpu_us_a_timer": cpu_s * 1e6 / timers,
+        "bytes_of_memory_a_timer": (used.rss_mb - empty.rss_mb) * 2**20 / timers,
+        "most_memory_mb": used.peak_rss_mb,
+        "write_amplification": (written_bytes() - written) / payload,
+        "longest_wait_for_a_checkpoint_ms": max(waits_s) * 1000,
+    }
     begin_s = time.perf_counter()
     replace_some(store, timers, rng)
     figures["replace_by_id_per_s"] = IDS_ASKED / (time.perf_counter() - begin_s)
-    store.committed(store.progress())
-    store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
-    used = sum(file.stat().st_blocks * 512 for file in FOLDER.rglob("*") if file.is_file())
-    figures["bytes_of_disk_a_timer"] = used / timers
+    checkpoint(store)
+    used_bytes = sum(file.stat().st_blocks * 512 for file in {each.stat().st_ino: each for each in files()}.values())
+    figures["bytes_of_disk_a_timer"] = used_bytes / timers
     store.close()
     found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
@@ -139,22 +190,37 @@ def measure(timers: int) -> dict[str, float]:
         figures[f"ready_after_{end}_s"] = time.perf_counter() - begin_s
         assert store.pending == found.pending
         figures["look_up_p99_ms"] = look_up_ms(store, timers, rng)
+        if end == "kill":
+            figures["drain_cpu_us_a_timer"] = drain(store) * 1e6 / min(DRAINED, timers)
         store.close()
     disk.close()
     shutil.rmtree(FOLDER)
-    spent_s, cpu_s = rebuild(timers, rng)
+    spent_s, cpu_s = rebuild(timers, rng, options)
     return figures | {"rebuild_per_s": timers / spent_s, "rebuild_cpu_us_a_timer": cpu_s * 1e6 / timers}
+
+
+def files() -> list[Path]:
+    return [path for path in FOLDER.rglob("*") if path.is_file()]
 
 
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--timers", type=int, default=1_000_000, help="pending at once")
-    timers = parser.parse_args().timers
-    tune_gc()
-    figures = measure(timers)
-    FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
-    title = "one store, all timers with an id (half, when it is rebuilt), due within two days"
-    Console().print(command.table(figures, 2, title))
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="measured in turn")
+    args = parser.parse_args()
+    console = Console()
+    figures: dict[str, dict[str, float]] = {}
+    for engine in args.engines:
+        console.print(f"{engine}: {args.timers:,} timers")
+        with ProcessPoolExecutor(1, get_context("spawn"), tune_gc) as pool:
+            figures[engine] = pool.submit(measure, args.timers, engine).result()
+        FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+    table = Table(title="one store, all timers with an id (half, when it is rebuilt), due within two days")
+    for column in ("", *figures):
+        table.add_column(column, justify="left" if not column else "right")
+    for name in next(iter(figures.values())):
+        table.add_row(name, *(f"{each[name]:,.2f}" for each in figures.values()))
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ rocketmq        burst by each collector; steady
 pending         10 M timers that stay                  idle       16 partitions, no timers
 at-least-once   burst, steady                          bodies     0.1, 1, 10 KB; one partition
 slices          1, 4 instances of a tenth of a core    workers    the same by one command
+engines         wheel and RocksDB, in turn: burst, steady
 quick           core and steady in small
 
 A part returns the measurements of each try. Both sides of a ratio are measured several times, in turn on the
@@ -15,6 +16,7 @@ same servers; all else in the first try only.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import get_args
 
 from scripts.bench import scenarios
 from scripts.bench.cpu_slice import CpuSlice
@@ -25,6 +27,7 @@ from scripts.bench.rocketmq.servers import DEFAULT_TICK_MS, FINE_TICK_MS
 from scripts.bench.servers import COLLECTORS, ZGC, BenchServers
 from scripts.bench.topic_fixture import TopicFixture
 from scripts.common.processes import BridgeProcess
+from timer.options import Engine
 
 LIMIT_PER_S = 10_000
 """Rate of the goal for lateness."""
@@ -35,6 +38,7 @@ FULL_PER_S, FULL_S = 80_000, 5.0
 """More than the bridge moves in and out at once, and for how long."""
 PEER_RATES = (*GOAL_RATES, 20_000)
 AT_LEAST_ONCE = ("--delivery", "at-least-once")
+ENGINES: tuple[Engine, ...] = get_args(Engine)
 IDLE_PARTITIONS, IDLE_S = 16, 30.0
 SLICES, SLICE_CORES, SLICED_PARTITIONS = (1, 4), 0.1, 8
 """Instances of a small part of a core: the broker has the rest of two cores."""
@@ -130,6 +134,22 @@ def at_least_once(servers: BenchServers, tries: Tries) -> None:
             tries[0][f"at-least-once.steady.{LIMIT_PER_S}"] = load
 
 
+def engines(servers: BenchServers, tries: Tries) -> None:
+    for number, one in enumerate(tries):
+        with servers.kafka() as kafka:
+            for engine in ENGINES:
+                topics = TopicFixture(kafka, servers.sizes, engine)
+                with topics.bridge(servers.folder / f"{engine}{number}", ("--engine", engine)) as bridge:
+                    _warm_up(servers, topics, bridge, SHORT_S)
+                    servers.say(f"{engine}: burst")
+                    one[f"engines.{engine}.burst"] = scenarios.burst(topics, [bridge])
+                    for rate in GOAL_RATES:
+                        servers.say(f"{engine}: {rate:,} a second")
+                        one[f"engines.{engine}.steady.{rate}"] = scenarios.steady(
+                            topics, bridge, rate, servers.steady_seconds
+                        )
+
+
 def idle(servers: BenchServers, tries: Tries) -> None:
     with servers.kafka() as kafka:
         topics = TopicFixture(kafka, replace(servers.sizes, partitions=IDLE_PARTITIONS))
@@ -217,7 +237,7 @@ def _peer(servers: BenchServers, load: Load) -> list[Flat]:
         return runner.measured(folder, load, servers.sizes, servers.steady_seconds if load.rates else SHORT_S)
 
 
-_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices, workers)
+_ALL = (core, steady, rocketmq, pending, idle, at_least_once, bodies, slices, workers, engines)
 PARTS: dict[str, Callable[[BenchServers, Tries], None]] = {
     **{part.__name__.replace("_", "-"): part for part in _ALL},
     "quick": quick,

@@ -11,6 +11,7 @@ A simulated Disk (timer.testing.SimDisk) keeps the same promises and breaks ever
 import errno
 import mmap
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -100,6 +101,14 @@ class Disk(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
+        ...
+
+    def folder(self, name: str) -> Path:
+        """Return the real path of a folder whose files a library keeps, and create it if missing."""
+        ...
+
+    def remove_folder(self, name: str) -> None:
+        """Remove such a folder and all that is in it, if it exists."""
         ...
 
     def free_bytes(self) -> int:
@@ -237,6 +246,15 @@ class RealDisk:
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
+
+    def folder(self, name: str) -> Path:
+        path = self._root / name
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return path
+
+    def remove_folder(self, name: str) -> None:
+        if (self._root / name).is_dir():
+            shutil.rmtree(self._root / name)
 
     def free_bytes(self) -> int:
         found = os.statvfs(self._root)

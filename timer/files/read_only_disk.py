@@ -45,7 +45,14 @@ class ReadOnlyDisk:
         path = self._root / folder
         return sorted(child.name for child in path.iterdir() if child.is_file()) if path.is_dir() else []
 
+    def folder(self, name: str) -> Path:
+        """Return the path. Raises FileNotFoundError if there is no such folder."""
+        path = self._root / name
+        if not path.is_dir():
+            raise FileNotFoundError(path)
+        return path
+
     def free_bytes(self) -> int:
         return 0
 
-    map = remove = start_sync = start_replace = _refuse
+    map = remove = remove_folder = start_sync = start_replace = _refuse

@@ -12,6 +12,7 @@ from timer.format.unit import (
     MAGIC_ROLL,
     MAGIC_UNCHAINED,
     MAX_DELAY_MS,
+    TIMER_ROW,
     UNIT,
     UNIT_EXTRA,
     UNIT_SIZE,
@@ -77,6 +78,26 @@ class Batch:
     def ended(self) -> Rows:
         """Return the rows of stored timers that end."""
         return joined(self._ended)
+
+    def timer_rows(self, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
+        """Return TIMER_ROW rows of the timers to add, which of them are in order, and their frames.
+
+        first_unit: number of the first one. Body positions are 0.
+        """
+        added = [row for row in self._rows if row is not None]
+        rows = np.zeros(len(added), TIMER_ROW)
+        if not added:
+            return rows, np.empty(0, np.bool_), []
+        bodies, visits, unchained = zip(*added, strict=True)
+        frames = [pack(body) for body in bodies]
+        rows["visit_ms"] = visits
+        rows["origin"] = [body.origin_offset for body in bodies]
+        rows["unit"] = np.arange(first_unit, first_unit + len(rows))
+        rows["body_size"] = list(map(len, frames))
+        rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
+        rows["id_hash"] = _id_hashes([body.id for body in bodies])
+        rows["due_ms"] = [body.due_ms for body in bodies]
+        return rows, np.array(unchained) == 0, frames
 
     def units(self) -> tuple[Rows, Rows, list[bytes]]:
         """Return UNIT rows, UNIT_EXTRA rows and frames of the timers to add.

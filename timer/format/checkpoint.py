@@ -8,13 +8,24 @@ that were never committed.
 
 import zlib
 from itertools import pairwise
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Int64, Progress
 from timer.format.unit import BLANK_SIZE, UNIT_SIZE
+from timer.options import Engine
 
 FORMAT = 3
 NAME = "checkpoint"
@@ -62,6 +73,19 @@ class Checkpoint(BaseModel):
     """Origins of copies in flight whose timers have ended."""
     journal_offset: Int64
     """Next offset of the journal partition after this progress."""
+    database: int | None = Field(None, ge=0, le=MAX_INT64)
+    """Number of the database's folder (timer.rocksdb). None: the engine is the wheel, whose bytes stay as they were."""
+
+    @property
+    def engine(self) -> Engine:
+        return "wheel" if self.database is None else "rocksdb"
+
+    @model_serializer(mode="wrap")
+    def _without_no_database(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = serialize(self)
+        if self.database is None:
+            del fields["database"]
+        return fields
 
     @field_serializer("progress")
     def _without_no_era(self, progress: Progress) -> tuple[object, ...]:

@@ -4,14 +4,15 @@
     TimerLog   -> pending units, in the order of the log               StoppedStore.live
     body log   -> their bodies                                         StoppedStore.bodies
 
-Units after the checkpoint are not shown: the next start removes them, or reads their requests from Kafka again. The
-wheel is not read: the log has the same facts.
+Of the engine `rocksdb`, the database at the checkpoint is read in place of the logs. Units after the checkpoint are not
+shown: the next start removes them, or reads their requests from Kafka again. The wheel is not read: the log has the
+same facts.
 """
 
 import json
 from collections.abc import Iterator
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -89,37 +90,38 @@ def _format_of(data: bytes) -> int | None:
     return format_ if isinstance(format_, int) else None
 
 
-class StoppedStore:
-    """See the module. Raises NoStoreError and CorruptStoreError."""
+class StoredRows(Protocol):
+    """The pending timers of a stopped store. Raises CorruptStoreError."""
 
-    def __init__(self, disk: Disk) -> None:
+    def live(self) -> Iterator[Rows]:
+        """Yield pending rows block by block in the order of the log; of the wheel, the out-of-order ones last."""
+        ...
+
+    def bodies(self, rows: Rows) -> list[Body]: ...
+
+    def files(self) -> list[LogFile]:
+        """Return the files of the logs, as they are now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WheelRows:
+    """The engine `wheel`."""
+
+    def __init__(self, disk: Disk, checkpoint: Checkpoint) -> None:
         self._disk = disk
-        self.checkpoint = read_checkpoint(disk)
-        checkpoint = self.checkpoint
+        self._checkpoint = checkpoint
         self.units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
         self.frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
         self.reader = BodyReader(self.frames)
         self.units.end = checkpoint.units_end
 
-    def __enter__(self) -> "StoppedStore":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self.units.close()
         self.frames.close()
 
-    @property
-    def closed(self) -> bool:
-        """True if the store was closed cleanly at its checkpoint."""
-        return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
-
     def files(self) -> list[LogFile]:
-        """Return the files of the logs, as they are now."""
         found = []
         for folder in (UNITS, IDS, BODIES):
             for name in self._disk.names(folder):
@@ -129,8 +131,7 @@ class StoppedStore:
         return found
 
     def live(self) -> Iterator[Rows]:
-        """Yield pending rows block by block in the order of the log, then the out-of-order ones."""
-        checkpoint = self.checkpoint
+        checkpoint = self._checkpoint
         held = np.array(checkpoint.held, np.int64)
         scan = LiveScan(
             self.units, checkpoint, checkpoint.progress.settled, held, np.empty(0, np.int64), ranges_at(checkpoint)
@@ -142,6 +143,48 @@ class StoppedStore:
 
     def bodies(self, rows: Rows) -> list[Body]:
         return self.reader.read(rows)
+
+
+def _rows_of(disk: Disk, checkpoint: Checkpoint) -> StoredRows:
+    if checkpoint.database is None:
+        return WheelRows(disk, checkpoint)
+    from timer.inspect.rocksdb_rows import RocksRows  # imported here: RocksDB is loaded only if it is used
+
+    return RocksRows(disk, checkpoint)
+
+
+class StoppedStore:
+    """See the module. Raises NoStoreError and CorruptStoreError."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.checkpoint = read_checkpoint(disk)
+        self.rows = _rows_of(disk, self.checkpoint)
+
+    def __enter__(self) -> "StoppedStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.rows.close()
+
+    @property
+    def closed(self) -> bool:
+        """True if the store was closed cleanly at its checkpoint."""
+        return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
+
+    def files(self) -> list[LogFile]:
+        return self.rows.files()
+
+    def live(self) -> Iterator[Rows]:
+        return self.rows.live()
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        return self.rows.bodies(rows)
 
     def timers(self, rows: Rows) -> list[StoredTimer]:
         visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()

@@ -6,6 +6,8 @@
     4 live timers   as many as the checkpoint counts; each unit against its frame and the unit before it in its tick
     5 wheel         the check of each slot; each slot against a wheel that is rebuilt from the log
 
+or, of the engine rocksdb: every value of the database, and its four orders against each other
+
 A fault names the damaged record: a unit, a frame, a slot. Notes name what the next start repairs: it deletes files that
 the checkpoint does not name, cuts bytes after the checkpoint's ends, and rebuilds the wheel unless the store was closed
 cleanly.
@@ -25,7 +27,7 @@ from timer.format.checksum import UNIT_EXTRA_DISK
 from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
 from timer.format.unit import BLANK, BLANK_MAGIC, BLANK_SIZE, MAGIC_DELETE, UNIT_SIZE, Rows, isin, topic_hash
 from timer.index.id_index import hash_of
-from timer.inspect.offline_store import StoppedStore
+from timer.inspect.offline_store import StoppedStore, WheelRows
 from timer.maintenance import shutdown_snapshot
 
 _READ_BYTES = 1024
@@ -72,16 +74,25 @@ def verify(disk: Disk) -> Verified:
     result = Verified()
     try:
         with StoppedStore(disk) as store:
-            _Verification(disk, store, result).run()
+            result.closed = store.closed
+            if isinstance(store.rows, WheelRows):
+                _Verification(disk, store.checkpoint, store.rows, result).run()
+            else:
+                from timer.inspect.rocksdb_rows import RocksRows  # loads RocksDB
+
+                assert isinstance(store.rows, RocksRows)
+                result.files = len(store.files())
+                result.live, result.ticks = store.rows.verify()
+                result.frames = result.units = result.live
     except CorruptStoreError as error:
         result.fault = StoreFault(error.where, error.at, error.what)
     return result
 
 
 class _Verification:
-    def __init__(self, disk: Disk, store: StoppedStore, result: Verified) -> None:
-        self._disk, self._store, self._result = disk, store, result
-        self._checkpoint, self._log = store.checkpoint, store.units
+    def __init__(self, disk: Disk, checkpoint: Checkpoint, rows: WheelRows, result: Verified) -> None:
+        self._disk, self._checkpoint, self._rows, self._result = disk, checkpoint, rows, result
+        self._log, self._frames = rows.units, rows.frames
 
     def run(self) -> None:
         """Check everything. Raises CorruptStoreError at the first fault."""
@@ -105,7 +116,6 @@ class _Verification:
         data = self._disk.read(CLOSED)
         if data and Checkpoint.from_bytes(data) is None:
             raise CorruptStoreError(CLOSED, "not a copy of any checkpoint")
-        self._result.closed = self._store.closed
         if self._result.closed and shutdown_snapshot.read(self._disk, self._checkpoint) is None:
             raise CorruptStoreError(
                 shutdown_snapshot.RESUME, "its check does not match, or it belongs to another checkpoint"
@@ -116,7 +126,7 @@ class _Verification:
     def _body_file_ends(self) -> dict[str, int]:
         """Return the size of each body file at the checkpoint. Only the last one grows after it."""
         bases = self._checkpoint.bodies
-        ends = {base: self._store.frames.file_end(base) for base in bases[:-1]}
+        ends = {base: self._frames.file_end(base) for base in bases[:-1]}
         ends |= dict.fromkeys(bases[-1:], self._checkpoint.body_end)
         return {f"{BODIES}/{base:020d}": end - base for base, end in ends.items()}
 
@@ -189,7 +199,7 @@ class _Verification:
             raise CorruptStoreError(NAME, f"{checkpoint.slots} slots, but a wheel of {wheel_bytes} bytes")
         buffer = bytearray(checkpoint.slots * SLOT_SIZE)
         wheel = Wheel(memoryview(buffer), tick_ms=checkpoint.tick_ms, slots=checkpoint.slots)
-        for rows in self._store.live():
+        for rows in self._rows.live():
             self._check_bodies(rows)
             self._link(wheel, rows[~isin(rows["origin"], list(checkpoint.held))])
             self._result.live += len(rows)
@@ -199,7 +209,7 @@ class _Verification:
         names = ("unit", "body", "body_size", "origin", "topic_hash", "id_hash", "due_ms")
         for unit, position, size, origin_offset, *facts in zip(*(rows[name].tolist() for name in names), strict=True):
             try:
-                body = self._store.reader.read_one(position, size, origin_offset)
+                body = self._rows.reader.read_one(position, size, origin_offset)
             except CorruptStoreError as error:
                 raise self._log.damaged(unit, f"no frame for it: {error}") from error
             if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:

@@ -1,10 +1,13 @@
 """The pending units of the TimerLog, in the order of the log, from the lowest one on."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timer.files.body_reader import BodyReader
 from timer.files.segment_log import UnitLog
-from timer.format.unit import NO_ROWS, Rows
+from timer.format.unit import MAGIC_DELETE, NO_ROWS, Rows
+from timer.index.segment_liveness import EndedUnits
+from timer.schedule.pending_keys import pending_in_order
 from timer.schedule.release_queue import ReleaseQueue
 
 _READ_UNITS = 256
@@ -14,8 +17,9 @@ _LOOKED_AT_UNITS = 16
 class PendingLog:
     """Raises CorruptStoreError."""
 
-    def __init__(self, units: UnitLog, body_reader: BodyReader, release_queue: ReleaseQueue) -> None:
+    def __init__(self, units: UnitLog, body_reader: BodyReader, release_queue: ReleaseQueue, ended: EndedUnits) -> None:
         self._units = units
+        self._ended = ended
         self._body_reader = body_reader
         self._release_queue = release_queue
         self.low_unit = units.end
@@ -25,12 +29,21 @@ class PendingLog:
         self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
         """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
+    def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
+        """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
+        queue = self._release_queue
+        is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
+        start = int(run["unit"][0])
+        ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.flags(start, start + len(run))
+        found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended
+        return found
+
     def rows(self, start: int, end: int) -> Rows:
         """Return the pending rows among units [start, end) of one segment, none if it was deleted."""
         if not self._units.has(start):
             return NO_ROWS
         units, run = self._units.read_rows(start, end)
-        pending: Rows = run[self._release_queue.is_pending(units, run)]
+        pending: Rows = run[self._are_pending(units, run)]
         return pending
 
     def low_offset(self) -> int | None:
@@ -62,7 +75,7 @@ class PendingLog:
         count = _LOOKED_AT_UNITS
         while len(self._read[0]):
             units, run = self._read
-            found = np.flatnonzero(self._release_queue.is_pending(units[:count], run[:count]))
+            found = np.flatnonzero(self._are_pending(units[:count], run[:count]))
             passed = int(found[0]) if len(found) else min(count, len(units))
             self._read = units[passed:], run[passed:]
             self.low_unit += passed

@@ -1,6 +1,6 @@
 """Queue of the timers that leave a store next, and of those that wait for their target.
 
-    TimerWheel -> ticks up to now are opened -> rows in order   -> due      K (`settled`) follows the rows taken
+    the engine -> ticks up to now are opened -> rows in order   -> due      K (`settled`) follows the rows taken
     out of order                             -> rows released   -> due
     target backlogs                          -> rows in order, and old ones that must roll
 
@@ -12,22 +12,19 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schemas.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import NOTHING_SETTLED, Key
-from timer.files.segment_log import UnitLog
-from timer.files.wheel import Wheel
-from timer.format.unit import MAGIC_DELETE, NO_ROWS, Ints, Rows, joined
-from timer.index.pending_index import PendingIndex
+from timer.format.unit import NO_ROWS, Ints, Rows, joined
 from timer.schedule.backlog_summary import WaitingTimers
 from timer.schedule.out_of_order import OutOfOrderTimers
-from timer.schedule.pending_keys import Waits, pending_in_order
+from timer.schedule.pending_keys import Waits
+from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_policy import OPEN, Gate, ReleasePolicy, Room, rotated_to
 from timer.schedule.row_queue import RowQueue
 from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.tick_reader import LoadedTicks, TickReader
+from timer.schedule.tick_reader import LoadedTicks
 from timer.schedule.waiting_target import WaitingTarget, last_key
 
 _PAUSED_CHECKS = 8
@@ -53,23 +50,18 @@ NOTHING_DUE = Due(NO_ROWS, NO_ROWS)
 class ReleaseQueue:
     """The order of release of one store, as staged."""
 
-    def __init__(
-        self, units: UnitLog, wheel: Wheel, index: PendingIndex, settled: Key, waits: Collection[Wait]
-    ) -> None:
-        self._units = units
-        self._wheel = wheel
-        self._index = index
-        self._tick_ms = wheel.tick_ms
+    def __init__(self, timers: PendingTimers, settled: Key, waits: Collection[Wait]) -> None:
+        self._timers = timers
+        self._tick_ms = timers.tick_ms
         self.settled = settled
         """K as staged."""
         self.has_staged = False
         """True if something changed since the last commit."""
-        self._cursor = settled.visit_ms // wheel.tick_ms - 1 if settled != NOTHING_SETTLED else -1
+        self._cursor = settled.visit_ms // timers.tick_ms - 1 if settled != NOTHING_SETTLED else -1
         self._queue = RowQueue()
         self.out_of_order = OutOfOrderTimers()
-        self._backlogs = TargetBacklog(waits, wheel.tick_ms)
-        self._ticks = TickReader(units, wheel, index.ended)
-        self.waiting = WaitingTimers(self._backlogs, self.out_of_order, index.dues)
+        self._backlogs = TargetBacklog(waits, timers.tick_ms)
+        self.waiting = WaitingTimers(self._backlogs, self.out_of_order, timers.dues)
         self._turns = 0
         self._first_starved: int | None = None
         """Hash of the first target without room in the last turn; 0 for out-of-order timers."""
@@ -79,16 +71,8 @@ class ReleaseQueue:
     def key_ranges(self) -> Waits:
         return self._backlogs.key_ranges()
 
-    def is_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
-        """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
-        is_in_order = pending_in_order(units, run, self.settled, self.key_ranges())
-        start = int(run["unit"][0])
-        ended = (units["magic"] & MAGIC_DELETE != 0) | self._index.ended.flags(start, start + len(run))
-        found: NDArray[np.bool_] = (is_in_order | self.out_of_order.has(run["unit"])) & ~ended
-        return found
-
     def load_tick(self, tick: int) -> Rows:
-        return self._ticks.read(tick, self.settled, self.key_ranges())
+        return self._timers.read_tick(tick, self.settled, self.key_ranges())
 
     def push(self, run: Rows) -> None:
         """Add rows in order that were just stored."""
@@ -98,9 +82,7 @@ class ReleaseQueue:
 
     def end(self, rows: Rows) -> None:
         """Remove pending `rows` that have ended before they left."""
-        self._wheel.settle(rows["visit_ms"][~self.out_of_order.has(rows["unit"])])
-        self._index.ended.mark(rows["unit"])
-        self._index.remove(rows)
+        self._timers.end(rows, ~self.out_of_order.has(rows["unit"]))
         self._queue.remove(rows["unit"])
         self._backlogs.remove(rows)
         self.out_of_order.remove(rows["unit"])
@@ -135,7 +117,7 @@ class ReleaseQueue:
             self._first_starved = None
             return NOTHING_DUE
         release = ReleasePolicy(
-            gate, self._backlogs, self.out_of_order, self._index.dues.name, now_ms, room, self._first_starved or 0
+            gate, self._backlogs, self.out_of_order, self._timers.dues.name, now_ms, room, self._first_starved or 0
         )
         if not is_open or self.out_of_order.blocked():
             due = self._apply_target_limits(rows, release, before, max(-1, now_ms - most_wait_ms))
@@ -145,14 +127,14 @@ class ReleaseQueue:
             due = Due(rows, release.take_out_of_order(self._take_due_out_of_order(release)))
         self._first_starved = room.starved_targets[0] if room.starved_targets else None
         for part in (due.released, due.old_released):
-            self._index.remove(part)
+            self._timers.leave(part, is_in_order=False)
         self.has_staged |= due.total > 0
         return due
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._tick_ms
         while self._cursor < now_tick and len(self._queue) < enough:
-            tick = self._wheel.next_time(self._cursor, now_tick)
+            tick = self._timers.next_tick(self._cursor, now_tick)
             if tick is None:
                 self._cursor = now_tick
             else:
@@ -160,10 +142,9 @@ class ReleaseQueue:
                 self._cursor = tick
 
     def _settle(self, rows: Rows) -> None:
-        """Remove rows in order that leave from wheel and counts."""
+        """Remove rows in order that leave from the engine."""
         if len(rows):
-            self._wheel.settle(rows["visit_ms"])
-            self._index.remove(rows)
+            self._timers.leave(rows, is_in_order=True)
 
     def _take_due_out_of_order(self, release: ReleasePolicy) -> Rows:
         """Take out-of-order rows whose wake-up time has come, as far as there is room."""
@@ -182,21 +163,21 @@ class ReleaseQueue:
         for hash_ in self.out_of_order.blocked():
             if limit <= 0 or limit_bytes <= 0:
                 break
-            target = self._index.dues.name(hash_)
+            target = self._timers.dues.name(hash_)
             if self._backlogs.get(target) is None:
                 self._start_backlog({target: self.settled})
             run = self.out_of_order.take_blocked(hash_, limit, now_ms, limit_bytes)
             limit, limit_bytes = limit - len(run), max(0, limit_bytes - int(run["body_size"].sum()))
             parts.append(run)
         rows = joined(parts)
-        self._index.remove(rows)
+        self._timers.leave(rows, is_in_order=False)
         self.has_staged |= len(rows) > 0
         return rows
 
     def next_visit_ms(self, until_ms: int) -> int | None:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
         waiting = [at for at in (self._queue.next_visit_ms(), self.out_of_order.next_visit_ms()) if at is not None]
-        tick = self._wheel.next_time(self._cursor, until_ms // self._tick_ms)
+        tick = self._timers.next_tick(self._cursor, until_ms // self._tick_ms)
         if tick is not None:
             waiting.append(tick * self._tick_ms)
         return min(waiting, default=None)
@@ -282,7 +263,7 @@ class ReleaseQueue:
 
     def _take_out_of_order(self, release: ReleasePolicy, old_before_ms: int) -> tuple[Rows, Rows]:
         released = release.take_out_of_order(self._take_due_out_of_order(release))
-        return released, release.take_old_out_of_order(old_before_ms, self._units.end)
+        return released, release.take_old_out_of_order(old_before_ms, self._timers.end_unit)
 
     def _take_from_backlogs(self, release: ReleasePolicy, old_before_ms: int) -> tuple[Rows, Rows]:
         """Return rows of backlogs that leave, and rows that must roll."""
@@ -292,7 +273,7 @@ class ReleaseQueue:
         ticks = LoadedTicks(self.load_tick)
 
         def load_ahead(waiting: WaitingTarget) -> None:
-            if not self._backlogs.load_ahead(waiting, until_tick, self._wheel.next_time, ticks):
+            if not self._backlogs.load_ahead(waiting, until_tick, self._timers.next_tick, ticks):
                 release.room.starved_targets.append(waiting.hash)
 
         self._backlogs.wake_up(release.now_ms)
@@ -301,7 +282,7 @@ class ReleaseQueue:
             load_ahead(waiting)
             leaving.append(release.take_from_backlog(waiting, load_ahead))
             self._settle(leaving[-1])
-            old.append(release.take_old(waiting, old_before_ms, self._units.end))
+            old.append(release.take_old(waiting, old_before_ms, self._timers.end_unit))
             self._settle(old[-1])
             load_ahead(waiting)
             waiting.drop_until(old_before_ms, release.now_ms)

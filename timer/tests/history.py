@@ -1,12 +1,14 @@
 """A small store and what happens to it, for tests of `verify`, of the offline store and of the commands on them."""
 
+from dataclasses import replace
+
 from schemas.progress import NOTHING_SETTLED, Progress
 from timer.files.disk import Disk
 from timer.format.batch import Batch
 from timer.format.body import Body, pack_headers
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.unit import BLANK_SIZE, UNIT_SIZE
-from timer.options import StoreOptions
+from timer.options import Engine, StoreOptions
 from timer.store import Store
 
 OPTIONS = StoreOptions(tick_ms=1000, slots=64, segment_bytes=400, compact_below=0.0)
@@ -32,10 +34,12 @@ def body(offset: int, due_ms: int, *, origin: int | None = None, rolls: int = 0)
 class History:
     """A store, and methods that drive it. Times are ms after START_MS."""
 
+    engine: Engine = "wheel"
+
     def __init__(self, disk: Disk, options: StoreOptions = OPTIONS) -> None:
         self.disk = disk
-        self.options = options
-        self.store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
+        self.options = replace(options, engine=self.engine)
+        self.store = Store.create(disk, self.options, Progress(0, NOTHING_SETTLED, 0))
         self.offset = 0
 
     def receives(self, *dues: int, visit: int | None = None, origin: int | None = None) -> None:
@@ -71,6 +75,8 @@ class History:
         found = Checkpoint.from_bytes(self.disk.read(NAME) or b"")
         assert found is not None
         self.options = options or self.options
+        if self.engine == "rocksdb":  # one process opens a database once
+            self.store.close()
         self.store = Store.open(self.disk, self.options, found, found.progress, found.held, ())
         self.offset = found.progress.next_offset
 

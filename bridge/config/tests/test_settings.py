@@ -83,6 +83,15 @@ def test_each_timer_topic_has_its_own_options(tmp_path: Path) -> None:
     assert options.rules.own_topics == own | {f"timer.{name}" for name in shared}
 
 
+def test_each_timer_topic_has_its_engine_and_rocksdb_alone_any_roll_window(tmp_path: Path) -> None:
+    config = tmp_path / "bridge.toml"
+    config.write_text('engine = "rocksdb"\nroll_window = "400d"\n[topics.a]\n')
+    assert load(SERVERS, {}, config).timer_topics()["a"].engine == "rocksdb"
+    config.write_text('[topics.a]\nengine = "rocksdb"\n[topics.b]\n')
+    found = {name: topic.engine for name, topic in load(SERVERS, {}, config).timer_topics().items()}
+    assert found == {"timer.requests": "wheel", "a": "rocksdb", "b": "wheel"}
+
+
 def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
     toml = '[targets."orders.*"]\nmax_per_s = 100\nfresh_share = 0.5\nfresh = "1m"\n[targets.bills]\nmax_per_s = 0.5'
     options = from_file(tmp_path, toml).turn_options({"timer.requests": TopicState(4, 1000)})
@@ -116,6 +125,8 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ("[targets.orders.eu]\nmax_per_s = 1", 'stands in quotes: [targets."orders.eu"]'),
         ('[targets."a b"]\nmax_per_s = 1', 'targets."a b" fits no topic'),
         ('roll_window = "25d"', "roll_window: at most 24d"),
+        ('roll_window = "400d"\nengine = "rocksdb"\n[topics.a]\nengine = "wheel"', "at most 24d with the engine wheel"),
+        ('engine = "rocks"', "engine = 'rocks': Input should be 'wheel' or 'rocksdb'"),
         ("slots = 1000", "slots: a lap of the wheel"),
         ('adopt_progress = "yesterday"', "adopt_progress: give earliest, latest or an epoch ms"),
         (

@@ -19,6 +19,7 @@ from bridge.errors import (
     OutcomeUnknownError,
     PartitionUnreadableError,
     ProgressLostError,
+    SettingsError,
     TopicGrownError,
 )
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
@@ -53,7 +54,8 @@ from timer.files.disk import Syncing
 from timer.format.checkpoint import CLOSED, NAME
 from timer.format.file_names import BODIES, UNITS
 from timer.maintenance.shutdown_snapshot import RESUME
-from timer.store import Store
+from timer.options import Engine
+from timer.wheel_store import WheelStore
 
 
 @pytest.mark.thorough
@@ -101,6 +103,44 @@ def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble,
     assert min(late) >= 0
     assert max(late) <= (100 if trouble is go_on else 500)
     assert world.now_ms - start_ms < 5000
+
+
+def _with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
+    return replace(options, store=replace(options.store, engine=engine))
+
+
+@pytest.mark.parametrize("engines", [("rocksdb", "rocksdb"), ("wheel", "rocksdb"), ("rocksdb", "wheel")])
+@TROUBLE
+def test_another_engine_loses_nothing(trouble: Trouble, engines: tuple[Engine, Engine]) -> None:
+    world = World(_with_engine(SMALL, engines[0]))
+    for number in range(60):
+        world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
+    world.bridge.run(900)
+    world.bridge.stop()
+    world.bridge.options = _with_engine(SMALL, engines[1])
+    world.bridge.start()
+    world.bridge.run(100)
+    trouble(world)
+    world.cancel("id-59")
+    world.bridge.run(4000)
+    assert world.delivered() == [str(number) for number in range(59)]
+
+
+def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers() -> None:
+    world = World(_with_engine(SMALL, "rocksdb"))
+    world.send("far", 3000)
+    world.bridge.run(1000)
+    world.bridge.stop()
+    log = world.kafka.partition(SHARD)
+    log.delete_before(log.end)
+    world.bridge.options = SMALL
+    world.bridge.start()
+    with pytest.raises(SettingsError, match=r"engine was rocksdb, is wheel.*start with engine rocksdb"):
+        world.bridge.run(100)
+    world.bridge.options = _with_engine(SMALL, "rocksdb")
+    world.bridge.start()
+    world.bridge.run(3000)
+    assert world.delivered() == ["far"]
 
 
 @TROUBLE
@@ -338,20 +378,20 @@ def test_a_first_opening_that_another_owner_overtakes_is_not_lost_progress(where
 def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     _, (one, _), instance = two_partitions()
     history: Any = instance.history
-    progress, answers, closed = history.progress, [True, False], list[Store]()
-    close = Store.close
+    progress, answers, closed = history.progress, [True, False], list[WheelStore]()
+    close = WheelStore.close
 
     def answer(shard: Shard) -> object:
         if not answers.pop(0):
             raise PartitionUnreadableError(f"{shard}: no answer in time")
         return progress(shard)
 
-    def noted(store: Store) -> None:
+    def noted(store: WheelStore) -> None:
         closed.append(store)
         close(store)
 
     monkeypatch.setattr(history, "progress", answer)
-    monkeypatch.setattr(Store, "close", noted)
+    monkeypatch.setattr(WheelStore, "close", noted)
     with pytest.raises(PartitionUnreadableError):
         recover(one, SimDisk(), history, SMALL)
     assert (len(closed), answers) == (1, [])
@@ -1293,7 +1333,9 @@ def test_a_damaged_body_does_not_move_progress_beyond_pending_timers(caplog: pyt
     world.bridge.run(100)
     disk, bridge = world.bridge.disks[SHARD], world.bridge.bridge
     assert bridge is not None
-    position = int(bridge.shards[SHARD].store._units.read(1, 2)["body"][0])
+    store = bridge.shards[SHARD].store
+    assert isinstance(store, WheelStore)
+    position = int(store._units.read(1, 2)["body"][0])
     (name,) = disk.names(BODIES)
     file = disk.open(f"{BODIES}/{name}")
     file.overwrite(position + 17, bytes([file.read(position + 17, 1)[0] ^ 0x40]))

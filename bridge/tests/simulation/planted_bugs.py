@@ -40,10 +40,13 @@ from timer.format.checkpoint import Checkpoint
 from timer.index import origin_index
 from timer.index.origin_index import OriginIndex
 from timer.maintenance.startup_scan import LiveScan
+from timer.rocksdb import store as rocks_store
+from timer.rocksdb.rocks_timers import RocksTimers
 from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.schedule.target_backlog import TargetBacklog
 from timer.store import Store
+from timer.wheel_store import WheelStore
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.take_due
@@ -122,11 +125,11 @@ def late_not_settled(patches: Patches) -> None:
 def ahead_not_taken_back(patches: Patches) -> None:
     """A store keeps what it held beyond its checkpoint; then the same requests are read again."""
 
-    def take_back(self: Store, found: Checkpoint) -> Checkpoint:
+    def take_back(self: WheelStore, found: Checkpoint) -> Checkpoint:
         self._log.low_unit = found.low_unit
         return found
 
-    _replace(patches, Store, "_truncate_to_checkpoint", take_back)
+    _replace(patches, WheelStore, "_truncate_to_checkpoint", take_back)
     _replace(patches, LiveScan, "_check_count", lambda _: None)
 
 
@@ -418,7 +421,25 @@ def _with_policy(missed: str, other: str) -> Callable[[Patches], None]:
     return _following(decide)
 
 
+def ended_kept(patches: Patches) -> None:
+    """A checkpoint of the engine RocksDB still holds the timers that have left or ended."""
+    flush = RocksTimers.flush
+
+    def forget_first(self: RocksTimers) -> None:
+        self._removed_rows = []
+        flush(self)
+
+    _replace(patches, RocksTimers, "flush", forget_first)
+
+
+ROCKSDB = "rocksdb: "
+"""Begin of the planted bugs that are searched with the engine `rocksdb` alone."""
 MUTATIONS: dict[str, Callable[[Patches], None]] = {
+    f"{ROCKSDB}ended ones are in the checkpoint": ended_kept,
+    # An opening removes all timers up to K, also those whose target makes them wait.
+    f"{ROCKSDB}backlogs are lost at an opening": _with(
+        rocks_store, "pending_by_key", lambda right: lambda rows, settled, _: right(rows, settled, {})
+    ),
     "offset before store": offset_before_store,
     "K left out": k_left_out,
     "cut inside equal times": cut_inside_equal_times,

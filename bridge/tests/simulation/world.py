@@ -41,7 +41,7 @@ from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance
 from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
-from bridge.tests.simulation.planted_bugs import applied
+from bridge.tests.simulation.planted_bugs import ROCKSDB, applied
 from bridge.tests.simulation.request_generator import (
     BILLS,
     CANCEL,
@@ -72,6 +72,7 @@ from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 from timer.files.disk import Disk
 from timer.format.unit import Rows, joined
+from timer.options import Engine
 from timer.store import Store
 from timer.testing import Crash, SimDisk
 
@@ -85,8 +86,13 @@ PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.st
 
 
 MIN_FREE_BYTES = 1000
+ROCKSDB_SHARE = 0.1
 ROLLS = "timer-rolls"
 ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
+
+
+def _with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
+    return replace(options, store=replace(options.store, engine=engine))
 
 
 def draw_options(rng: Random, reach_ms: int, *, limited: bool) -> TurnOptions:
@@ -164,8 +170,12 @@ class Outcome:
 class World:
     """Brokers, instances, senders and what befalls them, all from one seed."""
 
-    def __init__(self, seed: int, *, only_outputs: bool = False) -> None:
+    def __init__(self, seed: int, *, only_outputs: bool = False, engines: tuple[Engine, ...] = ()) -> None:
+        """engines: one is drawn at each start. Without any, one seed in ten uses both."""
         self.rng = rng = Random(seed)
+        self._engine_rng = Random(f"engines {seed}")
+        both: tuple[Engine, ...] = ("wheel", "rocksdb") if self._engine_rng.random() < ROCKSDB_SHARE else ("wheel",)
+        self._engines = engines or both
         self._told: list[tuple[int, str, tuple[object, ...]]] = []
         self.counts: Counter[str] = Counter()
         self.timeline = Timeline()
@@ -209,9 +219,17 @@ class World:
         self.series_wishes = Wishes(self.series, reach_ms)
         self.is_doubled = self.apart.random() < 0.25
         """Some lives deliver at least once."""
-        options = draw_options(rng, reach_ms, limited=self.is_limited)
+        options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [InstanceRuns(self, name, options) for name in names]
+
+    def draw_options(self) -> TurnOptions:
+        """Draw the settings of a start."""
+        options = draw_options(self.rng, self.reach_ms, limited=self.is_limited)
+        engine = self._engine_rng.choice(self._engines)
+        self.counts[engine] += 1
+        topics = {name: _with_engine(each, engine) for name, each in options.topics.items()}
+        return replace(_with_engine(options, engine), topics=topics)
 
     def _create_topics(self) -> None:
         for timer_topic, journal in JOURNALS.items():
@@ -840,7 +858,7 @@ class InstanceRuns:
     def start(self) -> None:
         rng = self.world.rng
         if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
-            self.instance.options = draw_options(rng, self.world.reach_ms, limited=self.world.is_limited)
+            self.instance.options = self.world.draw_options()
         self.instance.delivery = self._draw_delivery()
         self.world.tell(f"{self.name} starts, {self.instance.delivery}")
         self._look_anew()
@@ -1009,13 +1027,16 @@ def run_seed(
     only_outputs: bool = False,  # noqa: FBT001
     *,
     is_brief: bool = False,
+    engines: tuple[Engine, ...] = (),
 ) -> Outcome:
     """One history; what is wrong with it, if anything.
 
     mutation: a planted bug. Only a Violation shows that it is found: any other exception may be its own.
     is_brief: the story is told only if something is wrong.
     """
-    world = World(seed, only_outputs=only_outputs)
+    if mutation.startswith(ROCKSDB):
+        engines = ("rocksdb",)
+    world = World(seed, only_outputs=only_outputs, engines=engines)
     fault = ""
     judged = nullcontext() if only_outputs else damage_judged()
     with small_intervals(), applied(mutation) if mutation else nullcontext(), judged:
@@ -1034,10 +1055,11 @@ def main(arguments: list[str]) -> int:
     seeds = [int(argument) for argument in arguments if argument.isdigit()]
     words = [argument for argument in arguments if not argument.isdigit()]
     only_outputs = "outputs" in words
-    mutation = next((word for word in words if word != "outputs"), "")
+    engines: tuple[Engine, ...] = ("rocksdb",) if "rocksdb" in words else ()
+    mutation = next((word for word in words if word not in ("outputs", "rocksdb")), "")
     if len(seeds) == 2:
-        return 1 if run_many(range(*seeds), mutation, only_outputs=only_outputs) else 0
-    outcome = run_seed(seeds[0], mutation, only_outputs)
+        return 1 if run_many(range(*seeds), mutation, only_outputs=only_outputs, engines=engines) else 0
+    outcome = run_seed(seeds[0], mutation, only_outputs, engines=engines)
     sys.stdout.write("\n".join([*outcome.story, outcome.fault or "nothing is wrong", ""]))
     return 1 if outcome.fault else 0
 
@@ -1047,12 +1069,12 @@ def _begin_work() -> None:
     tune_gc()
 
 
-def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False) -> int:
+def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False, engines: tuple[Engine, ...] = ()) -> int:
     """Runs them on all cores, says how it went, and returns how many are bad."""
     began = time.monotonic()
     total: Counter[str] = Counter()
     bad = 0
-    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True)
+    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True, engines=engines)
     with ProcessPoolExecutor(initializer=_begin_work) as pool:
         for outcome in pool.map(run, seeds, chunksize=4):
             total += outcome.counts

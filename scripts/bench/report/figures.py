@@ -168,4 +168,20 @@ FIGURES = (
         "linear_to_4", "a burst by 4 instances to 4 times one's, a tenth of a core each", "slices", _linear("slices")
     ),
     Figure("workers_to_4", "the same by one command with 4 workers", "workers", _linear("workers")),
+    Figure(
+        "rocksdb_drain",
+        "a burst with RocksDB to the wheel's",
+        "engines",
+        _ratio("engines.rocksdb.burst.drain_per_s", "engines.wheel.burst.drain_per_s"),
+    ),
+    *(
+        Figure(
+            f"rocksdb_{name}_{rate}",
+            f"{what} with RocksDB to the wheel's, {rate:,}/s",
+            "engines",
+            _ratio(*(f"engines.{engine}.steady.{rate}.{measured}" for engine in ("rocksdb", "wheel"))),
+        )
+        for rate in GOAL_RATES
+        for name, what, measured in (("cpu", "CPU", "cost.cpu_s"), ("p99", "lateness p99", "late.p99_ms"))
+    ),
 )

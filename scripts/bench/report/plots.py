@@ -40,7 +40,7 @@ def plots(results: Results) -> dict[str, str]:
             "cpu.svg": _cpu(results),
             "drain.svg": _drain(results),
         }
-        return {name: _svg(figure) for name, figure in drawn.items() if figure is not None}
+        return {name: svg(figure) for name, figure in drawn.items() if figure is not None}
 
 
 def _lateness(results: Results) -> Figure | None:
@@ -111,7 +111,7 @@ def _canvas(title: str, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _svg(figure: Figure) -> str:
+def svg(figure: Figure) -> str:
     text = StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return text.getvalue()

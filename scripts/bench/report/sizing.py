@@ -16,7 +16,7 @@ from bridge.capacity.sizing import Cpu, Model
 from bridge.errors import SettingsError
 from scripts.bench.report.results import Results
 
-_LEFT_OUT = ("rocketmq.", "at-least-once.", "g1.", "slices.", "workers.")
+_LEFT_OUT = ("rocketmq.", "at-least-once.", "g1.", "slices.", "workers.", "engines.")
 """Scenarios whose CPU has other costs."""
 
 

@@ -27,7 +27,7 @@ from timer.format.body import HEAD_SIZE, unpack, unpack_headers
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.unit import MAGIC_DELETE, UNIT_SIZE
 from timer.index.segment_liveness import EndedUnits, LiveCounts
-from timer.inspect.offline_store import StoppedStore
+from timer.inspect.offline_store import StoppedStore, WheelRows
 from timer.inspect.verify import verify
 from timer.maintenance.shutdown_snapshot import RESUME
 from timer.maintenance.startup_scan import LiveScan
@@ -157,7 +157,8 @@ def scan(contents: Contents) -> EndedUnits:
     with StoppedStore(disk_of(contents)) as store:
         nobody = np.empty(0, np.int64)
         told = store.checkpoint
-        LiveScan(store.units, told, told.progress.settled, nobody, nobody, {}).mark(ended, LiveCounts())
+        assert isinstance(store.rows, WheelRows)
+        LiveScan(store.rows.units, told, told.progress.settled, nobody, nobody, {}).mark(ended, LiveCounts())
     return ended
 
 

@@ -10,6 +10,7 @@ from scripts.common.delivery_figures import Account, Lateness
 
 REQUEST_US, DELIVERY_US, TRANSACTION_US, KILOBYTE_US = 5.0, 6.0, 100.0, 1.5
 MEMORY_BYTES, DISK_BYTES, BASE_MB = 40.0, 500.0, 60.0
+ENGINE_DRAINS = {"wheel": 100_000.0, "rocksdb": 90_000.0}
 BODY_BYTES, COUNT, SECONDS, PENDING = 256, 100_000, 10, 10_000_000
 
 
@@ -73,6 +74,12 @@ def measured(speed: float) -> Flat:
         "partitions.1": burst(30_000.0),
         **{f"slices.{count}": burst(15_000.0 * count) for count in SLICES},
         **{f"workers.{count}": burst(14_000.0 * count) for count in WORKERS},
+        **{f"engines.{engine}.burst": burst(per_s * speed) for engine, per_s in ENGINE_DRAINS.items()},
+        **{
+            f"engines.{engine}.steady.{rate}": steady(rate, Lateness(4, 10, 60))
+            for engine in ENGINE_DRAINS
+            for rate in GOAL_RATES
+        },
         "idle.cpu_percent": 0.8,
         "pending": pending(),
         "rocketmq.burst": burst(100_000 * speed),

@@ -1,0 +1,216 @@
+"""Engine `rocksdb`: the pending timers of a store in a RocksDB database.
+
+    rocksdb/open-x1   the database in use. It holds changes that no transaction has committed yet
+    rocksdb/7         the database at the checkpoint whose `database` is 7
+
+An opening makes a new folder in use from the one that the checkpoint names, by links. So a return to the checkpoint
+undoes all changes that were never committed, as with the wheel, and the open database needs no write-ahead log.
+"""
+
+import shutil
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import NamedTuple
+
+from schemas.journal import CopyInFlight, Wait
+from schemas.progress import Progress
+from timer.errors import CorruptStoreError
+from timer.files.disk import Disk
+from timer.format.batch import Batch
+from timer.format.checkpoint import CLOSED, Checkpoint
+from timer.format.file_names import DATABASE
+from timer.maintenance.checkpoint_writer import CheckpointWriter
+from timer.options import StoreOptions
+from timer.rocksdb.database import OPEN, Database, link
+from timer.rocksdb.rocks_queries import RocksQueries
+from timer.rocksdb.rocks_timers import RocksTimers
+from timer.schedule.pending_keys import pending_by_key
+from timer.schedule.release_queue import ReleaseQueue
+from timer.store import Store
+
+
+class _Changed(NamedTuple):
+    """What a checkpoint would keep: if it is the same, no new one is needed."""
+
+    progress: Progress
+    end_unit: int
+    pending: int
+
+
+class RocksStore(Store):
+    """See the module."""
+
+    def __init__(
+        self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
+    ) -> None:
+        """found: names the folder of the database; all other folders are deleted."""
+        super().__init__(progress)
+        self._disk = disk
+        self._options = options
+        self._folder = disk.folder(DATABASE)
+        if disk.read(CLOSED):
+            disk.start_replace(CLOSED, b"").wait()
+        self._number = -1 if found is None or found.database is None else found.database
+        # A new name each time: a process opens a folder once, and an error may keep a closed database alive.
+        self._open = Path(mkdtemp(prefix=OPEN, dir=self._folder))
+        self._delete_other_folders()
+        if self._number >= 0:
+            try:
+                link(self._folder / str(self._number), self._open)
+            except FileNotFoundError as missing:
+                raise CorruptStoreError(DATABASE, f"folder {self._number} is missing or incomplete") from missing
+        self._database = Database(self._open)
+        self._timers = RocksTimers(self._database, options.tick_ms)
+        self.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
+        self.queries = RocksQueries(self.release_queue, self._timers)
+        self._writer: CheckpointWriter | None = None
+        self._writing: _Changed | None = None
+        self._durable: _Changed | None = None
+        self._checkpoint: Checkpoint | None = None
+        """The last checkpoint that was made since the store was opened."""
+
+    # -- opening and closing
+
+    @classmethod
+    def create_empty(
+        cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait]
+    ) -> "RocksStore":
+        store = cls(disk, options, progress, None, waits)
+        if progress.low_offset == progress.next_offset:
+            store._durable = store._state()  # nothing to keep, perhaps nothing committed yet
+        return store
+
+    @classmethod
+    def open_at(
+        cls,
+        disk: Disk,
+        options: StoreOptions,
+        found: Checkpoint,
+        progress: Progress,
+        held: Collection[int],
+        ended: Collection[int],
+        waits: Collection[Wait],
+    ) -> "RocksStore":
+        store = cls(disk, options, progress, found, waits)
+        try:
+            store._timers.restore(found.pending)
+            store._apply(found, set(held), set(ended))
+        except (CorruptStoreError, OSError):
+            store.close()
+            raise
+        return store
+
+    def _apply(self, found: Checkpoint, held: set[int], ended: set[int]) -> None:
+        """Bring the timers of the checkpoint to the committed progress. held, ended: origins, as of that."""
+        timers, queue = self._timers, self.release_queue
+        for origin_offset in sorted(held | ended | set(found.held)):
+            row = self.queries.find_origin(origin_offset)
+            if not len(row):
+                continue
+            if origin_offset in ended:
+                timers.leave(row, is_in_order=True)
+            elif origin_offset in held:
+                timers.take_out_of_order(row)
+                queue.out_of_order.push(row)
+            elif origin_offset in found.held:
+                timers.leave(row, is_in_order=False)
+        key_ranges = queue.key_ranges()
+        # A target's backlog may begin above K, and its timers below that have left.
+        begins = [after for ranges in key_ranges.values() for after, _ in ranges]
+        for rows in timers.in_order(0, max([queue.settled, *begins]).visit_ms + 1):
+            timers.leave(rows[~pending_by_key(rows, queue.settled, key_ranges)], is_in_order=True)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+        elif self._checkpoint is not None and self._durable == self._state() and not self.release_queue.has_staged:
+            with suppress(OSError):
+                self._disk.start_replace(CLOSED, self._checkpoint.to_bytes()).wait()
+        self._database.close()
+
+    # -- appending
+
+    @property
+    def pending(self) -> int:
+        return self._timers.pending
+
+    def _append(self, batch: Batch) -> None:
+        rows, in_order, frames = batch.timer_rows(self._timers.end_unit)
+        self._timers.add(rows, in_order, frames)
+        self._enqueue(rows, in_order, batch)
+        ended = batch.ended()
+        if len(ended):
+            self.release_queue.end(ended)
+
+    def _first_pending_offset(self) -> int | None:
+        return self._timers.low_offset()
+
+    # -- checkpoints
+
+    def _state(self) -> _Changed:
+        return _Changed(self._committed, self._timers.end_unit, self.pending)
+
+    @property
+    def may_checkpoint(self) -> bool:
+        is_committed = not self.release_queue.has_staged
+        return is_committed and self._writer is None and self._durable != self._state()
+
+    def start_checkpoint(
+        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
+    ) -> bool:
+        """See Store. RocksDB writes its files meanwhile: the only part of a checkpoint for which a turn waits."""
+        if not self.may_checkpoint:
+            return False
+        self._timers.flush()
+        self._number += 1
+        self._disk.remove_folder(f"{DATABASE}/{self._number}")  # of a checkpoint that was never named
+        self._database.checkpoint(self._folder / str(self._number))
+        found = Checkpoint(
+            progress=self._committed,
+            segment_bytes=self._options.segment_bytes,
+            tick_ms=self._options.tick_ms,
+            slots=self._options.slots,
+            units_end=self._timers.end_unit,
+            body_end=0,
+            low_unit=0,
+            segments=(),
+            bodies=(),
+            pending=self.pending,
+            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            waits=self.release_queue.waits,
+            flights=tuple(flights),
+            ended_flights=tuple(ended_flights),
+            journal_offset=journal_offset,
+            database=self._number,
+        )
+        self._writer = CheckpointWriter(self._disk, found, [], [], self._disk.start_sync([]))
+        self._writing = self._state()
+        return True
+
+    def continue_checkpoint(self) -> bool:
+        return self._continue_checkpoint(is_last=False)
+
+    def finish_checkpoint(self) -> None:
+        self._continue_checkpoint(is_last=True)
+
+    def _continue_checkpoint(self, *, is_last: bool) -> bool:
+        if self._writer is None:
+            return True
+        try:
+            if is_last:
+                self._writer.wait()
+            if not self._writer.poll():
+                return False
+        except OSError:
+            self._writer = None
+            raise
+        self._checkpoint, self._durable, self._writer = self._writer.checkpoint, self._writing, None
+        self._delete_other_folders()
+        return True
+
+    def _delete_other_folders(self) -> None:
+        for path in self._folder.iterdir():
+            if path.name not in (self._open.name, str(self._number)):
+                shutil.rmtree(path)

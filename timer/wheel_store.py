@@ -1,0 +1,290 @@
+"""Engine `wheel`: TimerLog, TimerWheel and body log, as RIP-43 describes them.
+
+    add(batch) -> body log, TimerLog, wheel          due(now) -> ticks of the wheel -> TimerLog -> bodies
+
+A delete mark ends a row; a delivery writes no mark. A segment without pending rows is deleted after a checkpoint that
+does not name it is durable. Checkpoints, deletion of files and compaction: timer.maintenance.maintenance.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack, closing, suppress
+
+import numpy as np
+
+from schemas.journal import CopyInFlight, Wait
+from schemas.progress import Progress
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.files.body_reader import BodyReader
+from timer.files.disk import Disk
+from timer.files.segment_log import FrameLog, UnitLog, delete_other_files
+from timer.files.wheel import SLOT_SIZE, Wheel
+from timer.format.batch import Batch
+from timer.format.checkpoint import CLOSED, Checkpoint, runs
+from timer.format.file_names import BODIES, IDS, UNITS, WHEEL
+from timer.format.unit import MAGIC_UNCHAINED, UNIT, UNIT_EXTRA, Ints, Rows, delete_marks, joined, run_of, visits_ms
+from timer.index.id_index import IdIndex
+from timer.index.pending_index import PendingIndex
+from timer.maintenance import shutdown_snapshot
+from timer.maintenance.maintenance import Maintenance
+from timer.maintenance.startup_scan import LiveScan
+from timer.options import StoreOptions
+from timer.schedule.pending_log import PendingLog
+from timer.schedule.release_queue import ReleaseQueue
+from timer.schedule.wheel_timers import WheelTimers
+from timer.store import Store
+from timer.wheel_queries import WheelQueries
+
+
+def _origins(origins: Collection[int]) -> Ints:
+    return np.fromiter(origins, np.int64, len(origins))
+
+
+class WheelStore(Store):
+    """See the module."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        options: StoreOptions,
+        segment_bytes: int,
+        progress: Progress,
+        found: Checkpoint | None,
+        waits: Collection[Wait] = (),
+    ) -> None:
+        """found: names the files of this store; all other files are deleted."""
+        super().__init__(progress)
+        unit_files, body_files = (found.unit_files(), found.bodies) if found else ((), ())
+        for folder, only in ((UNITS, unit_files), (IDS, unit_files), (BODIES, body_files)):
+            delete_other_files(disk, folder, only)
+        self._disk = disk
+        self._options = options
+        self._segment_bytes = segment_bytes
+        has_same_wheel = found is not None and (found.progress, found.slots) == (progress, options.slots)
+        with ExitStack() as opened:  # on an error, close those that are open
+            self._units = UnitLog(disk, UNITS, IDS, segment_bytes, unit_files)
+            opened.callback(self._units.close)
+            self._bodies = FrameLog(disk, BODIES, segment_bytes, body_files)
+            opened.callback(self._bodies.close)
+            self._snapshot = shutdown_snapshot.take(disk, found if has_same_wheel else None)
+            self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
+            opened.pop_all()
+        self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
+        reader = BodyReader(self._bodies)
+        self._index = PendingIndex(self._units.per_segment, self._bodies.bases_of, lambda row: reader.peek(row).target)
+        timers = WheelTimers(self._units, self._wheel, self._index)
+        self.release_queue = ReleaseQueue(timers, progress.settled, waits)
+        self._log = PendingLog(self._units, reader, self.release_queue, self._index.ended)
+        self.queries = WheelQueries(
+            self.release_queue, timers, self._units, self._bodies, self._index, self._log, reader
+        )
+        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._index, self._log)
+
+    # -- opening and closing
+
+    @classmethod
+    def create_empty(
+        cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait]
+    ) -> "WheelStore":
+        store = cls(disk, options, options.segment_bytes, progress, None, waits)
+        if progress.low_offset == progress.next_offset:
+            store._maintenance.skip_checkpoint_at(progress)  # nothing to keep, perhaps nothing committed yet
+        return store
+
+    @classmethod
+    def open_at(
+        cls,
+        disk: Disk,
+        options: StoreOptions,
+        found: Checkpoint,
+        progress: Progress,
+        held: Collection[int],
+        ended: Collection[int],
+        waits: Collection[Wait],
+    ) -> "WheelStore":
+        store = cls(disk, options, found.segment_bytes, progress, found, waits)
+        try:
+            store._truncate_to_checkpoint(found)
+            if not store._restore_snapshot(found):
+                key_ranges = store.release_queue.key_ranges()
+                now = (progress.settled, _origins(held), _origins(ended), key_ranges)
+                store._rebuild(LiveScan(store._units, found, *now))
+        except (CorruptStoreError, WheelFullError, OSError):
+            store.close()
+            raise
+        return store
+
+    def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
+        """Remove everything that was written after the checkpoint."""
+        self._units.truncate(found.units_end)
+        self._bodies.truncate(found.body_end)
+        self._log.low_unit = found.low_unit
+
+    def _restore_snapshot(self, found: Checkpoint) -> bool:
+        """Restore indexes and counts from the shutdown snapshot. False if there is none that fits."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            return False
+        if not (self._wheel.is_sound() and snapshot.is_possible(found)):
+            self._wheel.clear()
+            return False
+        snapshot.restore(self._index)
+        self.release_queue.out_of_order.push(snapshot.held)
+        return True
+
+    def _rebuild(self, scan: LiveScan) -> None:
+        """Rebuild wheel, indexes and counts from the log. The wheel on disk is ignored."""
+        index = self._index
+        scan.mark(index.ended, index.units)
+        index.ids = IdIndex(scan.max_ids)
+        for run in scan.live(index.ended):
+            if len(run):
+                is_timer = np.ones(len(run), np.bool_)
+                self._wheel.link(self._wheel.plan(run["visit_ms"], self._units.positions(run["unit"]), is_timer))
+                self._restore_rows(run)
+        for row in scan.held.values():
+            self.release_queue.out_of_order.push(row)
+            self._restore_rows(row)
+        newly_ended = joined(scan.newly_ended)
+        if len(newly_ended):
+            index.ended.mark(newly_ended["unit"])
+            first = self._units.end
+            is_chained = np.zeros(len(newly_ended), np.bool_)
+            marks = delete_marks(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)
+            self._units.append(marks, np.zeros(len(marks), UNIT_EXTRA))
+            self._retain_marks(first, newly_ended)
+
+    def _restore_rows(self, run: Rows) -> None:
+        self._bodies.check_frames_exist(run["body"], run["body_size"])
+        self._index.add(run)
+
+    def close(self) -> None:
+        """Close the files. The next opening goes back to the last checkpoint."""
+        self._maintenance.abandon()
+        if self._maintenance.durable is not None and self._is_as(self._maintenance.durable):
+            self._mark_closed(self._maintenance.durable)
+        with ExitStack() as ends:
+            ends.callback(self._bodies.close)
+            ends.callback(self._units.close)
+            ends.callback(self._mapping.close)
+            ends.callback(self._wheel.close)
+
+    def _is_as(self, checkpoint: Checkpoint) -> bool:
+        """True if nothing has changed since `checkpoint`."""
+        state = (self._units.end, self._bodies.end, self.pending, self._committed)
+        is_same = state == (checkpoint.units_end, checkpoint.body_end, checkpoint.pending, checkpoint.progress)
+        return is_same and not self.release_queue.has_staged and self._maintenance.is_idle
+
+    def _mark_closed(self, checkpoint: Checkpoint) -> None:
+        """Write the shutdown snapshot and `closed`. Without them the next opening is as after a kill."""
+        with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
+            # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
+            dirty = self._units.take_dirty() + self._bodies.take_dirty()
+            state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.out_of_order.rows())
+            shutdown_snapshot.write(self._disk, checkpoint, state)
+            self._disk.start_sync([*dirty, wheel]).wait()
+            self._disk.start_replace(CLOSED, checkpoint.to_bytes()).wait()
+
+    # -- appending
+
+    @property
+    def pending(self) -> int:
+        return self._index.pending
+
+    def _append(self, batch: Batch) -> None:
+        first, body_end = self._units.end, self._bodies.end
+        ended = batch.ended()
+        added, extra, frames = batch.units()
+        units = self._with_delete_marks(added, ended)
+        timers = units[: len(added)]
+        is_timer = np.arange(len(units)) < len(added)
+        chained = units["magic"] & MAGIC_UNCHAINED == 0
+        positions = self._units.positions(np.arange(first, first + len(units)))
+        links = self._wheel.plan(visits_ms(units)[chained], positions[chained], is_timer[chained])
+        units["previous"][chained] = links.previous
+        try:
+            if frames:
+                timers["body"] = self._bodies.append(frames)
+            self._units.append(
+                units, np.concatenate([extra, np.zeros(len(ended), UNIT_EXTRA)]) if len(ended) else extra
+            )
+        except OSError:
+            self._bodies.truncate(body_end)
+            raise
+        self._wheel.link(links)
+        self._retain_marks(first + len(added), ended)
+        run = run_of(timers, extra, first)
+        self._index.add(run)
+        self._enqueue(run, chained[: len(added)], batch)
+        if len(ended):
+            self.release_queue.end(ended)
+
+    def _with_delete_marks(self, added: Rows, ended: Rows) -> Rows:
+        """Return `added` and a delete mark for each of `ended`."""
+        if len(ended) == 0:
+            return added
+        units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would change the byte order
+        units[: len(added)] = added
+        is_in_order = ~self.release_queue.out_of_order.has(ended["unit"])
+        units[len(added) :] = delete_marks(ended, self._units.positions(ended["unit"]), is_in_order)
+        return units
+
+    def _retain_marks(self, first: int, ended: Rows) -> None:
+        """Keep the delete marks of `ended`, from unit `first` on, until the ticks of `ended` have passed."""
+        for at, visit_ms in enumerate(ended["visit_ms"].tolist(), first):
+            self._index.retain_until(at, visit_ms)
+
+    def _first_pending_offset(self) -> int | None:
+        return self._log.low_offset()
+
+    # -- checkpoints and compaction
+
+    @property
+    def may_checkpoint(self) -> bool:
+        """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
+        is_committed = not self.release_queue.has_staged
+        return is_committed and self._maintenance.is_idle and self._maintenance.has_changed(self._committed)
+
+    def start_checkpoint(
+        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
+    ) -> bool:
+        """Start to make the committed state durable. Return False if that is not possible now."""
+        if not self.may_checkpoint:
+            return False
+        dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
+        found = Checkpoint(
+            progress=self._committed,
+            segment_bytes=self._segment_bytes,
+            tick_ms=self._options.tick_ms,
+            slots=self._options.slots,
+            units_end=self._units.end,
+            body_end=self._bodies.end,
+            low_unit=self._log.low_unit,
+            segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
+            bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
+            pending=self.pending,
+            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            waits=self.release_queue.waits,
+            flights=tuple(flights),
+            ended_flights=tuple(ended_flights),
+            journal_offset=journal_offset,
+        )
+        self._maintenance.start(found, dead_units, dead_bodies)
+        self.release_memory()
+        return True
+
+    def release_memory(self) -> None:
+        """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
+        self._mapping.drop_page_cache()
+
+    def continue_checkpoint(self) -> bool:
+        return self._maintenance.continue_checkpoint()
+
+    def finish_checkpoint(self) -> None:
+        self._maintenance.continue_checkpoint(is_last=True)
+
+    def compact_some(self) -> None:
+        """Run one bounded step of a compaction; start one if it is worth it."""
+        moved = self._maintenance.compact_some(self.settled.visit_ms)
+        if moved is not None:
+            self.release_queue.repoint(*moved)
+            self._log.forget_read_ahead()
