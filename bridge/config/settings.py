@@ -39,6 +39,7 @@ DAY_MS = 86_400_000
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
 _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+_URL = re.compile(r"https?://[^\s/@]+(/[^\s@]*)?")
 
 
 def is_loopback(host: str) -> bool:
@@ -147,6 +148,10 @@ class Settings(BaseModel):
     page_secret: Path | None = Field(
         None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
     )
+    schema_registry: str | None = Field(
+        None, description="URL of a schema registry, by which the page shows values of Avro, Protobuf and JSON Schema."
+    )
+    schema_registry_auth: Path | None = Field(None, description="A file with user:password for schema_registry.")
     peer_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
         (), description="Networks where other instances are, such as 10.1.0.0/16; only these are asked."
     )
@@ -197,6 +202,15 @@ class Settings(BaseModel):
                 f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"
                 f" of name:token, or --http-host 127.0.0.1"
             )
+        if self.schema_registry is not None and not _URL.fullmatch(self.schema_registry):
+            raise ValueError(
+                "schema_registry: write http://host:port or https://host, without a user: schema_registry_auth names a"
+                " file for that"
+            )
+        if self.schema_registry is not None and not self.page:
+            raise ValueError("schema_registry: only the page uses it, so give --page and --http-port too")
+        if self.schema_registry_auth is not None and self.schema_registry is None:
+            raise ValueError("schema_registry_auth: give schema_registry, whose password it is")
         if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):
             raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
 

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from starlette.routing import BaseRoute
 
 from bridge.config.advertised_address import host_of, own_address
+from bridge.config.secret_file import read_private
 from bridge.config.settings import Settings, is_loopback
 from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.kafka import ConfluentKafkaPort
@@ -17,6 +18,7 @@ from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator
+from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.views import HtmlPages
 from bridge.http.peer_client import PeerNetworks
 from bridge.http.peers import Peers
@@ -41,6 +43,16 @@ def page_routes(
     rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
     api = Api(reads, actions, Selections(reads, requests, clock), rejected)
     try:
-        yield [api_routes(api, access, installed), *HtmlPages(api, access, clock.now_ms).routes()]
+        pages = HtmlPages(api, access, clock.now_ms, _registry_of(settings))
+        yield [api_routes(api, access, installed), *pages.routes()]
     finally:
         kafka.close()
+
+
+def _registry_of(settings: Settings) -> SchemaRegistry | None:
+    """Return the schema registry of the settings. Raises SettingsError if its file of a password cannot be used."""
+    if settings.schema_registry is None:
+        return None
+    if settings.schema_registry_auth is not None:
+        read_private(settings.schema_registry_auth, "schema_registry_auth")
+    return SchemaRegistry(settings.schema_registry, settings.schema_registry_auth)

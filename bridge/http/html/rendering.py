@@ -8,7 +8,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.config.durations import instant_text
-from bridge.http.html.value_text import value_text
 from bridge.query.details import Content, TimerDetail
 from schemas.headers import EXPIRE_MS, KEY, PROFILE
 
@@ -27,7 +26,6 @@ class Rendering:
             loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
-        self._templates.filters["value_text"] = value_text
         self._templates.filters |= {
             "base64": lambda raw: base64.b64encode(raw).decode(),
             "instant": instant_text,

@@ -36,8 +36,11 @@ from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, r
 from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.http.errors import http_error
 from bridge.http.html.rendering import Rendering
+from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.timeline import MINUTE_MS, SPANS, Span, Timeline, timeline
+from bridge.http.html.value_text import value_text
 from bridge.http.request_body import MAX_BODY_BYTES, body_of
+from bridge.query.details import Content
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
@@ -61,8 +64,11 @@ _MAX_LOGIN_BYTES = 4 << 10
 
 
 class HtmlPages:
-    def __init__(self, api: Api, access: Authenticator, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, api: Api, access: Authenticator, now_ms: Callable[[], int], registry: SchemaRegistry | None = None
+    ) -> None:
         self._api = api
+        self._registry = registry
         self._access = access
         self._now_ms = now_ms
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
@@ -205,8 +211,15 @@ class HtmlPages:
         is_told = request.query_params.get("history") == "true"
         history = await self._api.actions.receipts(ReceiptsAsked(**asked)) if is_told else None
         status = 200 if found.timers or found.missing else 404
-        values: dict[str, Any] = {"asked": asked, "found": found, "with_value": with_value, "actions": TIMER_ACTIONS}
+        shown = [await self._value_text(timer.value) for timer in found.timers]
+        values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
         return self._page(request, caller, "timer.html", status, history=history, **values)
+
+    async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
+        """Return how a value is shown, and its text; None if it was not asked for."""
+        if value is None:
+            return None
+        return value_text(value) if self._registry is None else await self._registry.text_of(value)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "code", "topic")

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 import pytest
 
 from bridge.http.auth.sessions import Token
+from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
 from kafka_timer import headers_for
 
@@ -344,6 +345,18 @@ def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
     fields = replacing(place, "b")
     assert fields is not None
     assert fields["value"] == '{"a":[1]}'
+
+
+def test_a_value_whose_registry_does_not_answer_is_shown_in_hex_and_replaced_as_it_is() -> None:
+    with Place(registry=SchemaRegistry("http://127.0.0.1:1")) as place:
+        place.producer.schedule("orders", b"\0\0\0\0\x07{}", delay="2h", id="a").result(0)
+        place.producer.schedule("orders", "plain", delay="2h", id="b").result(0)
+        place.run(300)
+        browser = Browser(place.pages[0].url)
+        text = browser.show("/timer?id=a&value=true").text
+        assert "hex, as it could not be decoded: the schema registry gave no schema: " in text
+        assert "00000000  00 00 00 00 07 7b 7d" in text
+        assert "<pre>plain</pre>" in browser.show("/timer?id=b&value=true").text
 
 
 def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:

@@ -33,6 +33,7 @@ from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator, Token
+from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.views import HtmlPages
 from bridge.http.known_hosts import KnownHosts
 from bridge.http.peer_client import PeerNetworks
@@ -208,7 +209,9 @@ class _Served(QueryQueue):
 class Place:
     """`tokens`: alike on both instances."""
 
-    def __init__(self, tokens: Sequence[Token] = (), *, looked_at: int = 2000) -> None:
+    def __init__(
+        self, tokens: Sequence[Token] = (), *, looked_at: int = 2000, registry: SchemaRegistry | None = None
+    ) -> None:
         self.lock = threading.RLock()
         self.kafka = FakeKafka(Timeline())
         for topic in (TIMERS, "timer.journal"):
@@ -227,6 +230,7 @@ class Place:
         self.pages: list[Page] = []
         self._tokens = tokens
         self._looked_at = looked_at
+        self._registry = registry
         self._served: list[ExitStack] = []
 
     def __enter__(self) -> Self:
@@ -274,7 +278,7 @@ class Place:
         actions = TimerActions(requests, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
         api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
-        site = HtmlPages(api, access, instance.clock.now_ms)
+        site = HtmlPages(api, access, instance.clock.now_ms, self._registry)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)

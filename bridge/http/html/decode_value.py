@@ -1,0 +1,174 @@
+"""Decode one value of a message by its schema. A program of its own, as the value may be a bomb: see schema_registry.
+
+    stdin    JSON: url (of the registry), auth (user:password, or null), value (base64)
+    stdout   JSON: kind and text; or reason
+
+A value begins with a zero byte and the 4-byte id of its schema, as Confluent's serializers write it (docs.confluent.io,
+"Wire format"). A value of Protobuf then has the indexes of its message type.
+"""
+
+import base64
+import json
+import resource
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+_MEMORY_BYTES = 1 << 30
+_CPU_S = 4
+_TIMEOUT_S = 4
+_MAX_SCHEMA_BYTES = 4 << 20
+_MAX_FILES = 100
+"""Files that a schema of Protobuf imports, one by the other."""
+_MAX_TEXT = 256 << 10
+_HEAD_BYTES = 5
+
+Get = Callable[[str], Any]
+"""Return the JSON of a path of the registry."""
+
+
+def schema_id(raw: bytes) -> int | None:
+    """Return the id of the schema, None if the value does not name one."""
+    return int.from_bytes(raw[1:_HEAD_BYTES], "big") if len(raw) >= _HEAD_BYTES and raw[0] == 0 else None
+
+
+def decoded(raw: bytes, get: Get) -> tuple[str, str]:
+    """Return how the value is encoded, and its JSON. Raises ValueError, EOFError, URLError and what libraries raise."""
+    id_ = schema_id(raw)
+    found = get(f"/schemas/ids/{id_}")
+    kind, payload = found.get("schemaType", "AVRO"), raw[_HEAD_BYTES:]
+    named = f"by schema {id_} of the registry"
+    if kind == "JSON":
+        return f"JSON, {named}", _text(json.loads(payload))
+    if kind == "AVRO":
+        if found.get("references"):
+            found = get(f"/schemas/ids/{id_}?format=resolved")
+        return f"Avro, {named}", _text(_avro(payload, json.loads(found["schema"])))
+    if kind == "PROTOBUF":
+        return f"Protobuf, {named}", _protobuf(payload, get, f"/schemas/ids/{id_}", found.get("references", ()))
+    raise ValueError(f"schema {id_} is of the unknown type {kind}")
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """Return what JSON can hold of a value of Avro's logical types."""
+    return f"hex: {value.hex(' ')}" if isinstance(value, bytes) else str(value)
+
+
+def _avro(payload: bytes, schema: Any) -> object:
+    from fastavro import parse_schema, schemaless_reader
+
+    stream = BytesIO(payload)
+    value: object = schemaless_reader(stream, parse_schema(schema), None)
+    if left := len(payload) - stream.tell():
+        raise ValueError(f"{left} bytes are left after the value")
+    return value
+
+
+def _protobuf(payload: bytes, get: Get, path: str, references: Any) -> str:
+    from google.protobuf import descriptor_pb2, json_format, message_factory
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    pool, main, waiting = DescriptorPool(), "", [("", path, references)]
+    files: dict[str, Any] = {}
+    while waiting:
+        name, at, imported = waiting.pop()
+        raw = base64.b64decode(get(f"{at}?format=serialized")["schema"])
+        file = descriptor_pb2.FileDescriptorProto.FromString(raw)
+        file.name = name or file.name or "main.proto"
+        main = main or file.name
+        files[file.name] = file
+        if len(files) + len(waiting) > _MAX_FILES:
+            raise ValueError(f"it imports more than {_MAX_FILES} files")
+        for each in imported:
+            if each["name"] not in files:
+                own = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
+                waiting.append((each["name"], own, get(own).get("references", ())))
+    _add(pool, files, main, set())
+    types = pool.FindFileByName(main).message_types_by_name
+    indexes, begin = _indexes(payload)
+    message = list(types.values())[indexes[0]]
+    for index in indexes[1:]:
+        message = message.nested_types[index]
+    parsed = message_factory.GetMessageClass(message).FromString(payload[begin:])
+    text: str = json_format.MessageToJson(parsed, preserving_proto_field_name=True, descriptor_pool=pool)
+    return text
+
+
+def _add(pool: Any, files: dict[str, Any], name: str, added: set[str]) -> None:
+    """Add a file to the pool after those that it imports; Google's own come with the library."""
+    from importlib import import_module
+
+    if name in added:
+        return
+    added.add(name)
+    if name not in files and name.startswith("google/protobuf/"):
+        module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        return
+    for imported in files[name].dependency:
+        _add(pool, files, imported, added)
+    pool.Add(files[name])
+
+
+def _indexes(payload: bytes) -> tuple[list[int], int]:
+    """Return the path of the message type in its file, and where the message begins. 0 alone means the first type."""
+    count, at = _zigzag(payload, 0)
+    if not 0 <= count <= _MAX_FILES:
+        raise ValueError(f"{count} message indexes")
+    indexes = []
+    for _ in range(count):
+        index, at = _zigzag(payload, at)
+        if index < 0:
+            raise ValueError(f"message index {index}")
+        indexes.append(index)
+    return indexes or [0], at
+
+
+def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = payload[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return (value >> 1) ^ -(value & 1), at
+
+
+def _getter(url: str, auth: str | None) -> Get:
+    headers = {"Accept": "application/vnd.schemaregistry.v1+json, application/json"}
+    if auth is not None:
+        headers["Authorization"] = f"Basic {base64.b64encode(auth.encode()).decode()}"
+
+    def get(path: str) -> Any:
+        # The settings allow http and https alone.
+        request = Request(url.rstrip("/") + path, headers=headers)  # noqa: S310
+        with urlopen(request, timeout=_TIMEOUT_S) as answer:  # nosec B310  # noqa: S310
+            return json.loads(answer.read(_MAX_SCHEMA_BYTES))
+
+    return get
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_S, _CPU_S))
+    asked = json.load(sys.stdin)
+    try:
+        kind, text = decoded(base64.b64decode(asked["value"]), _getter(asked["url"], asked["auth"]))
+        answer = {"kind": kind, "text": text[:_MAX_TEXT]}
+    except URLError as wrong:
+        answer = {"reason": f"the schema registry gave no schema: {wrong}"}
+    except Exception as wrong:  # noqa: BLE001 - whatever a library says of a sender's bytes is the answer
+        answer = {"reason": f"it does not fit its schema: {type(wrong).__name__}: {wrong}"[:500]}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

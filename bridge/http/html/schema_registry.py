@@ -1,0 +1,63 @@
+"""Values that name their schema, decoded by a schema registry.
+
+Each is decoded by a process of its own with little memory and time: a few bytes of Avro can name an array of billions,
+and no sender may hold up the bridge.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+from pathlib import Path
+
+from bridge.config.secret_file import read_private
+from bridge.http.html.decode_value import schema_id
+from bridge.http.html.value_text import hex_dump, value_text
+from bridge.query.details import Content
+
+_TIMEOUT_S = 10.0
+_MOST_AT_ONCE = 2
+_LIMITS = "it takes more than 1 GB of memory, or too long"
+
+
+class SchemaRegistry:
+    """url: http or https. auth_file: a private file with user:password."""
+
+    def __init__(self, url: str, auth_file: Path | None = None) -> None:
+        self._url = url
+        self._auth_file = auth_file
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def text_of(self, content: Content) -> tuple[str, str]:
+        """Return how the value is shown, and its text, as `value_text` does."""
+        raw = base64.b64decode(content.base64 or "") if content.text is None else content.text.encode()
+        if content.is_cut or schema_id(raw) is None:
+            return value_text(content)
+        async with self._slots:
+            answer = await self._ask(raw)
+        if "reason" in answer:
+            return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
+        return answer["kind"], answer["text"]
+
+    async def _ask(self, raw: bytes) -> dict[str, str]:
+        auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
+        asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bridge.http.html.decode_value"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                told, _ = await child.communicate(json.dumps(asked).encode())
+        except TimeoutError:
+            return {"reason": _LIMITS}
+        finally:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()
+        if child.returncode != 0:
+            return {"reason": _LIMITS}
+        found: dict[str, str] = json.loads(told)
+        return found
