@@ -16,6 +16,7 @@ from timer.format.checkpoint import NAME, Checkpoint
 from timer.inspect.verify import verify
 from timer.options import StoreOptions
 from timer.rocksdb import database
+from timer.rocksdb.database import Changes, Database, keys
 from timer.store import Store
 from timer.tests.history import START_MS, body
 
@@ -172,6 +173,32 @@ def test_damage_is_found_by_verify_and_by_the_next_opening(
     monkeypatch.setattr(database, "_CACHE", Cache(1 << 20))  # as in another process
     with pytest.raises(CorruptStoreError):
         read_all(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [("ids", "499 ids, 500 timers have one"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
+)
+def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str, told: str) -> None:
+    """A database that RocksDB finds sound, but without one key."""
+    store = created(tmp_path)
+    batch = Batch()
+    for number in range(500):
+        batch.add(body(4 * number + 1, START_MS + number), START_MS + number)
+    store.add(batch, 2000)
+    checkpointed(store)
+    store.close()
+    changed = Database(tmp_path / "rocksdb" / "0")
+    (rows,) = changed.in_order(START_MS, START_MS + 1, 10)
+    key = {"ids": keys(rows["id_hash"], rows["unit"]), "origins": keys(rows["origin"], rows["unit"])}
+    key |= {"log": keys(rows["unit"]), "": keys(rows["visit_ms"], rows["origin"], rows["unit"])}
+    changes = Changes(changed)
+    changes.batch.delete(key[family][0], *([changed.handles[family]] if family else []))
+    changed.write(changes)
+    changed.close()
+    fault = verify(RealDisk(tmp_path)).fault
+    assert fault is not None
+    assert told in fault.what or (family == "log" and "missing in the log" in fault.what)
 
 
 def read_all(folder: Path) -> None:
