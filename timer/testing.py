@@ -340,10 +340,10 @@ class SimDisk:
         return path
 
     def remove_folder(self, name: str) -> None:
-        self.step("disk.remove_folder")
         if self._folders is not None:
+            self.step("disk.remove_folder")
             shutil.rmtree(self._folders / name, ignore_errors=True)
-        self.step("disk.remove_folder done")
+            self.step("disk.remove_folder done")
 
     def free_bytes(self) -> int:
         return self.free

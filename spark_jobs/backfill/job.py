@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -135,23 +134,20 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     for name, changed_ms in files.changed_ms(arguments.out, "backfill-steps-*").items():
         if time.time() * 1000 - changed_ms > _DAY_MS:  # younger ones may belong to another run
             files.delete(arguments.out / name)
-    try:
-        with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
-            asked = keep(missing(spark, arguments))
-            judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
-            marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
-            came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
-            ended = with_superseding(spark, came, cluster, arguments, keep)
-            looked = keep(with_archive_gaps(ended, cluster, arguments))
-            chosen = looked.where(F.col("outcome").isNull())
-            if arguments.limit is not None:
-                chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
-            chosen = chosen.persist(StorageLevel.DISK_ONLY)
-            bodies = _bodies(spark, chosen, cluster, arguments)
-            sent = keep(_sent(bodies, cluster, arguments, marks))
-            write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
-    finally:
-        spark.catalog.clearCache()
+    with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
+        asked = keep(missing(spark, arguments))
+        judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
+        marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
+        came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
+        ended = with_superseding(spark, came, cluster, arguments, keep)
+        looked = keep(with_archive_gaps(ended, cluster, arguments))
+        chosen = looked.where(F.col("outcome").isNull())
+        if arguments.limit is not None:
+            chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
+        chosen = keep(chosen)
+        bodies = _bodies(spark, chosen, cluster, arguments)
+        sent = keep(_sent(bodies, cluster, arguments, marks))
+        write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
 

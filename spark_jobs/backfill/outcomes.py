@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -94,10 +93,9 @@ def with_superseding(
     since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
     refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
     refused = read_records(spark, arguments.access, refused_spans)
-    # Persist first: Spark would repeat the whole parsing wherever one of its columns is used.
-    parsed = requests(timers, own_topics=own, profiles=arguments.profiles).persist(StorageLevel.DISK_ONLY)
+    # Kept first: Spark would repeat the whole parsing wherever one of its columns is used.
+    parsed = keep(requests(timers, own_topics=own, profiles=arguments.profiles))
     named = keep(with_ids(parsed))
-    parsed.unpersist()
     codes = keep(evidence.rejections(refused, arguments.profiles).select("origin", "error", "rejected_ms"))
     found = superseded(named, codes, came.where(is_open))
     joined = came.join(found, "origin", "left")

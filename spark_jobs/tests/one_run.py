@@ -52,15 +52,22 @@ class Ranged:
 Judging: TypeAlias = Generator[History | Ranged, Found, None]
 _Name: TypeAlias = tuple[str, str]
 """Of a test: its module and its own."""
-_waiting: dict[tuple[tuple[str, int], ...], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)
+_waiting: dict[tuple[str, tuple[tuple[str, int], ...]], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)
 _judged: dict[_Name, tuple[Judging, Found]] = {}
 
 
-def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
-    """Make a test of a generator. `limits`: see History.judged."""
+def one_run(
+    *, is_apart: bool = False, **limits: int
+) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
+    """Make a test of a generator.
+
+    is_apart: judged with the stories of its own module alone, as it pauses target topics that others use. `limits`:
+    see History.judged.
+    """
 
     def decorated(story: Callable[[], Judging]) -> Callable[[SparkSession], None]:
-        group, name = _waiting[tuple(sorted(limits.items()))], (story.__module__, story.__name__)
+        name = story.__module__, story.__name__
+        group = _waiting[story.__module__ if is_apart else "", tuple(sorted(limits.items()))]
         group[name] = story
 
         def test(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery
 pytestmark = pytest.mark.spark
 
 
-@one_run(settle_ms=10)
+@one_run(is_apart=True, settle_ms=10)
 def test_timers_of_a_paused_topic_are_held() -> Judging:
     """`orders` is paused at 4,000 and again at 6,000, and its key is deleted later. The tolerance is 1,000 ms."""
     before, within, later = (request(n, due_ms=due_ms) for n, due_ms in enumerate((2_999, 3_000, 20_000)))
