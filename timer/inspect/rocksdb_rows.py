@@ -16,7 +16,8 @@ from timer.inspect.offline_store import LogFile
 from timer.rocksdb.database import BINDINGS_FILE, ROW_SIZE, Database
 from timer.rocksdb.rocks_timers import RocksTimers
 
-_BLOCK_ROWS = 1 << 13
+_BODIES = 64
+"""Bodies in memory at once."""
 
 
 class RocksRows:
@@ -67,25 +68,29 @@ class RocksRows:
         for rows in self.live():
             timers += len(rows)
             ids += int((rows["id_hash"] != 0).sum())
-            for body, row in zip(self.bodies(rows), rows, strict=True):
-                told = (body.origin_offset, body.due_ms, topic_hash(body.target), hash_of(body.id) if body.id else 0)
-                if told != (row["origin"], row["due_ms"], row["topic_hash"], row["id_hash"]):
-                    raise CorruptStoreError(self._name, f"unit {row['unit']}: its row and its body differ")
+            for first in range(0, len(rows), _BODIES):
+                self._verify_bodies(rows[first : first + _BODIES])
         self._timers.restore(self._checkpoint.pending)
         in_order, ticks = self._verify_order()
-        counts = {"timers": timers, "origins": self._database.count("origins"), "in order or held": in_order}
+        counts = {"timers": timers, "origins": self._database.count("origins"), "in order": in_order}
         for name, count in counts.items():
-            expected = self._checkpoint.pending - (len(self._checkpoint.held) if name == "in order or held" else 0)
+            expected = self._checkpoint.pending - (len(self._checkpoint.held) if name == "in order" else 0)
             if count != expected:
                 raise CorruptStoreError(self._name, f"{count} {name}, the checkpoint counts {expected}")
         if (count := self._database.count("ids")) != ids:
             raise CorruptStoreError(self._name, f"{count} ids, {ids} timers have one")
         return timers, ticks
 
+    def _verify_bodies(self, rows: Rows) -> None:
+        for body, row in zip(self.bodies(rows), rows, strict=True):
+            told = (body.origin_offset, body.due_ms, topic_hash(body.target), hash_of(body.id) if body.id else 0)
+            if told != (row["origin"], row["due_ms"], row["topic_hash"], row["id_hash"]):
+                raise CorruptStoreError(self._name, f"unit {row['unit']}: its row and its body differ")
+
     def _verify_order(self) -> tuple[int, int]:
         """Compare the rows in the order of release with those of the log. Return their number and that of ticks."""
         count, ticks = 0, set[int]()
-        for rows in self._database.in_order(0, (1 << 63) - 1, _BLOCK_ROWS):
+        for rows in self._database.in_order(0, (1 << 63) - 1, _BODIES):
             if not len(rows):
                 continue
             count += len(rows)
