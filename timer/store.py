@@ -19,6 +19,7 @@ Rules of every engine:
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +51,15 @@ def wipe(disk: Disk) -> None:
     disk.remove_folder(DATABASE)
     for folder in (UNITS, BODIES, IDS):
         delete_other_files(disk, folder, ())
+
+
+class Committed(NamedTuple):
+    """The committed state to which an opening brings the timers of a checkpoint. held, ended: origins."""
+
+    progress: Progress
+    held: Collection[int]
+    ended: Collection[int]
+    waits: Collection[Wait]
 
 
 class Store(ABC):
@@ -91,7 +101,7 @@ class Store(ABC):
                 f"engine {options.engine} with tick_ms {options.tick_ms}, the store was built by {found.engine} with"
                 f" {found.tick_ms}"
             )
-        return _engine(options).open_at(disk, options, found, progress, held, ended, waits)
+        return _engine(options).open_at(disk, options, found, Committed(progress, held, ended, waits))
 
     @classmethod
     @abstractmethod
@@ -100,16 +110,7 @@ class Store(ABC):
 
     @classmethod
     @abstractmethod
-    def open_at(
-        cls,
-        disk: Disk,
-        options: StoreOptions,
-        found: Checkpoint,
-        progress: Progress,
-        held: Collection[int],
-        ended: Collection[int],
-        waits: Collection[Wait],
-    ) -> "Store":
+    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "Store":
         """See `open`."""
 
     @abstractmethod

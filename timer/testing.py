@@ -333,7 +333,7 @@ class SimDisk:
         self.step("disk.remove done")
 
     def folder(self, name: str) -> Path:
-        """Return a real, temporary folder. What its library says is durable survives; the rest is arbitrary."""
+        """Return a real, temporary folder. A crash keeps the databases of checkpoints, and loses the one in use."""
         self.step("disk.folder")
         path = self._real_folders() / name
         path.mkdir(parents=True, exist_ok=True)

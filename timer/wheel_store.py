@@ -31,7 +31,7 @@ from timer.options import StoreOptions
 from timer.schedule.pending_log import PendingLog
 from timer.schedule.release_queue import ReleaseQueue
 from timer.schedule.wheel_timers import WheelTimers
-from timer.store import Store
+from timer.store import Committed, Store
 from timer.wheel_queries import WheelQueries
 
 
@@ -91,23 +91,14 @@ class WheelStore(Store):
         return store
 
     @classmethod
-    def open_at(
-        cls,
-        disk: Disk,
-        options: StoreOptions,
-        found: Checkpoint,
-        progress: Progress,
-        held: Collection[int],
-        ended: Collection[int],
-        waits: Collection[Wait],
-    ) -> "WheelStore":
-        store = cls(disk, options, found.segment_bytes, progress, found, waits)
+    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "WheelStore":
+        store = cls(disk, options, found.segment_bytes, now.progress, found, now.waits)
         try:
             store._truncate_to_checkpoint(found)
             if not store._restore_snapshot(found):
                 key_ranges = store.release_queue.key_ranges()
-                now = (progress.settled, _origins(held), _origins(ended), key_ranges)
-                store._rebuild(LiveScan(store._units, found, *now))
+                origins = (_origins(now.held), _origins(now.ended))
+                store._rebuild(LiveScan(store._units, found, now.progress.settled, *origins, key_ranges))
         except (CorruptStoreError, WheelFullError, OSError):
             store.close()
             raise

@@ -96,7 +96,7 @@ def names() -> dict[str, str]:
 def test_case_22_and_23_killed_under_load_each_timer_comes_once(
     kafka: Broker, names: dict[str, str], tmp_path: Path, engines: tuple[str, ...]
 ) -> None:
-    """engines: of one life after the other; another one rebuilds the store."""
+    """engines: the engine of each start, in turn. A start with another engine rebuilds the store."""
     servers = kafka.bootstrap_servers
     admin = Admin(servers)
     admin.create_topics([names["target"]], partitions=2, settings=BROKER_CLOCK)

@@ -177,8 +177,9 @@ def measure(timers: int, engine: Engine) -> dict[str, float]:
     replace_some(store, timers, rng)
     figures["replace_by_id_per_s"] = IDS_ASKED / (time.perf_counter() - begin_s)
     checkpoint(store)
-    used_bytes = sum(file.stat().st_blocks * 512 for file in {each.stat().st_ino: each for each in files()}.values())
-    figures["bytes_of_disk_a_timer"] = used_bytes / timers
+    stats = [file.stat() for file in FOLDER.rglob("*") if file.is_file()]
+    blocks = {each.st_ino: each.st_blocks for each in stats}  # RocksDB links files
+    figures["bytes_of_disk_a_timer"] = 512 * sum(blocks.values()) / timers
     store.close()
     found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
@@ -199,19 +200,14 @@ def measure(timers: int, engine: Engine) -> dict[str, float]:
     return figures | {"rebuild_per_s": timers / spent_s, "rebuild_cpu_us_a_timer": cpu_s * 1e6 / timers}
 
 
-def files() -> list[Path]:
-    return [path for path in FOLDER.rglob("*") if path.is_file()]
-
-
 def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--timers", type=int, default=1_000_000, help="pending at once")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="measured in turn")
     args = parser.parse_args()
-    console = Console()
     figures: dict[str, dict[str, float]] = {}
     for engine in args.engines:
-        console.print(f"{engine}: {args.timers:,} timers")
+        command.say(f"{engine}: {args.timers:,} timers")
         with ProcessPoolExecutor(1, get_context("spawn"), tune_gc) as pool:
             figures[engine] = pool.submit(measure, args.timers, engine).result()
         FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
@@ -220,7 +216,7 @@ def main() -> None:
         table.add_column(column, justify="left" if not column else "right")
     for name in next(iter(figures.values())):
         table.add_row(name, *(f"{each[name]:,.2f}" for each in figures.values()))
-    console.print(table)
+    Console().print(table)
 
 
 if __name__ == "__main__":

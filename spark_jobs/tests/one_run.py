@@ -5,8 +5,8 @@
         found = yield History([asked], [delivery(asked)])
         assert found.classes == {"0": "delivered"}
 
-However small an audit is, Spark needs seconds for it. So the histories of all collected modules (with the same limits)
-are judged together when the first of their tests runs. Each is moved to partitions of its own, and its rows are moved
+An audit takes seconds even for a few rows. The histories of all collected modules (with the same limits) are therefore
+judged together when the first of their tests runs. Each is moved to partitions of its own, and its rows are moved
 back.
 """
 

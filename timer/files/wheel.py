@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from timer.errors import WheelFullError
 from timer.format.checksum import Checks
 from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
+from timer.index.empty_ticks import EmptyTicks
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
 SLOT_SIZE = 32
@@ -50,8 +51,7 @@ class Wheel:
         self.tick_ms = tick_ms
         self._slots = slots
         self._table = np.frombuffer(buffer, SLOT, count=slots)
-        self._empty = (0, -1)
-        """No tick in (first, second] has a pending unit, so that repeated searches look at each slot once."""
+        self._empty = EmptyTicks()
 
     def is_sound(self) -> bool:
         """True if the check of every slot matches."""
@@ -97,7 +97,7 @@ class Wheel:
 
     def link(self, links: "Links") -> None:
         """Apply `links`. The wheel must not have changed since `plan`."""
-        self._empty = (0, -1)
+        self._empty.forget()
         self._put(links.where, links.slots)
 
     def _put(self, index: Ints, slots: Rows) -> None:
@@ -134,13 +134,7 @@ class Wheel:
 
     def next_time(self, after: int, until: int) -> int | None:
         """Return the first tick in (after, until] with a pending unit."""
-        empty_after, empty_until = self._empty
-        is_known = empty_after <= after <= empty_until
-        if is_known and until <= empty_until:
-            return None
-        found = self._search(empty_until if is_known else after, until)
-        self._empty = (empty_after if is_known else after, until if found is None else found - 1)
-        return found
+        return self._empty.next(after, until, self._search)
 
     def _search(self, after: int, until: int) -> int | None:
         if until - after > self._slots:

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 from timer.errors import CorruptStoreError
 from timer.files.disk import Disk
-from timer.format.body import Body, unpack
+from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
 from timer.format.file_names import DATABASE
 from timer.format.unit import Rows, topic_hash
@@ -48,16 +48,10 @@ class RocksRows:
         return [LogFile(f"{self._name}/{path.name}", path.stat().st_size) for path in sorted(self._folder.iterdir())]
 
     def live(self) -> Iterator[Rows]:
-        following: int | None = 0
-        while following is not None:
-            rows, following = self._timers.block(following)
-            if len(rows):
-                yield rows
+        return self._timers.blocks()
 
     def bodies(self, rows: Rows) -> list[Body]:
-        units = rows["unit"].tolist()
-        values = self._database.values(rows["unit"]) if units else []
-        return [unpack(value[ROW_SIZE:], unit) for unit, value in zip(units, values, strict=True)]
+        return self._timers.bodies(rows)
 
     def verify(self) -> tuple[int, int]:
         """Check every value, and the four orders against each other. Return the number of timers and of ticks.

@@ -65,6 +65,11 @@ def keys(*columns: Ints) -> list[bytes]:
     return [packed[at : at + width] for at in range(0, len(packed), width)]
 
 
+def _due_keys(rows: Rows) -> list[bytes]:
+    """Return the keys of `rows` in the order of release. Without the first part they are those of `origins`."""
+    return keys(rows["visit_ms"], rows["origin"], rows["unit"])
+
+
 def rows_of(values: Iterable[bytes]) -> Rows:
     """Return the rows at the beginning of `values`."""
     return np.frombuffer(b"".join([value[:ROW_SIZE] for value in values]), TIMER_ROW)
@@ -117,7 +122,7 @@ class Changes:
         log, ids, origins = (handles[name] for name in ("log", "ids", "origins"))
         data = rows.tobytes()
         units = keys(rows["unit"])
-        by_due = keys(rows["visit_ms"], rows["origin"], rows["unit"])
+        by_due = _due_keys(rows)
         by_id = keys(rows["id_hash"], rows["unit"])
         for at, (is_in_order, has_id) in enumerate(zip(in_order, (rows["id_hash"] != 0).tolist(), strict=True)):
             row = data[at * ROW_SIZE : (at + 1) * ROW_SIZE]
@@ -133,7 +138,7 @@ class Changes:
         log, ids, origins = (handles[name] for name in ("log", "ids", "origins"))
         for unit in keys(rows["unit"]):
             delete(unit, log)
-        for by_due in keys(rows["visit_ms"], rows["origin"], rows["unit"]):
+        for by_due in _due_keys(rows):
             delete(by_due)
             delete(by_due[KEY_SIZE:], origins)
         for by_id in keys(rows["id_hash"], rows["unit"]):
@@ -141,7 +146,7 @@ class Changes:
 
     def out_of_order(self, row: Rows) -> None:
         """Take `row`, which stays pending, out of the order of release."""
-        for by_due in keys(row["visit_ms"], row["origin"], row["unit"]):
+        for by_due in _due_keys(row):
             self.batch.delete(by_due)
 
     def set_state(self, state: bytes) -> None:
@@ -154,7 +159,7 @@ class Database:
     def __init__(self, folder: Path, *, is_read_only: bool = False) -> None:
         self._folder = folder
         access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
-        cache = Cache(_SMALL_CACHE_BYTES) if is_read_only else _CACHE  # what is verified is read from the files
+        cache = Cache(_SMALL_CACHE_BYTES) if is_read_only else _CACHE  # verify has to read the files
         options = {name: _options(cache, by_prefix=name in ("ids", "origins")) for name in _FAMILIES}
         with _errors(folder):
             # Any: the binding types keys as whatever they may be without raw mode.

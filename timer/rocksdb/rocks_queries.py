@@ -4,9 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from timer.errors import CorruptStoreError
-from timer.format.body import Body, Peek, peek, unpack
-from timer.format.file_names import DATABASE
+from timer.format.body import Body, Peek, peek
 from timer.format.unit import NO_ROWS, Rows
 from timer.index.id_index import hashes_of
 from timer.rocksdb.database import ROW_SIZE, rows_of
@@ -29,10 +27,7 @@ class RocksQueries(StoreQueries):
         return self._rocks.database.size_bytes
 
     def _all_rows(self) -> Iterator[Rows]:
-        following: int | None = 0
-        while following is not None:
-            rows, following = self._rocks.block(following)
-            yield rows
+        return self._rocks.blocks()
 
     def list_pending(self, first: int) -> tuple[Rows, int | None]:
         return self._rocks.block(first)
@@ -57,18 +52,7 @@ class RocksQueries(StoreQueries):
         return self._rocks.at(units[0]) if units else NO_ROWS
 
     def bodies(self, rows: Rows) -> list[Body]:
-        if not len(rows):
-            return []
-        values = self._rocks.database.values(rows["unit"])
-        units, origins = rows["unit"].tolist(), rows["origin"].tolist()
-        return [_body(value, *row) for value, *row in zip(values, units, origins, strict=True)]
+        return self._rocks.bodies(rows)
 
     def peek(self, row: Rows) -> Peek:
         return peek(self._rocks.frame(row), int(row["unit"][0]))
-
-
-def _body(value: bytes, unit: int, origin_offset: int) -> Body:
-    body = unpack(value[ROW_SIZE:], unit)
-    if body.origin_offset != origin_offset:
-        raise CorruptStoreError(DATABASE, f"unit {unit} is of origin {body.origin_offset}, not {origin_offset}")
-    return body

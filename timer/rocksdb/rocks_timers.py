@@ -5,16 +5,18 @@ Until then its unit is among the removed ones in memory, and no answer contains 
 """
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
-from timer.format.body import unpack
+from timer.format.body import Body, unpack
 from timer.format.file_names import DATABASE
 from timer.format.unit import NO_ROWS, Rows, joined
 from timer.index.due_counts import DueCounts
+from timer.index.empty_ticks import EmptyTicks
 from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
 from timer.schedule.pending_keys import Waits
 
@@ -37,8 +39,7 @@ class RocksTimers:
         """The lowest pending unit, if it is known, and the offset of its request."""
         self._low_unit = 0
         """No unit below is pending."""
-        self._empty = (0, -1)
-        """No tick in (first, second] has a pending timer, so that repeated searches find that without a read."""
+        self._empty = EmptyTicks()
 
     # -- state, as of a checkpoint
 
@@ -74,15 +75,16 @@ class RocksTimers:
         self.pending += len(rows)
         self.pending_bytes += int(rows["body_size"].sum())
         self.dues.add(rows)
-        self._empty = (0, -1)
+        self._empty.forget()
 
     def leave(self, rows: Rows, *, is_in_order: bool) -> None:  # noqa: ARG002
-        self._remove(rows)
+        self.remove(rows)
 
     def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:  # noqa: ARG002
-        self._remove(rows)
+        self.remove(rows)
 
-    def _remove(self, rows: Rows) -> None:
+    def remove(self, rows: Rows) -> None:
+        """Remove `rows`, which are not pending any more."""
         if not len(rows):
             return
         units = rows["unit"].tolist()
@@ -111,14 +113,7 @@ class RocksTimers:
     # -- in the order of release
 
     def next_tick(self, after: int, until: int) -> int | None:
-        empty_after, empty_until = self._empty
-        is_known = empty_after <= after <= empty_until
-        if is_known and until <= empty_until:
-            return None
-        start = empty_until if is_known else after
-        found = self._search(start, until)
-        self._empty = (empty_after if is_known else after, until if found is None else found - 1)
-        return found
+        return self._empty.next(after, until, self._search)
 
     def _search(self, after: int, until: int) -> int | None:
         for visit_ms, unit in self.database.visits_ms(max(0, (after + 1) * self.tick_ms)):
@@ -165,6 +160,19 @@ class RocksTimers:
             values.append(value[:ROW_SIZE])
         return self._without_removed(rows_of(values)), None
 
+    def blocks(self) -> Iterator[Rows]:
+        """Yield all pending rows block by block."""
+        following: int | None = 0
+        while following is not None:
+            rows, following = self.block(following)
+            yield rows
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        """Return the bodies of `rows`, in their order; each is compared with its row."""
+        values = self.database.values(rows["unit"])
+        units, origins = rows["unit"].tolist(), rows["origin"].tolist()
+        return [_body(value, *row) for value, *row in zip(values, units, origins, strict=True)]
+
     def at(self, unit: int) -> Rows:
         """Return the row of `unit`, no row if it is not pending."""
         value = None if unit in self._removed else self.database.value(unit)
@@ -181,3 +189,10 @@ class RocksTimers:
 
     def _target_of(self, row: Rows) -> str:
         return unpack(self.frame(row), int(row["unit"][0])).target
+
+
+def _body(value: bytes, unit: int, origin_offset: int) -> Body:
+    body = unpack(value[ROW_SIZE:], unit)
+    if body.origin_offset != origin_offset:
+        raise CorruptStoreError(DATABASE, f"unit {unit} is of origin {body.origin_offset}, not {origin_offset}")
+    return body

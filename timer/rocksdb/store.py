@@ -3,8 +3,8 @@
     rocksdb/open-x1   the database in use. It holds changes that no transaction has committed yet
     rocksdb/7         the database at the checkpoint whose `database` is 7
 
-An opening makes a new folder in use from the one that the checkpoint names, by links. So a return to the checkpoint
-undoes all changes that were never committed, as with the wheel, and the open database needs no write-ahead log.
+An opening links the files of the folder that the checkpoint names into a new folder in use. A return to the checkpoint
+therefore undoes all uncommitted changes, as with the wheel, and the database in use needs no write-ahead log.
 """
 
 import shutil
@@ -28,11 +28,11 @@ from timer.rocksdb.rocks_queries import RocksQueries
 from timer.rocksdb.rocks_timers import RocksTimers
 from timer.schedule.pending_keys import pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import Store
+from timer.store import Committed, Store
 
 
 class _Changed(NamedTuple):
-    """What a checkpoint would keep: if it is the same, no new one is needed."""
+    """The state that a checkpoint keeps. No new checkpoint is needed if it is the same."""
 
     progress: Progress
     end_unit: int
@@ -83,20 +83,11 @@ class RocksStore(Store):
         return store
 
     @classmethod
-    def open_at(
-        cls,
-        disk: Disk,
-        options: StoreOptions,
-        found: Checkpoint,
-        progress: Progress,
-        held: Collection[int],
-        ended: Collection[int],
-        waits: Collection[Wait],
-    ) -> "RocksStore":
-        store = cls(disk, options, progress, found, waits)
+    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "RocksStore":
+        store = cls(disk, options, now.progress, found, now.waits)
         try:
             store._timers.restore(found.pending)
-            store._apply(found, set(held), set(ended))
+            store._apply(found, set(now.held), set(now.ended))
         except (CorruptStoreError, OSError):
             store.close()
             raise
@@ -105,22 +96,21 @@ class RocksStore(Store):
     def _apply(self, found: Checkpoint, held: set[int], ended: set[int]) -> None:
         """Bring the timers of the checkpoint to the committed progress. held, ended: origins, as of that."""
         timers, queue = self._timers, self.release_queue
+        held_now = held - ended
         for origin_offset in sorted(held | ended | set(found.held)):
             row = self.queries.find_origin(origin_offset)
             if not len(row):
                 continue
-            if origin_offset in ended:
-                timers.leave(row, is_in_order=True)
-            elif origin_offset in held:
+            if origin_offset in held_now:
                 timers.take_out_of_order(row)
                 queue.out_of_order.push(row)
-            elif origin_offset in found.held:
-                timers.leave(row, is_in_order=False)
+            else:
+                timers.remove(row)
         key_ranges = queue.key_ranges()
         # A target's backlog may begin above K, and its timers below that have left.
         begins = [after for ranges in key_ranges.values() for after, _ in ranges]
         for rows in timers.in_order(0, max([queue.settled, *begins]).visit_ms + 1):
-            timers.leave(rows[~pending_by_key(rows, queue.settled, key_ranges)], is_in_order=True)
+            timers.remove(rows[~pending_by_key(rows, queue.settled, key_ranges)])
 
     def close(self) -> None:
         if self._writer is not None:
@@ -165,7 +155,7 @@ class RocksStore(Store):
             return False
         self._timers.flush()
         self._number += 1
-        self._disk.remove_folder(f"{DATABASE}/{self._number}")  # of a checkpoint that was never named
+        self._disk.remove_folder(f"{DATABASE}/{self._number}")  # left by a checkpoint that was not completed
         self._database.checkpoint(self._folder / str(self._number))
         found = Checkpoint(
             progress=self._committed,

@@ -1,7 +1,5 @@
 """The pending timers of the engine `wheel`: TimerWheel, TimerLog and the indexes in memory."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,13 +13,14 @@ from timer.schedule.pending_keys import Waits
 from timer.schedule.tick_reader import TickReader
 
 
-@dataclass(frozen=True, slots=True)
 class WheelTimers:
     """See timer.schedule.pending_timers.PendingTimers."""
 
-    _units: UnitLog
-    _wheel: Wheel
-    _index: PendingIndex
+    def __init__(self, units: UnitLog, wheel: Wheel, index: PendingIndex) -> None:
+        self._units = units
+        self._wheel = wheel
+        self._index = index
+        self._ticks = TickReader(units, wheel, index.ended)
 
     @property
     def tick_ms(self) -> int:
@@ -39,7 +38,7 @@ class WheelTimers:
         return self._wheel.next_time(after, until)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
-        return TickReader(self._units, self._wheel, self._index.ended).read(tick, settled, waits)
+        return self._ticks.read(tick, settled, waits)
 
     def leave(self, rows: Rows, *, is_in_order: bool) -> None:
         if is_in_order:

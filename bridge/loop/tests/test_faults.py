@@ -44,6 +44,7 @@ from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
+from bridge.tests.simulation.world import with_engine
 from schemas.headers import CONTROL, Headers
 from schemas.journal import JournalRecord
 from schemas.levels import parse_levels
@@ -83,51 +84,43 @@ def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(troubl
     assert all(due <= released for due, released in zip(dues, releases, strict=True))
 
 
-@pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
-@TROUBLE
-def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
-    world = World()
-    start_ms = world.now_ms
+def deliver_59(world: World, changed: TurnOptions, trouble: Trouble, before_ms: int) -> None:
+    """Deliver 59 of 60 timers and cancel the last one, with a restart after `before_ms` that changes the options."""
     for number in range(60):
         world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
-    world.bridge.run(200)
+    world.bridge.run(before_ms)
     world.bridge.stop()
-    world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    world.bridge.options = changed
     world.bridge.start()
     world.bridge.run(100)
     trouble(world)
     world.cancel("id-59")
     world.bridge.run(4000)
     assert world.delivered() == [str(number) for number in range(59)]
+
+
+@pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
+@TROUBLE
+def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
+    world = World()
+    start_ms = world.now_ms
+    changed = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
+    deliver_59(world, changed, trouble, before_ms=200)
     late = [int(h["timer-released-ms"]) - int(h["timer-deliver-ms"]) for h in world.deliveries()]
     assert min(late) >= 0
     assert max(late) <= (100 if trouble is go_on else 500)
     assert world.now_ms - start_ms < 5000
 
 
-def _with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
-    return replace(options, store=replace(options.store, engine=engine))
-
-
 @pytest.mark.parametrize("engines", [("rocksdb", "rocksdb"), ("wheel", "rocksdb"), ("rocksdb", "wheel")])
 @TROUBLE
 def test_another_engine_loses_nothing(trouble: Trouble, engines: tuple[Engine, Engine]) -> None:
-    world = World(_with_engine(SMALL, engines[0]))
-    for number in range(60):
-        world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
-    world.bridge.run(900)
-    world.bridge.stop()
-    world.bridge.options = _with_engine(SMALL, engines[1])
-    world.bridge.start()
-    world.bridge.run(100)
-    trouble(world)
-    world.cancel("id-59")
-    world.bridge.run(4000)
-    assert world.delivered() == [str(number) for number in range(59)]
+    world = World(with_engine(SMALL, engines[0]))
+    deliver_59(world, with_engine(SMALL, engines[1]), trouble, before_ms=900)
 
 
 def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers() -> None:
-    world = World(_with_engine(SMALL, "rocksdb"))
+    world = World(with_engine(SMALL, "rocksdb"))
     world.send("far", 3000)
     world.bridge.run(1000)
     world.bridge.stop()
@@ -137,7 +130,7 @@ def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers(
     world.bridge.start()
     with pytest.raises(SettingsError, match=r"engine was rocksdb, is wheel.*start with engine rocksdb"):
         world.bridge.run(100)
-    world.bridge.options = _with_engine(SMALL, "rocksdb")
+    world.bridge.options = with_engine(SMALL, "rocksdb")
     world.bridge.start()
     world.bridge.run(3000)
     assert world.delivered() == ["far"]

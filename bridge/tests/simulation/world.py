@@ -91,7 +91,7 @@ ROLLS = "timer-rolls"
 ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
 
 
-def _with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
+def with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
     return replace(options, store=replace(options.store, engine=engine))
 
 
@@ -228,8 +228,8 @@ class World:
         options = draw_options(self.rng, self.reach_ms, limited=self.is_limited)
         engine = self._engine_rng.choice(self._engines)
         self.counts[engine] += 1
-        topics = {name: _with_engine(each, engine) for name, each in options.topics.items()}
-        return replace(_with_engine(options, engine), topics=topics)
+        topics = {name: with_engine(each, engine) for name, each in options.topics.items()}
+        return replace(with_engine(options, engine), topics=topics)
 
     def _create_topics(self) -> None:
         for timer_topic, journal in JOURNALS.items():

@@ -108,7 +108,7 @@ def test_only_the_database_of_the_last_checkpoint_is_kept(tmp_path: Path) -> Non
         checkpointed(store)
         assert folders(tmp_path) == {"open", str(offset)}
     store.close()
-    (tmp_path / "rocksdb" / "7").mkdir()  # of a checkpoint that was never named
+    (tmp_path / "rocksdb" / "7").mkdir()  # left by a checkpoint that was not completed
     store = reopened(tmp_path)
     assert folders(tmp_path) == {"open", "2"}
     store.close()

@@ -133,7 +133,7 @@ def files_of_protobuf() -> tuple[Any, Any]:
 
 
 def test_protobuf_is_shown_as_json(registry: Registry) -> None:
-    """Of a nested type, with a type of another file and one of Google's."""
+    """The message is of a nested type, and uses a type of another file and one of Google's."""
     main, common = files_of_protobuf()
 
     def serialized(file: Any) -> str:
