@@ -8,12 +8,12 @@ Timers that waited for a paused or rate-limited target are left out.
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 from timer.format.unit import unique_counts
 
@@ -26,34 +26,61 @@ _STEPS = 264
 _BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_STEPS)).astype(np.int64))
 
 
+class Deliveries(BaseModel):
+    """Deliveries of a slot."""
+
+    from_ms: int
+    timers: int = Field(description="With those whose lateness does not count.")
+    late: dict[int, int] = Field(description="Timers by lateness: upper bound in ms, number of timers.")
+
+
 class Traffic(BaseModel):
     """Requests read and timers delivered each second, over the last minute."""
 
     in_per_s: float
     out_per_s: float
-    late: dict[int, int] = Field(
-        description="Timers delivered in the last 5 minutes, by lateness: upper bound in ms, number of timers."
+    slots: list[Deliveries] = Field(
+        default_factory=list, description="Deliveries of the last 5 minutes, 10 s each; one without any is left out."
     )
 
-    def lateness_ms(self, share: float) -> int | None:
-        """Return the lateness that `share` of the deliveries did not exceed, or None without deliveries."""
-        wanted, total = share * sum(self.late.values()), 0
-        for bound_ms, count in sorted(self.late.items()):
-            total += count
-            if total >= wanted:
-                return bound_ms
-        return None
+    @computed_field(description="Timers of all slots, by lateness.")  # type: ignore[prop-decorator]
+    @property
+    def late(self) -> dict[int, int]:
+        return _summed(slot.late for slot in self.slots)
+
+
+def lateness_ms(late: Mapping[int, int], share: float) -> int | None:
+    """Return the lateness that `share` of the timers did not exceed, or None without timers."""
+    wanted, total = share * sum(late.values()), 0
+    for bound_ms, count in sorted(late.items()):
+        total += count
+        if total >= wanted:
+            return bound_ms
+    return None
 
 
 def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
     """Return the traffic of several instances together."""
     all_ = list(parts)
-    late: Counter[int] = Counter()
+    by_start: dict[int, list[Deliveries]] = {}
     for each in all_:
-        late.update(each.late)
+        for slot in each.slots:
+            by_start.setdefault(slot.from_ms, []).append(slot)
     return Traffic(
-        in_per_s=sum(each.in_per_s for each in all_), out_per_s=sum(each.out_per_s for each in all_), late=late
+        in_per_s=sum(each.in_per_s for each in all_),
+        out_per_s=sum(each.out_per_s for each in all_),
+        slots=[
+            Deliveries(from_ms=at_ms, timers=sum(each.timers for each in own), late=_summed(each.late for each in own))
+            for at_ms, own in sorted(by_start.items())
+        ],
     )
+
+
+def _summed(parts: Iterable[Mapping[int, int]]) -> Counter[int]:
+    total: Counter[int] = Counter()
+    for each in parts:
+        total.update(each)
+    return total
 
 
 @dataclass(slots=True)
@@ -92,13 +119,15 @@ class TrafficMeter:
             of_a_minute = [slot for slot in slots if number - _RATE_SLOTS < slot.number]
             began_ms = max(now_ms if self._began_ms is None else self._began_ms, (number - _RATE_SLOTS + 1) * SLOT_MS)
             span_s = max(1.0, (now_ms - began_ms) / 1000)
-            late: Counter[int] = Counter()
-            for slot in slots:
-                late.update(slot.late)
+            deliveries = [
+                Deliveries(from_ms=slot.number * SLOT_MS, timers=slot.delivered, late=dict(slot.late))
+                for slot in slots
+                if slot.delivered
+            ]
         return Traffic(
             in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
             out_per_s=sum(slot.delivered for slot in of_a_minute) / span_s,
-            late=late,
+            slots=deliveries,
         )
 
     def _slot(self, now_ms: int) -> _Slot:

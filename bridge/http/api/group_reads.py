@@ -17,6 +17,7 @@ from bridge.http.api.responses import (
     GroupListing,
     GroupPending,
     Instance,
+    Lateness,
     Overview,
     Owned,
     PartitionState,
@@ -26,7 +27,7 @@ from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
 from bridge.http.peers import Peers
 from bridge.loop.loop import Bridge
-from bridge.observe.recent_traffic import joined_traffic
+from bridge.observe.recent_traffic import joined_traffic, lateness_ms
 from bridge.observe.status import Status
 from bridge.ports import Clock
 from bridge.query.details import find_by_id, find_by_origin
@@ -60,8 +61,17 @@ class GroupReads:
         return Overview(
             at_ms=self._clock.now_ms(),
             pending=sum(each.pending or 0 for each in owned),
-            late_p50_ms=traffic.lateness_ms(0.5),
-            late_p99_ms=traffic.lateness_ms(0.99),
+            late_p50_ms=lateness_ms(traffic.late, 0.5),
+            late_p99_ms=lateness_ms(traffic.late, 0.99),
+            lateness=[
+                Lateness(
+                    from_ms=slot.from_ms,
+                    timers=slot.timers,
+                    p50_ms=lateness_ms(slot.late, 0.5),
+                    p99_ms=lateness_ms(slot.late, 0.99),
+                )
+                for slot in traffic.slots
+            ],
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),

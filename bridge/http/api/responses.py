@@ -62,6 +62,15 @@ class Owned(PartitionState):
     owner: str = Field(description="Address of the owner.")
 
 
+class Lateness(BaseModel):
+    """Deliveries of 10 s, and the lateness that half and 99 % of them did not exceed."""
+
+    from_ms: int
+    timers: int
+    p50_ms: int | None = Field(description="Null: all waited for a paused or rate-limited target.")
+    p99_ms: int | None
+
+
 class Overview(BaseModel):
     """The whole group."""
 
@@ -69,6 +78,7 @@ class Overview(BaseModel):
     pending: int
     late_p50_ms: int | None = Field(description="Over the last 5 minutes; null: nothing was delivered.")
     late_p99_ms: int | None
+    lateness: list[Lateness] = Field(description="The last 5 minutes; 10 s without deliveries are left out.")
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]

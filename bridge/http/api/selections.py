@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Container
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 
@@ -10,7 +11,7 @@ from bridge.http.api.group_reads import GroupReads
 from bridge.http.api.requests import SelectionActed, SelectionAsked, TimersAsked
 from bridge.http.api.responses import ActedOnSelection, Counted, GroupListing
 from bridge.http.api.selection_token import digest_of_timer, digests_in, token_of
-from bridge.http.api.timer_requests import RequestSender, SendRequests
+from bridge.http.api.timer_requests import RequestSender, SendProgress, SendRequests
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
 from bridge.ports import Clock
@@ -19,6 +20,13 @@ from bridge.query.search import NamedTimer
 MAX_PER_SELECTION = 20_000
 """Timers of one count and of one action on it; the others are left for the next one."""
 _FIRST_SHOWN = 10
+
+
+@dataclass
+class SelectionProgress(SendProgress):
+    """timers: number of timers to act on; 0 until they are found."""
+
+    timers: int = 0
 
 
 class Selections:
@@ -41,15 +49,20 @@ class Selections:
             missing=found.missing,
         )
 
-    async def act(self, caller: Caller, action: Action, asked: SelectionActed) -> ActedOnSelection:
+    async def act(
+        self, caller: Caller, action: Action, asked: SelectionActed, progress: SelectionProgress | None = None
+    ) -> ActedOnSelection:
+        """`progress`: is kept up to date."""
+        progress = progress or SelectionProgress()
         counted = digests_in(asked, self._clock.now_ms())
         logged = asked.model_dump(exclude={"token"}, exclude_none=True)
         with audit.logged_action(caller, f"{action.name} selection", logged) as results:
             found = await self._matching(caller, asked)
             chosen = _choose(action, found, counted)
-            results.update(ids=[_printed(timer) for timer in chosen], sent=[])
+            progress.timers = len(chosen)
+            results.update(ids=[_printed(timer) for timer in chosen], sent=progress.sent)
             requests = _requests_by_topic(action, chosen, asked)
-            sent = await asyncio.to_thread(self._requests.send, requests, results["sent"].append)
+            sent = await asyncio.to_thread(self._requests.send, requests, progress)
             acted = ActedOnSelection(action=action.name, **sent._asdict(), left=found.matching - len(chosen))
             results.update(acted.model_dump(exclude={"action"}))
         return acted

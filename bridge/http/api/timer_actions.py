@@ -5,7 +5,7 @@ import asyncio
 from bridge.http.api.actions import Action
 from bridge.http.api.requests import ActionAsked, ReceiptsAsked
 from bridge.http.api.responses import Acted, LatestReceipts
-from bridge.http.api.timer_requests import RequestSender
+from bridge.http.api.timer_requests import RequestSender, SendProgress
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
 
@@ -20,11 +20,10 @@ class TimerActions:
     async def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
         """Raises BridgeError (503), ValueError (400)."""
         with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
-            results["sent"] = []
+            progress = SendProgress()
+            results["sent"] = progress.sent
             requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
-            sent = await asyncio.to_thread(
-                self._requests.send, requests, results["sent"].append, has_receipts=action.has_receipts
-            )
+            sent = await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
             acted = Acted(action=action.name, **sent._asdict())
             results.update(acted.model_dump(exclude={"action"}))
         return acted

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from pydantic import ValidationError
@@ -43,6 +44,17 @@ class SendResult(NamedTuple):
     unanswered: int
 
 
+@dataclass
+class SendProgress:
+    """How far `send` is, which writes it, also if a request fails. Any thread may read it.
+
+    sent: as in SendResult, the acknowledged ones so far. answered: requests with a receipt.
+    """
+
+    sent: list[str] = field(default_factory=list)
+    answered: int = 0
+
+
 class RequestSender:
     """`receipts`: which receipts the bridge sends. Thread-safe, blocks."""
 
@@ -61,18 +73,16 @@ class RequestSender:
         self._sleep = sleep
 
     def send(
-        self, requests: Mapping[str, SendRequests], on_sent: Callable[[str], None], *, has_receipts: bool = True
+        self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True
     ) -> SendResult:
-        """Send requests. Raises BridgeError if one is not acknowledged, ValueError if one is invalid.
-
-        requests: by timer topic. on_sent: gets the name of each acknowledged request, also if another one fails.
-        """
+        """Send requests, by timer topic. Raises BridgeError if one is not acknowledged, ValueError if one is wrong."""
         awaits = has_receipts and self._receipts != "none"
         ends = self._ends() if awaits else {}
-        sent: list[str] = []
         for topic, send in requests.items():
-            sent += _acknowledged(send(self._kafka.producer(topic)), on_sent)
-        return self._await_receipts(ends, sent) if awaits else SendResult(sent, Counter(), len(sent))
+            _await_acknowledged(send(self._kafka.producer(topic)), progress.sent)
+        if not awaits:
+            return SendResult(progress.sent, Counter(), len(progress.sent))
+        return self._await_receipts(ends, progress)
 
     def _ends(self) -> dict[Shard, int]:
         with self._kafka.reader() as reader:
@@ -91,8 +101,9 @@ class RequestSender:
             found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
         return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
 
-    def _await_receipts(self, ends: dict[Shard, int], sent: list[str]) -> SendResult:
+    def _await_receipts(self, ends: dict[Shard, int], progress: SendProgress) -> SendResult:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
+        sent = progress.sent
         asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
         end_s = time.monotonic() + self._timeout_s + len(sent) / _RECEIPTS_PER_S
         while waiting and ends:
@@ -102,6 +113,7 @@ class RequestSender:
                         if receipt.request in asked:
                             outcomes[receipt.kind] += 1
                             waiting.discard(receipt.request)
+                            progress.answered = len(asked) - len(waiting)
             except BridgeError as error:
                 log.warning("receipts are not read: %s", error)
             if time.monotonic() >= end_s:
@@ -120,19 +132,18 @@ class RequestSender:
             ends[place] = end
 
 
-def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], None]) -> list[str]:
-    """Wait for all requests that were sent. Raises the first failure."""
+def _await_acknowledged(futures: "Iterable[Future[Sent]]", sent: list[str]) -> None:
+    """Wait for all requests that were sent, and add them to `sent`. Raises the first failure."""
     out: list[Future[Sent]] = []
     failures: list[Exception] = []
     try:
         out.extend(futures)
     except (BridgeError, ValueError) as error:
         failures.append(error)
-    sent: list[str] = []
     timeout_s = _ACKNOWLEDGED_TIMEOUT_S
     for future in out:
         try:
-            place = "/".join(map(str, future.result(timeout_s)))
+            sent.append("/".join(map(str, future.result(timeout_s))))
         except TimeoutError:
             timeout_s = 0.0
             failures.append(
@@ -140,12 +151,8 @@ def _acknowledged(futures: "Iterable[Future[Sent]]", on_sent: Callable[[str], No
             )
         except BridgeError as error:
             failures.append(error)
-        else:
-            sent.append(place)
-            on_sent(place)
     if failures:
         raise failures[0]
-    return sent
 
 
 def _is_about(receipt: Receipt, name: bytes | Sent) -> bool:

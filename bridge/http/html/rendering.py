@@ -30,6 +30,7 @@ class Rendering:
             "base64": lambda raw: base64.b64encode(raw).decode(),
             "instant": instant_text,
             "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
+            "second": lambda at_ms: instant_text(at_ms)[11:19],
             "away": self._away,
             "plain": plain,
             "lines": lambda text: plain(text, kept="\n\t"),

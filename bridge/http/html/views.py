@@ -1,6 +1,7 @@
 """The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
     GET  /  /timers  /timer?id=  /rejected  /login         reads of the API
+    GET  /selection/progress?action=                       an action on a selection that takes long
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
 A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
@@ -35,6 +36,7 @@ from bridge.http.auth import audit_log as audit
 from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, require_operator
 from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.http.errors import http_error
+from bridge.http.html.background_actions import BackgroundAction, BackgroundActions
 from bridge.http.html.rendering import Rendering
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.timeline import MINUTE_MS, SPANS, Span, Timeline, timeline
@@ -72,6 +74,7 @@ class HtmlPages:
         self._access = access
         self._now_ms = now_ms
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
+        self._background = BackgroundActions()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -81,6 +84,7 @@ class HtmlPages:
             self._route("/timers", self._timers),
             self._route("/timer", self._timer),
             self._route("/rejected", self._rejected),
+            self._route("/selection/progress", self._progress),
             self._route("/logout", self._logout, "POST"),
             self._route("/selection/count", self._count, "POST"),
             self._route("/rejected/redrive", self._redrive, "POST", "operate"),
@@ -251,11 +255,31 @@ class HtmlPages:
         async def act(request: Request, caller: Caller) -> Response:
             form = request.state.form
             selector = _selector(form)
-            asked = _given(form, *(form.keys() - _SELECTOR))
-            done = await self._api.selections.act(caller, action, action.selection_model(selector=selector, **asked))
-            return self._page(request, caller, "done.html", action=action, done=done, back="/timers", asked=selector)
+            asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
+            started = await self._background.start(
+                action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
+            )
+            if started.task.done():
+                return self._done(request, caller, started)
+            return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
 
         return act
+
+    async def _progress(self, request: Request, caller: Caller) -> Response:
+        started = self._background.get(request.query_params.get("action", ""))
+        if started is None:
+            raise HTTPException(404, "this instance has no such action any more: the result is in its audit log")
+        if not started.task.done():
+            return self._page(request, caller, "progress.html", action=started.action, progress=started.progress)
+        try:
+            return self._done(request, caller, started)
+        except (HTTPException, BridgeError, ValueError) as raised:  # of the action: this page itself is as it should be
+            return self._page(request, caller, "error.html", reason=http_error(raised).detail)
+
+    def _done(self, request: Request, caller: Caller, started: BackgroundAction) -> Response:
+        """Show the result. Raises the action's error."""
+        values: dict[str, Any] = {"done": started.task.result(), "back": "/timers", "asked": started.selector}
+        return self._page(request, caller, "done.html", action=started.action, **values)
 
     async def _redrive(self, request: Request, caller: Caller) -> Response:
         records = [each for each in request.state.form.get("record", "").split("\n") if each]

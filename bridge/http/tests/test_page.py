@@ -239,11 +239,37 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
     assert "3 timers match" in counted
-    token = re.search(r'name="token" value="([^"]+)"', counted)
-    assert token is not None
-    fields = {"topic": "orders", "token": token[1], "form_key": key}
+    fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
     assert "cancelled" in browser.send("/selection/cancel", fields).text
     assert browser.send("/selection/count", {"form_key": key}).status == 400
+
+
+def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        send(place, **{"timer-id": f"s{number}"})
+    monkeypatch.setattr("bridge.http.html.background_actions.PROMPT_S", 0)
+    browser = Browser(place.pages[0].url)
+    key = browser.form_key("/timers?topic=orders")
+    fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
+    pages = []
+    for _ in range(2):  # the second one finds other timers than were counted
+        answer = browser.send("/selection/move", fields | {"by": "1h"})
+        assert answer.status == 303
+        path = answer.headers["Location"]
+        while "Requests sent" in (text := browser.show(path).text):
+            assert 'max="3" value="' in text or "0 timers" in text
+        pages.append(text)
+        send(place, **{"timer-id": "new"})
+    assert "<dt>moved</dt><dd>3</dd>" in pages[0]
+    assert "4 match now that were not counted: nothing was sent" in pages[1]
+    assert browser.show("/selection/progress?action=x").status == 404
+
+
+def count(browser: Browser, key: str) -> str:
+    counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
+    found = re.search(r'name="token" value="([^"]+)"', counted)
+    assert found is not None
+    return found[1]
 
 
 def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
@@ -388,6 +414,17 @@ def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
     fields = {"record": record[1], "form_key": browser.form_key()}
     assert "1 sent again" in browser.send("/rejected/redrive", fields).text
     assert browser.send("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
+
+
+def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
+    browser = Browser(place.pages[0].url)
+    assert "Lateness, last" not in browser.show("/").text
+    for _ in range(3):
+        place.producer.schedule("orders", "v", delay="1s")
+    place.run(3000)
+    text = browser.show("/").text
+    assert re.search(r"<title>\d\d:\d\d:\d\d: 3 timers, p50 ≤ [\d,]+ ms, p99 ≤ [\d,]+ ms</title><rect", text)
+    assert re.search(r'data-label="Timers" class="number">3<.*data-label="p99" class="number">≤ [\d,]+ ms<', text)
 
 
 def test_a_topic_that_takes_no_records_is_marked_with_the_time_since_when(place: Place) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
-from bridge.observe.recent_traffic import SLOT_MS, TrafficMeter, joined_traffic
+from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
 from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.release.owned_partition import OwnedPartition
@@ -220,16 +220,18 @@ def test_a_long_value_is_cut_after_a_whole_character() -> None:
 def test_lateness_and_rates_are_those_of_the_last_minutes() -> None:
     meter = TrafficMeter()
     now_ms = 1_000_000
-    assert meter.recent(now_ms).lateness_ms(0.5) is None
+    assert lateness_ms(meter.recent(now_ms).late, 0.5) is None
     meter.requests_polled(300, now_ms)
     meter.timers_delivered(np.array([now_ms - 1] * 98 + [now_ms - 500] * 2, np.int64), now_ms)
     now_ms += 30_000
     lately = meter.recent(now_ms)
     assert (lately.in_per_s, round(lately.out_per_s, 2)) == (10, 3.33)
-    assert (lately.lateness_ms(0.5), 500 <= (lately.lateness_ms(0.99) or 0) <= 550) == (1, True)
-    assert joined_traffic([lately, lately]).out_per_s == 2 * lately.out_per_s
+    assert (lateness_ms(lately.late, 0.5), 500 <= (lateness_ms(lately.late, 0.99) or 0) <= 550) == (1, True)
+    both = joined_traffic([lately, Traffic.model_validate_json(lately.model_dump_json())])
+    assert both.out_per_s == 2 * lately.out_per_s
+    assert [(slot.from_ms, slot.timers, sum(slot.late.values())) for slot in both.slots] == [(1_000_000, 200, 200)]
     now_ms += 60_000
-    assert (meter.recent(now_ms).out_per_s, meter.recent(now_ms).lateness_ms(0.5)) == (0, 1)
+    assert (meter.recent(now_ms).out_per_s, lateness_ms(meter.recent(now_ms).late, 0.5)) == (0, 1)
     assert meter.recent(now_ms + 30 * SLOT_MS).late == {}
     meter.requests_polled(1, now_ms - 100_000)
     assert meter.recent(now_ms - 100_000).late == {}, "what a clock that went back has seen"

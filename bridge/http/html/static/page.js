@@ -14,6 +14,7 @@ if (live) {
       state.textContent = "";
       if (isPaused() || isInUse()) return;
       const fresh = page.getElementById(live.id);
+      if (!fresh) return location.reload(); // it has ended: another page follows
       const opened = new Set(Array.from(live.querySelectorAll("details[open]"), (each) => each.id));
       for (const each of fresh.querySelectorAll("details")) each.open = opened.has(each.id);
       live.replaceChildren(...fresh.childNodes);
