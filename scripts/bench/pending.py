@@ -5,6 +5,7 @@ broker is needed.
 
     python -m scripts.bench.pending --timers 10000000        .run/bench/pending.json; times are of one run
     python -m scripts.bench.pending --engines rocksdb        one engine
+    python -m scripts.bench.pending --recurring              timers that recur every day
 """
 
 import json
@@ -48,13 +49,38 @@ TAKEN_AT_ONCE = 4000
 ADDED_BETWEEN = 20_000
 """Timers between two checkpoints while the store is filled: 2 s at 10,000 a second."""
 RULES = Rules(max_delay_ms=WINDOW_MS, roll_window_ms=WINDOW_MS)
-HEADERS, PLAIN = pack_headers([("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000000"), ("timer-id", b"x")])
+HEADERS = (("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000000000"), ("timer-id", b"x"))
+RECURRING = (("timer-every-ms", b"86400000"),)
 
 
-def timer(offset: int, rng: random.Random, id_: bytes) -> tuple[Body, int]:
-    due_ms = START_MS + rng.randrange(WINDOW_MS)
-    body = Body("orders", -1, offset, START_MS, due_ms, b"key", rng.randbytes(100), HEADERS, PLAIN, offset, 0, id_)
-    return body, due_ms
+class Maker:
+    """Makes timers. rule: headers besides those of all."""
+
+    def __init__(self, rng: random.Random, rule: tuple[tuple[str, bytes], ...]) -> None:
+        self.rng = rng
+        self._rule = rule
+        self._packed = pack_headers([*HEADERS, *rule])
+
+    def timer(self, offset: int, id_: bytes) -> tuple[Body, int]:
+        headers, plain = self._packed
+        due_ms = START_MS + self.rng.randrange(WINDOW_MS)
+        value = self.rng.randbytes(100)
+        return Body("orders", -1, offset, START_MS, due_ms, b"key", value, headers, plain, offset, 0, id_), due_ms
+
+    def request(self, offset: int) -> Record:
+        """Return a request with five headers; every other one has an id. Names are new strings, as from a consumer."""
+        due_ms = START_MS + self.rng.randrange(WINDOW_MS)
+        last = ("timer-id", b"id-%d" % offset) if offset % 2 else ("kind", b"order.created")
+        headers = (
+            ("timer-topic", b"orders"),
+            ("timer-deliver-ms", b"%d" % due_ms),
+            ("tenant", b"acme"),
+            ("traceparent", b"00-%032x-%016x-01" % (self.rng.getrandbits(128), offset)),
+            last,
+            *self._rule,
+        )
+        new = [(name.encode().decode(), value) for name, value in headers]
+        return Record(offset, START_MS, b"key", self.rng.randbytes(100), new)
 
 
 def checkpoint(store: Store) -> float:
@@ -67,13 +93,13 @@ def checkpoint(store: Store) -> float:
     return waited_s
 
 
-def fill(store: Store, timers: int, rng: random.Random) -> tuple[float, list[float]]:
+def fill(store: Store, timers: int, maker: Maker) -> tuple[float, list[float]]:
     """Add timers, with a checkpoint now and then. Return CPU seconds, and the wait for each of them."""
     cpu_s, waits_s = 0.0, [0.0]
     for first in range(0, timers, BATCH):
         batch = Batch()
         for offset in range(first, min(timers, first + BATCH)):
-            batch.add(*timer(offset, rng, b"id-%d" % offset))
+            batch.add(*maker.timer(offset, b"id-%d" % offset))
         begin_s = time.process_time()
         store.add(batch, min(timers, first + BATCH))
         if (first + BATCH) % ADDED_BETWEEN == 0:
@@ -99,15 +125,15 @@ def written_bytes() -> int:
     return int(counts["write_bytes"])
 
 
-def replace_some(store: Store, timers: int, rng: random.Random) -> None:
+def replace_some(store: Store, timers: int, maker: Maker) -> None:
     """Replace timers: each request ends the timer with its id and becomes pending."""
     for first in range(timers, timers + IDS_ASKED, BATCH):
-        ids = [b"id-%d" % rng.randrange(timers) for _ in range(BATCH)]
+        ids = [b"id-%d" % maker.rng.randrange(timers) for _ in range(BATCH)]
         batch = Batch()
         for row in store.find(ids).values():
             batch.end(row)
         for place, id_ in enumerate(dict.fromkeys(ids)):
-            batch.add(*timer(first + place, rng, id_))
+            batch.add(*maker.timer(first + place, id_))
         store.add(batch, first + BATCH)
 
 
@@ -123,28 +149,14 @@ def look_up_ms(store: Store, timers: int, rng: random.Random) -> float:
     return sorted(spent_ms)[LOOKED_UP * 99 // 100]
 
 
-def request(offset: int, rng: random.Random) -> Record:
-    """Return a request with five headers; every other one has an id. Names are new strings, as from a consumer."""
-    due_ms = START_MS + rng.randrange(WINDOW_MS)
-    last = (b"timer-id", b"id-%d" % offset) if offset % 2 else (b"kind", b"order.created")
-    headers = (
-        (b"timer-topic", b"orders"),
-        (b"timer-deliver-ms", b"%d" % due_ms),
-        (b"tenant", b"acme"),
-        (b"traceparent", b"00-%032x-%016x-01" % (rng.getrandbits(128), offset)),
-        last,
-    )
-    return Record(offset, START_MS, b"key", rng.randbytes(100), [(name.decode(), value) for name, value in headers])
-
-
-def rebuild(timers: int, rng: random.Random, options: StoreOptions) -> tuple[float, float]:
+def rebuild(timers: int, maker: Maker, options: StoreOptions) -> tuple[float, float]:
     """Build a store from requests in memory. Return seconds, and seconds of CPU, both without making the requests."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk = RealDisk(FOLDER)
     store = Store.create(disk, options, Progress(timers, NOTHING_SETTLED, 0))
     decided, spent_s, cpu_s = Decisions(()), 0.0, 0.0
     for first in range(0, timers, READ_AT_ONCE):
-        records = [request(offset, rng) for offset in range(first, min(timers, first + READ_AT_ONCE))]
+        records = [maker.request(offset) for offset in range(first, min(timers, first + READ_AT_ONCE))]
         start, cpu_start = time.perf_counter(), time.process_time()
         store.add(replay(records, store.is_unreleased, lambda _: (RULES, timers), decided, int), timers)
         spent_s += time.perf_counter() - start
@@ -156,15 +168,16 @@ def rebuild(timers: int, rng: random.Random, options: StoreOptions) -> tuple[flo
     return spent_s, cpu_s
 
 
-def measure(timers: int, engine: Engine) -> dict[str, float]:
+def measure(timers: int, engine: Engine, rule: tuple[tuple[str, bytes], ...]) -> dict[str, float]:
     shutil.rmtree(FOLDER, ignore_errors=True)
-    disk, rng, options = RealDisk(FOLDER), random.Random(1), StoreOptions(engine=engine)
+    disk, options = RealDisk(FOLDER), StoreOptions(engine=engine)
+    maker = Maker(random.Random(1), rule)
     store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
     empty, written = usage(os.getpid()), written_bytes()
-    cpu_s, waits_s = fill(store, timers, rng)
+    cpu_s, waits_s = fill(store, timers, maker)
     waits_s.append(checkpoint(store))
     used = usage(os.getpid())
-    payload = timers * frame_size(timer(0, rng, b"id-0")[0])
+    payload = timers * frame_size(maker.timer(0, b"id-0")[0])
     figures = {
         "timers": float(timers),
         "add_cpu_us_a_timer": cpu_s * 1e6 / timers,
@@ -174,7 +187,7 @@ def measure(timers: int, engine: Engine) -> dict[str, float]:
         "longest_wait_for_a_checkpoint_ms": max(waits_s) * 1000,
     }
     begin_s = time.perf_counter()
-    replace_some(store, timers, rng)
+    replace_some(store, timers, maker)
     figures["replace_by_id_per_s"] = IDS_ASKED / (time.perf_counter() - begin_s)
     checkpoint(store)
     stats = [file.stat() for file in FOLDER.rglob("*") if file.is_file()]
@@ -190,13 +203,13 @@ def measure(timers: int, engine: Engine) -> dict[str, float]:
         store = Store.open(disk, options, found, found.progress, (), ())
         figures[f"ready_after_{end}_s"] = time.perf_counter() - begin_s
         assert store.pending == found.pending
-        figures["look_up_p99_ms"] = look_up_ms(store, timers, rng)
+        figures["look_up_p99_ms"] = look_up_ms(store, timers, maker.rng)
         if end == "kill":
             figures["drain_cpu_us_a_timer"] = drain(store) * 1e6 / min(DRAINED, timers)
         store.close()
     disk.close()
     shutil.rmtree(FOLDER)
-    spent_s, cpu_s = rebuild(timers, rng, options)
+    spent_s, cpu_s = rebuild(timers, maker, options)
     return figures | {"rebuild_per_s": timers / spent_s, "rebuild_cpu_us_a_timer": cpu_s * 1e6 / timers}
 
 
@@ -204,12 +217,14 @@ def main() -> None:
     parser = command.parser(__doc__)
     parser.add_argument("--timers", type=int, default=1_000_000, help="pending at once")
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="measured in turn")
+    parser.add_argument("--recurring", action="store_true", help="each recurs every day")
     args = parser.parse_args()
+    rule = RECURRING if args.recurring else ()
     figures: dict[str, dict[str, float]] = {}
     for engine in args.engines:
         command.say(f"{engine}: {args.timers:,} timers")
         with ProcessPoolExecutor(1, get_context("spawn"), tune_gc) as pool:
-            figures[engine] = pool.submit(measure, args.timers, engine).result()
+            figures[engine] = pool.submit(measure, args.timers, engine, rule).result()
         FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
     table = Table(title="one store, all timers with an id (half, when it is rebuilt), due within two days")
     for column in ("", *figures):
