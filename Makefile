@@ -42,13 +42,16 @@ images: ## write the digest of each image of compose/.env; needs a Docker engine
 bake: ## the images of bridge and audit by docker buildx [REPOSITORY=registry.example/timer-bridge TAG=0.2.0 ARGS=--push]
 	BASE="$${BASE:-$$(sed -n 's/^BASE=//p' compose/.env)}" docker buildx bake --file compose/docker-bake.hcl $(ARGS)
 
+# A process whose test hangs where pytest-timeout cannot end it, as in a call of a C library, shows its stacks and ends.
+ENDS := --override-ini faulthandler_timeout=900 --override-ini faulthandler_exit_on_timeout=true
+
 # Tests that need neither broker nor Spark run in two processes.
 ALONE := not broker and not spark and not slow
 QUICK := --numprocesses 2 -m '$(ALONE)'
 # Tests with a broker wait for it most of the time, so three processes share two cores; with four, tests that compare the
 # pace of processes fail. conftest.py says which tests stay together. They start in the order of their names: by size, the
 # longest module, chaos, would start last and run alone.
-SHARED := --numprocesses 3 --dist loadscope --no-loadscope-reorder
+SHARED := --numprocesses 3 --dist loadscope --no-loadscope-reorder $(ENDS)
 WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # Static checks, and tests that need neither broker nor Spark: under a minute.

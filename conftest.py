@@ -52,6 +52,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByModule | N
     return ByModule(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
+class ShowFailures:
+    """Show each failure when it happens: a run that never ends has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.write_line(f"\n{report.nodeid}, {report.when}: {report.longreprtext}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(ShowFailures(config))
+
+
 @pytest.hookimpl(trylast=True)  # after tests are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the scopes with Spark evenly among the others: they use the processor while others wait for a broker."""
