@@ -5,8 +5,9 @@ Property tests have no deadline, as no test asserts a time. A failure prints how
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -23,7 +24,7 @@ SMALL_DATA = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
-# Brokers and Spark of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
+# Brokers of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # A project of its own, with its own fixtures: integration_tests/product/test_testcontainers.py runs its test.
@@ -92,7 +93,10 @@ def small_session() -> "Iterator[SparkSession]":
     """Start a session that plans for small data. An audit that runs meanwhile uses it too."""
     from spark_jobs.platform.session import session  # most runs do without
 
-    with session("tests", master="local[2]") as started:
+    with ExitStack() as stack:
+        with mock.patch.dict(os.environ):
+            del os.environ["JDK_JAVA_OPTIONS"]  # its JVM lives for minutes, in all sessions of this process
+            started = stack.enter_context(session("tests", master="local[2]"))
         plan_for_small_data(started)
         yield started
 

@@ -155,7 +155,7 @@ def containered() -> Iterator[Broker]:
     container = DockerContainer(IMAGE)
     # with_bind_ports() would open it on every address; the Docker client below takes more than the type says.
     container.ports["9092/tcp"] = (HOST, port)  # type: ignore[assignment]
-    container.with_env("KAFKA_HEAP_OPTS", "-Xmx512m")
+    container.with_env("KAFKA_HEAP_OPTS", f"-Xmx512m {os.environ['JDK_JAVA_OPTIONS']}")
     for name, value in (PROPERTIES | listeners).items():
         container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
     container.waiting_for(LogMessageWaitStrategy("Kafka Server started").with_startup_timeout(int(PATIENCE_S)))

@@ -1,7 +1,9 @@
 """The page of two running bridges, in a real browser, over a real Kafka."""
 
 import json
+import os
 import re
+import signal
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ class Group:
 
     names: Names
     ports: list[int]
+    bridges: list[BridgeProcess]
     timers: TimerProducer
     folder: Path
 
@@ -85,7 +88,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
         Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
         bridges[1].start()
         with TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=names.timers) as timers:
-            made = Group(names, ports, timers, folder)
+            made = Group(names, ports, bridges, timers, folder)
             fill(made)
             for port in ports:
                 until(partial(get, port, "/health/ready"), lambda status, _: status == 200)
@@ -110,6 +113,7 @@ def fill(group: Group) -> None:
         timers.schedule(target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}")
     timers.schedule(target, HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="90m", id=HOSTILE)
     timers.schedule(group.nowhere, HOSTILE, delay=0, id=HOSTILE + "rejected")
+    timers.schedule(target, "for the chart of lateness", delay=0)
     timers.flush()
 
 
@@ -156,6 +160,9 @@ def test_the_overview_tells_what_is_pending_and_who_owns_what(group: Group, visi
         expect(page.get_by_role("region", name="Partitions and owners")).to_contain_text(f"127.0.0.1:{port}")
     expect(page.get_by_role("region", name="Pending by topic")).to_contain_text(group.names.target)
     page.get_by_role("link", name="by the day").click()
+    late = page.get_by_role("region", name="Lateness, last 5 minutes")
+    late.get_by_text("Lateness as a table").click()
+    expect(late.locator("td[data-label=Timers]")).to_have_text("1")
     window.picture("overview")
     when = page.get_by_role("region", name="Due when")
     when.get_by_role("link", name="by the hour").click()
@@ -379,7 +386,7 @@ def test_the_overview_refreshes_itself_until_it_is_paused_or_hidden(
     page = visitor(READER).page
     page.clock.install()
     page.goto("/")
-    page.get_by_text("As a table").evaluate("summary => summary.parentElement.open = true")
+    page.get_by_text("As a table", exact=True).evaluate("summary => summary.parentElement.open = true")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     group.timers.schedule(group.names.target, "v", delay="3h", id="live").result(PATIENCE_S)
@@ -405,6 +412,24 @@ def test_the_overview_refreshes_itself_until_it_is_paused_or_hidden(
     page.unroute("**/*")
     page.clock.run_for(5000)
     expect(page.get_by_role("status")).to_be_empty()
+
+
+def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
+    group: Group, visitor: Callable[..., Visitor]
+) -> None:
+    page = visitor().page
+    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
+    page.get_by_role("button", name="Act on all that match").click()
+    os.kill(group.bridges[1].pid, signal.SIGSTOP)
+    try:
+        page.get_by_role("button", name="Release now").click()
+        expect(page.get_by_role("heading", name="Release now: 0 timers")).to_be_visible()
+        assert violations(page) == []
+        expect(page.get_by_role("alert")).to_contain_text("nothing was sent, as partitions have not answered")
+    finally:
+        os.kill(group.bridges[1].pid, signal.SIGCONT)
+    expect(page.get_by_role("heading", name="Not done")).to_be_visible()
+    until(partial(get, group.ports[1], "/health/ready"), lambda status, _: status == 200)
 
 
 def test_keys_open_pages_and_searches_and_can_be_turned_off(visitor: Callable[..., Visitor]) -> None:

@@ -48,7 +48,8 @@ def test_a_running_bridge_serves_new_partitions_and_a_cancel_still_finds_older_t
         assert "the topic has grown, it had 2 partitions" in bridge.log_path.read_text()
         for number in (2, 3):
             for value in range(5):
-                cluster.send(names.timers, b"%d" % value, headers=headers_for(names.target, delay=1), partition=number)
+                headers = headers_for(names.target, delay=3000)  # none is due before the last one is read
+                cluster.send(names.timers, b"%d" % value, headers=headers, partition=number)
         cluster.flush()
         sent = [dict(each.headers()) for each in read(kafka, names.target, 13)[5:]]
         late_ms = [int(each["timer-released-ms"]) - int(each["timer-deliver-ms"]) for each in sent]
