@@ -6,6 +6,7 @@ A `Harness` is one Kafka of either kind, and what other clients do to it: sender
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
@@ -169,7 +170,7 @@ class ConfluentHarness:
         self._group = f"group-{name}"
         self._connection: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers}
         self._retrier = Retrier()
-        self._closing: list[Callable[[], object]] = []
+        self._closing = ExitStack()  # which closes all, also if one cannot be closed
         append_time = {"message.timestamp.type": "LogAppendTime"}
         # Records there have timestamps of 2023: half a minute after its start a broker deletes those older than a week.
         kept = {"retention.ms": "-1"}
@@ -187,23 +188,22 @@ class ConfluentHarness:
             future.result()
 
     def close(self) -> None:
-        for end in reversed(self._closing):
-            end()
+        self._closing.close()
 
     def source(self) -> ConfluentSource:
         source = ConfluentSource(self._member(), [self.timers], self._retrier)
-        self._closing.append(source.close)
+        self._closing.callback(source.close)
         return source
 
     def history(self) -> ConfluentHistory:
         history = ConfluentHistory(self._member(), {self.timers: self.journal}, self._retrier)
-        self._closing.append(history.close)
+        self._closing.callback(history.close)
         return history
 
     def sink(self, name: str = "one") -> ConfluentSink:
         own_topics = frozenset({self.timers, self.journal}) if self.at_least_once else None
         sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._retrier, own_topics)
-        self._closing.append(sink.close)
+        self._closing.callback(sink.close)
         return sink
 
     def _member(self, name: str = "one") -> Connection:
@@ -222,7 +222,7 @@ class ConfluentHarness:
 
         def end() -> None:
             timer.start()
-            self._closing.append(timer.join)
+            self._closing.callback(timer.join)
 
         return end
 
@@ -233,7 +233,7 @@ class ConfluentHarness:
         member.close()
         timer = threading.Timer(HANG_MS / 1000, producer.commit_transaction)
         timer.start()
-        self._closing.append(timer.join)
+        self._closing.callback(timer.join)
 
     def _begun(self, topic: str) -> Producer:
         producer = Producer({**self._connection, "transactional.id": uuid4().hex})

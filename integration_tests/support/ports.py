@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from uuid import uuid4
 
@@ -24,7 +25,7 @@ class World:
         self.journal = self.cluster.topic("journal", partitions)
         self.group = f"group-{uuid4().hex[:8]}"
         self.retrier = Retrier()
-        self._open: list[ConfluentSource | ConfluentHistory | ConfluentSink] = []
+        self._open = ExitStack()
 
     def connection(self, instance: str = "one") -> Connection:
         return Connection(self.cluster.bootstrap_servers, self.group, instance)
@@ -33,12 +34,14 @@ class World:
         """Return a new source. `group_protocol="consumer"` is group.protocol=consumer."""
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
         connection = replace(self.connection(), kafka=settings)
-        self._open.append(source := ConfluentSource(connection, [self.requests], self.retrier))
+        source = ConfluentSource(connection, [self.requests], self.retrier)
+        self._open.callback(source.close)
         return source
 
     def history(self) -> ConfluentHistory:
         journals = {self.requests: self.journal}
-        self._open.append(history := ConfluentHistory(self.connection(), journals, self.retrier))
+        history = ConfluentHistory(self.connection(), journals, self.retrier)
+        self._open.callback(history.close)
         return history
 
     def sink(
@@ -46,7 +49,8 @@ class World:
     ) -> ConfluentSink:
         journals = {self.requests: self.journal}
         connection = replace(self.connection(instance), published={"compression.type": compression})
-        self._open.append(sink := ConfluentSink(connection, journals, self.retrier, own_topics))
+        sink = ConfluentSink(connection, journals, self.retrier, own_topics)
+        self._open.callback(sink.close)
         return sink
 
     def member(self) -> "Member":
@@ -62,8 +66,7 @@ class World:
 
     def close(self) -> None:
         self.retrier.give_up_in(5)
-        for port in self._open:
-            port.close()
+        self._open.close()
 
 
 class Member:
