@@ -152,6 +152,9 @@ class Settings(BaseModel):
         None, description="URL of a schema registry, by which the page shows values of Avro, Protobuf and JSON Schema."
     )
     schema_registry_auth: Path | None = Field(None, description="A file with user:password for schema_registry.")
+    audit_tables: str | None = Field(
+        None, description="Folder or URI of an audit, its --out: the page shows the audit's verdict on a timer."
+    )
     peer_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
         (), description="Networks where other instances are, such as 10.1.0.0/16; only these are asked."
     )
@@ -209,6 +212,8 @@ class Settings(BaseModel):
             )
         if self.schema_registry is not None and not self.page:
             raise ValueError("schema_registry: only the page uses it, so give --page and --http-port too")
+        if self.audit_tables is not None and not self.page:
+            raise ValueError("audit_tables: only the page uses it, so give --page and --http-port too")
         if self.schema_registry_auth is not None and self.schema_registry is None:
             raise ValueError("schema_registry_auth: give schema_registry, whose password it is")
         if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):

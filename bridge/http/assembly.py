@@ -18,6 +18,7 @@ from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator
+from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.views import HtmlPages
 from bridge.http.peer_client import PeerNetworks
@@ -43,7 +44,8 @@ def page_routes(
     rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
     api = Api(reads, actions, Selections(reads, requests, clock), rejected)
     try:
-        pages = HtmlPages(api, access, clock.now_ms, _registry_of(settings))
+        tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
+        pages = HtmlPages(api, access, clock.now_ms, _registry_of(settings), tables)
         yield [api_routes(api, access, installed), *pages.routes()]
     finally:
         kafka.close()

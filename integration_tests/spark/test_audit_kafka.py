@@ -14,6 +14,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.errors import AnalysisException
 
+from bridge.http.html.find_verdicts import verdicts
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
 from schemas import headers as names
@@ -213,6 +214,8 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
     assert [f"{row['topic']}/{row['partition']}/{row['offset']}".encode() for row in unstamped] == [planted["missing"]]
     faulty = {row["origin"].encode(): row["class"] for row in rows if row["faults"] and row not in unstamped}
     assert faulty == {origin: name for name, origin in planted.items()} | {nowhere: "missing", elsewhere: "altered"}
+    (early,) = verdicts(str(tmp_path), [planted["early"].decode()])
+    assert (early["class"], early["delivered_topic"]) == ("early", world.orders)
     page = (tmp_path / "report.html").read_text()
     assert "10 faults" in page
     assert f"1 deliveries, such as those of {second.decode()}" in page

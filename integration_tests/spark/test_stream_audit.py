@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
+from bridge.http.html.find_verdicts import verdicts
 from conftest import small_session
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
@@ -230,6 +231,9 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     # Each first delivery is in one minute, and each minute on the topic once.
     places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
     assert len(places) == len(set(places)) == len(stage.written_minutes())
+    latest = {row["origin"]: row["class"] for row in stage.told()}
+    shown = verdicts(str(stage.out / "stream"), [origin.partition("#")[0] for origin in latest])
+    assert {row["origin"]: row["class"] for row in shown} == latest
     delivered = {row["origin"] for row in stage.told() if row["lateness_ms"] is not None}
     assert sum(minute["deliveries"] for minute in stage.minutes()) == len(delivered)
     assert "1 early, 12 missing" in capsys.readouterr().err

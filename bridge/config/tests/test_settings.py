@@ -129,6 +129,7 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ('schema_registry = "registry:8081"', "schema_registry: write http://host:port or https://host"),
         ('schema_registry = "http://me:secret@registry"', "schema_registry: write http://host:port or https://host"),
         ('schema_registry = "http://registry:8081"', "schema_registry: only the page uses it"),
+        ('audit_tables = "/audits"', "audit_tables: only the page uses it"),
         ('schema_registry_auth = "auth"', "schema_registry_auth: give schema_registry, whose password it is"),
         ('engine = "rocks"', "engine = 'rocks': Input should be 'wheel' or 'rocksdb'"),
         ("slots = 1000", "slots: a lap of the wheel"),

@@ -6,16 +6,14 @@ and no sender may hold up the bridge.
 
 import asyncio
 import base64
-import json
-import sys
 from pathlib import Path
 
 from bridge.config.secret_file import read_private
+from bridge.http.html.child_program import ask_program
 from bridge.http.html.decode_value import schema_id
 from bridge.http.html.value_text import hex_dump, value_text
 from bridge.query.details import Content
 
-_TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 2
 _LIMITS = "it takes more than 1 GB of memory, or too long"
 
@@ -42,22 +40,4 @@ class SchemaRegistry:
     async def _ask(self, raw: bytes) -> dict[str, str]:
         auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
         asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bridge.http.html.decode_value"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                told, _ = await child.communicate(json.dumps(asked).encode())
-        except TimeoutError:
-            return {"reason": _LIMITS}
-        finally:
-            if child.returncode is None:
-                child.kill()
-                await child.wait()
-        if child.returncode != 0:
-            return {"reason": _LIMITS}
-        found: dict[str, str] = json.loads(told)
-        return found
+        return await ask_program("bridge.http.html.decode_value", asked) or {"reason": _LIMITS}

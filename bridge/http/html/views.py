@@ -30,12 +30,13 @@ from bridge.http.api.requests import (
     TimerAsked,
     TimersAsked,
 )
-from bridge.http.api.responses import GroupPending
+from bridge.http.api.responses import GroupFound, GroupPending, LatestReceipts
 from bridge.http.api.routes import Api
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.callers import address_of, caller_by_token, log_refusal, require_operator
 from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.http.errors import http_error
+from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.background_actions import BackgroundAction, BackgroundActions
 from bridge.http.html.rendering import Rendering
 from bridge.http.html.schema_registry import SchemaRegistry
@@ -67,10 +68,16 @@ _MAX_LOGIN_BYTES = 4 << 10
 
 class HtmlPages:
     def __init__(
-        self, api: Api, access: Authenticator, now_ms: Callable[[], int], registry: SchemaRegistry | None = None
+        self,
+        api: Api,
+        access: Authenticator,
+        now_ms: Callable[[], int],
+        registry: SchemaRegistry | None = None,
+        audit_tables: AuditTables | None = None,
     ) -> None:
         self._api = api
         self._registry = registry
+        self._audit_tables = audit_tables
         self._access = access
         self._now_ms = now_ms
         self._rendering = Rendering(_FOLDER / "templates", now_ms)
@@ -217,6 +224,8 @@ class HtmlPages:
         status = 200 if found.timers or found.missing else 404
         shown = [await self._value_text(timer.value) for timer in found.timers]
         values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
+        if history is not None and self._audit_tables is not None:
+            values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
         return self._page(request, caller, "timer.html", status, history=history, **values)
 
     async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
@@ -334,6 +343,13 @@ async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, 
 def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
     """Return the fields of these names that are not empty."""
     return {name: fields[name] for name in names if fields.get(name)}
+
+
+def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:
+    """Return the requests of the timers that are shown."""
+    pending = {f"{timer.shard}/{timer.origin}" for timer in found.timers}
+    told = {each.origin for each in history.receipts if each.origin}
+    return pending | told | {asked["origin"]} if "origin" in asked else pending | told
 
 
 def _selector(fields: Mapping[str, str]) -> dict[str, Any]:

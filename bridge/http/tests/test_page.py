@@ -2,14 +2,19 @@
 
 import re
 from html import escape, unescape
+from pathlib import Path
 from urllib.parse import urlencode
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bridge.http.auth.sessions import Token
+from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
 from kafka_timer import headers_for
+from schemas.tables import REQUESTS
 
 pytestmark = pytest.mark.thorough
 
@@ -359,6 +364,26 @@ def test_the_history_of_an_id_is_that_of_its_receipts(place: Place, monkeypatch:
     told = page.get("/api/v1/receipts?id=a")[1]
     assert ([each["kind"] for each in told["receipts"]], told["has_older"]) == (kinds[-1:], True)
     assert "Only the latest receipts were read" in browser.show("/timer?id=a&history=true").text
+
+
+def test_the_history_has_the_verdict_of_an_audit(tmp_path: Path) -> None:
+    with Place(audit_tables=AuditTables(str(tmp_path))) as place:
+        sent = place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+        place.run(300)
+        browser = Browser(place.pages[0].url)
+        path = f"/timer?{urlencode({'id': 'a', 'history': 'true'})}"
+        assert "Its tables cannot be read: " in browser.show(path).text
+        origin = "/".join(map(str, sent))
+        at = {"delivered_topic": HOSTILE, "delivered_partition": 1, "delivered_offset": 3, "delivered_ms": 0}
+        row = {"origin": origin, "class": "duplicate", "faults": ["duplicate", "early"], "clock": "LogAppendTime", **at}
+        (tmp_path / "requests").mkdir()
+        pq.write_table(pa.Table.from_pylist([row], REQUESTS.arrow()), tmp_path / "requests" / "a.parquet")
+        text = browser.show(path).text
+        assert "duplicate <strong>duplicate, early</strong>" in text
+        assert f"{escape(HOSTILE, quote=False)}/1/3".replace('"', "&#34;").replace("'", "&#39;") in text
+        assert "1970-01-01T00:00:00.000Z by LogAppendTime" in text
+        other = f"/timer?{urlencode({'origin': 'timer.requests/0/77', 'history': 'true'})}"
+        assert "No audit has judged it yet" in browser.show(other).text
 
 
 def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:

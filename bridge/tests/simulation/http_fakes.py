@@ -33,6 +33,7 @@ from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
 from bridge.http.auth.sessions import Authenticator, Token
+from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.views import HtmlPages
 from bridge.http.known_hosts import KnownHosts
@@ -210,7 +211,12 @@ class Place:
     """`tokens`: alike on both instances."""
 
     def __init__(
-        self, tokens: Sequence[Token] = (), *, looked_at: int = 2000, registry: SchemaRegistry | None = None
+        self,
+        tokens: Sequence[Token] = (),
+        *,
+        looked_at: int = 2000,
+        registry: SchemaRegistry | None = None,
+        audit_tables: AuditTables | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.kafka = FakeKafka(Timeline())
@@ -231,6 +237,7 @@ class Place:
         self._tokens = tokens
         self._looked_at = looked_at
         self._registry = registry
+        self._audit_tables = audit_tables
         self._served: list[ExitStack] = []
 
     def __enter__(self) -> Self:
@@ -278,7 +285,7 @@ class Place:
         actions = TimerActions(requests, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
         api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
-        site = HtmlPages(api, access, instance.clock.now_ms, self._registry)
+        site = HtmlPages(api, access, instance.clock.now_ms, self._registry, self._audit_tables)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)

@@ -1,0 +1,32 @@
+"""Ask a program of ours on standard input and output: it takes memory and time of its own, not the bridge's."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+_TIMEOUT_S = 10.0
+
+
+async def ask_program(module: str, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return its answer as JSON; None if it failed, or was ended after 10 s."""
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            told, _ = await child.communicate(json.dumps(asked).encode())
+    except TimeoutError:
+        return None
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+    if child.returncode != 0:
+        return None
+    found: dict[str, Any] = json.loads(told)
+    return found
