@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, computed_field
 from timer.format.unit import unique_counts
 
 SLOT_MS = 10_000
-_SLOTS = 30
+SLOTS = 30
 _RATE_SLOTS = 6
 _STEP = 1.1
 _STEPS = 264
@@ -95,7 +95,7 @@ class TrafficMeter:
     """Counts traffic in slots. `now_ms` is the bridge's clock. If it jumps back, later slots are forgotten."""
 
     def __init__(self) -> None:
-        self._slots: deque[_Slot] = deque(maxlen=_SLOTS)
+        self._slots: deque[_Slot] = deque(maxlen=SLOTS)
         self._began_ms: int | None = None
         self._lock = threading.Lock()
 
@@ -115,7 +115,7 @@ class TrafficMeter:
     def recent(self, now_ms: int) -> Traffic:
         with self._lock:
             number = now_ms // SLOT_MS
-            slots = [slot for slot in self._slots if number - _SLOTS < slot.number <= number]
+            slots = [slot for slot in self._slots if number - SLOTS < slot.number <= number]
             of_a_minute = [slot for slot in slots if number - _RATE_SLOTS < slot.number]
             began_ms = max(now_ms if self._began_ms is None else self._began_ms, (number - _RATE_SLOTS + 1) * SLOT_MS)
             span_s = max(1.0, (now_ms - began_ms) / 1000)

@@ -52,7 +52,7 @@ OF_SPARK = {
 OF_OTHERS = {"--bootstrap-server", "--alter", "--delete-offsets", "--partitions", "--delete", "--file", "--build"}
 """Options of Kafka's own tools, and of docker."""
 OF_OTHERS |= {"--archives", "--only", "--full", "--repeat", "--requests", "--pending", "--add", "--quick", "--disk"}
-OF_OTHERS |= {"--release", "--conf", "--deploy-mode"}
+OF_OTHERS |= {"--release", "--conf", "--deploy-mode", "--recurring"}
 """Options of spark-submit and of the benchmark scripts."""
 OF_OTHERS |= {"--describe", "--under-min-isr-partitions", "--signal", "--deep-iteration", "--files"}
 """Options of Kafka's own tools and of docker."""

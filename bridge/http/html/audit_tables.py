@@ -1,14 +1,12 @@
-"""What an audit has found out about timers: its verdict, and where and when each was delivered."""
+"""Verdicts of an audit on timers, and where and when each was delivered, from the audit's tables."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from bridge.http.html.child_program import ask_program
+from bridge.http.html.child_program import ChildProgram
 
-_MOST_AT_ONCE = 2
 _MOST_ORIGINS = 100
-_LIMIT = "no answer within 10 s: ask the tables themselves"
+_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
 
 
 class AuditTables:
@@ -16,10 +14,9 @@ class AuditTables:
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._reader = ChildProgram("bridge.http.html.find_verdicts")
 
     async def verdicts_of(self, origins: Iterable[str]) -> dict[str, Any]:
         """Return rows of the table `requests` as `verdicts`, or a `reason` why there are none."""
         asked = {"place": self._place, "origins": sorted(set(origins))[:_MOST_ORIGINS]}
-        async with self._slots:
-            return await ask_program("bridge.http.html.find_verdicts", asked) or {"reason": _LIMIT}
+        return await self._reader.ask(asked) or {"reason": _NO_ANSWER}

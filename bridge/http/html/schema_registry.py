@@ -4,17 +4,15 @@ Each is decoded by a process of its own with little memory and time: a few bytes
 and no sender may hold up the bridge.
 """
 
-import asyncio
 import base64
 from pathlib import Path
 
 from bridge.config.secret_file import read_private
-from bridge.http.html.child_program import ask_program
+from bridge.http.html.child_program import ChildProgram
 from bridge.http.html.decode_value import schema_id
 from bridge.http.html.value_text import hex_dump, value_text
 from bridge.query.details import Content
 
-_MOST_AT_ONCE = 2
 _LIMITS = "it takes more than 1 GB of memory, or too long"
 
 
@@ -24,15 +22,14 @@ class SchemaRegistry:
     def __init__(self, url: str, auth_file: Path | None = None) -> None:
         self._url = url
         self._auth_file = auth_file
-        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._decoder = ChildProgram("bridge.http.html.decode_value")
 
     async def text_of(self, content: Content) -> tuple[str, str]:
         """Return how the value is shown, and its text, as `value_text` does."""
         raw = base64.b64decode(content.base64 or "") if content.text is None else content.text.encode()
         if content.is_cut or schema_id(raw) is None:
             return value_text(content)
-        async with self._slots:
-            answer = await self._ask(raw)
+        answer = await self._ask(raw)
         if "reason" in answer:
             return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
         return answer["kind"], answer["text"]
@@ -40,4 +37,4 @@ class SchemaRegistry:
     async def _ask(self, raw: bytes) -> dict[str, str]:
         auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
         asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
-        return await ask_program("bridge.http.html.decode_value", asked) or {"reason": _LIMITS}
+        return await self._decoder.ask(asked) or {"reason": _LIMITS}

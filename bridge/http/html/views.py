@@ -38,6 +38,7 @@ from bridge.http.auth.sessions import ANONYMOUS, SESSION_S, Authenticator, Calle
 from bridge.http.errors import http_error
 from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.background_actions import BackgroundAction, BackgroundActions
+from bridge.http.html.lateness_chart import lateness_chart
 from bridge.http.html.rendering import Rendering
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.timeline import MINUTE_MS, SPANS, Span, Timeline, timeline
@@ -185,6 +186,7 @@ class HtmlPages:
         values: dict[str, Any] = {
             "overview": overview,
             "pending": pending,
+            "late": lateness_chart(overview.lateness, overview.at_ms),
             "chart": await self._timeline(caller, pending, SPANS[span], from_ms),
             "span": span,
             "spans": SPANS,
