@@ -225,7 +225,8 @@ def main() -> None:
         command.say(f"{engine}: {args.timers:,} timers")
         with ProcessPoolExecutor(1, get_context("spawn"), tune_gc) as pool:
             figures[engine] = pool.submit(measure, args.timers, engine, rule).result()
-        FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
+        if not args.recurring:  # docs/engines.md compares the engines without
+            FOLDER.with_suffix(".json").write_text(json.dumps(figures, indent=2) + "\n")
     table = Table(title="one store, all timers with an id (half, when it is rebuilt), due within two days")
     for column in ("", *figures):
         table.add_column(column, justify="left" if not column else "right")
