@@ -210,10 +210,9 @@ class Settings(BaseModel):
                 "schema_registry: write http://host:port or https://host, without a user: schema_registry_auth names a"
                 " file for that"
             )
-        if self.schema_registry is not None and not self.page:
-            raise ValueError("schema_registry: only the page uses it, so give --page and --http-port too")
-        if self.audit_tables is not None and not self.page:
-            raise ValueError("audit_tables: only the page uses it, so give --page and --http-port too")
+        for name in ("schema_registry", "audit_tables"):
+            if getattr(self, name) is not None and not self.page:
+                raise ValueError(f"{name}: only the page uses it, so give --page and --http-port too")
         if self.schema_registry_auth is not None and self.schema_registry is None:
             raise ValueError("schema_registry_auth: give schema_registry, whose password it is")
         if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):

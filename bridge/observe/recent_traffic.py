@@ -35,12 +35,15 @@ class Deliveries(BaseModel):
 
 
 class Traffic(BaseModel):
-    """Requests read and timers delivered each second, over the last minute."""
+    """Requests read and timers delivered each second, over the last minute; deliveries of the last 5 minutes.
+
+    Instances answer each other with it. Those of the last release read `late` and have no `slots`.
+    """
 
     in_per_s: float
     out_per_s: float
     slots: list[Deliveries] = Field(
-        default_factory=list, description="Deliveries of the last 5 minutes, 10 s each; one without any is left out."
+        default_factory=list, description="The last 5 minutes, 10 s each; one without deliveries is left out."
     )
 
     @computed_field(description="Timers of all slots, by lateness.")  # type: ignore[prop-decorator]

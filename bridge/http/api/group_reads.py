@@ -53,6 +53,7 @@ class GroupReads:
     async def overview(self, caller: Caller) -> Overview:
         instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
         traffic = joined_traffic(each.traffic for each in instances)
+        late = traffic.late
         owned = [
             Owned(partition=name, owner=each.address, **state.model_dump())
             for each in instances
@@ -61,8 +62,8 @@ class GroupReads:
         return Overview(
             at_ms=self._clock.now_ms(),
             pending=sum(each.pending or 0 for each in owned),
-            late_p50_ms=lateness_ms(traffic.late, 0.5),
-            late_p99_ms=lateness_ms(traffic.late, 0.99),
+            late_p50_ms=lateness_ms(late, 0.5),
+            late_p99_ms=lateness_ms(late, 0.99),
             lateness=[
                 Lateness(
                     from_ms=slot.from_ms,

@@ -3,7 +3,7 @@
     POST /selection/cancel -> start() -> ended within PROMPT_S: its result
                                       -> else a name, and GET /selection/progress?action=<name> until it has ended
 
-Of the ended ones, the latest `MAX_KEPT` can be shown. The results of all are in the audit log.
+The latest `MAX_KEPT` that have ended can be shown. The audit log has the results of all.
 """
 
 import asyncio

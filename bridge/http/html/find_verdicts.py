@@ -1,4 +1,4 @@
-"""Find what an audit has found out about timers. A program of its own, as the tables may be large: see audit_tables.
+"""Read an audit's verdicts on timers from its tables. A program of its own, as they may be large: see audit_tables.
 
     stdin    JSON: place (the audit's --out), origins
     stdout   JSON: verdicts, or reason
@@ -57,7 +57,7 @@ def _of_folder(system: fs.FileSystem, folder: str, origins: list[str]) -> list[d
 
 
 def _files_by_part(system: fs.FileSystem, folder: str) -> dict[str, list[str]]:
-    """Return the files of a table by part, such as day=2026-11-26/batch=00000007; "" of one that has no parts."""
+    """Return the files of a table by part, such as day=2026-11-26/batch=000000007; by "" if it has no parts."""
     files: dict[str, list[str]] = {}
     for each in system.get_file_info(fs.FileSelector(folder, recursive=True)):
         if each.is_file and each.path.endswith(".parquet"):
