@@ -11,6 +11,8 @@ READY := $(VENV)/.ready
 INSTALL := $(BIN)/pip install --quiet --no-build-isolation
 LOCKS := requirements/run.lock requirements/spark.lock requirements/dev.lock
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## this list
@@ -56,7 +58,7 @@ WAITING := $(SHARED) -m '(broker or spark) and not slow'
 
 # Static checks, and tests that need neither broker nor Spark: under a minute.
 .PHONY: check
-check: export SEEDS ?= 20
+check: export SEEDS ?= 8
 check: $(READY) static ## lint, types, imports, and most tests that need no broker and no Spark
 	$(BIN)/python -m pytest --numprocesses 2 -m '$(ALONE) and not thorough'
 
@@ -69,7 +71,7 @@ static: $(READY)
 
 # SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI.
 .PHONY: test
-test: export SEEDS ?= 200
+test: export SEEDS ?= 100
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch

@@ -3,6 +3,7 @@
 Property tests have no deadline, as no test asserts a time. A failure prints how to repeat it.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -34,10 +35,14 @@ settings.register_profile("timer-bridge", deadline=None, print_blob=True)
 settings.load_profile("timer-bridge")
 
 
+WITH_ONE_SPARK = ("integration_tests/spark", "spark_jobs")
+"""Folders whose tests share one Spark session."""
+
+
 def _scope(nodeid: str) -> str:
-    """Return the name of the tests that stay together: a module, or all of `spark_jobs`, for one Spark."""
+    """Return the name of the tests that stay together: a module, or a folder whose tests share one Spark."""
     module = nodeid.partition("::")[0]
-    return "spark_jobs" if module.startswith("spark_jobs/") else module
+    return next((folder for folder in WITH_ONE_SPARK if module.startswith(f"{folder}/")), module)
 
 
 class ByModule(LoadScopeScheduling):  # type: ignore[misc]
@@ -72,14 +77,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after tests are deselected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the scopes with Spark evenly among the others: they use the processor while others wait for a broker."""
-    scopes: dict[bool, list[str]] = {True: [], False: []}
-    for item in items:
-        same = scopes[item.get_closest_marker("spark") is not None]
-        if _scope(item.nodeid) not in same:
-            same.append(_scope(item.nodeid))
-    places = {scope: (at + 0.5) / len(same) for same in scopes.values() for at, scope in enumerate(same)}
-    items.sort(key=lambda item: places[_scope(item.nodeid)])
+    """Start one scope with Spark at once and the other in the middle: they use the processor while others wait."""
+    others = [scope for scope in dict.fromkeys(_scope(item.nodeid) for item in items) if scope not in WITH_ONE_SPARK]
+    places = {scope: at / len(same) for same in (WITH_ONE_SPARK, others) for at, scope in enumerate(same)}
+    items.sort(key=lambda item: (places[_scope(item.nodeid)], _scope(item.nodeid) in others))
 
 
 def plan_for_small_data(spark: "SparkSession") -> None:
@@ -103,6 +104,7 @@ def small_session() -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Return one session for all unit tests of the jobs."""
+    """Return one session for all tests of a process."""
     with small_session() as started:
         yield started
+    gc.collect()

@@ -7,7 +7,6 @@
 If Java, the jars or, in CI, Docker are missing, the test is skipped; in CI it fails.
 """
 
-import gc
 import os
 import re
 import shutil
@@ -23,7 +22,6 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
-from conftest import small_session
 from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,14 +84,6 @@ def make_kafka(request: pytest.FixtureRequest) -> Iterator[Callable[[dict[str, s
     yield make
     for broker in brokers:
         broker.stop()
-
-
-@pytest.fixture(scope="module")
-def spark_session() -> Iterator[None]:
-    """Run one Spark session for all jobs of a module."""
-    with small_session():
-        yield
-    gc.collect()
 
 
 def started(name: str, properties: dict[str, str]) -> EmbeddedKafka:

@@ -14,7 +14,9 @@
     disk = SimDisk(random.Random(7)); ...; disk.lose_power(); store = Store.open(disk.reopen(), ...)
 """
 
+import atexit
 import errno
+import gc
 import itertools
 import math
 import shutil
@@ -127,6 +129,19 @@ class _Node:
             old = self.kept[sector * SECTOR :][: len(part)]
             reaching[sector * SECTOR : sector * SECTOR + len(part)] = old.ljust(len(part), b"\0")
         return bytes(reaching)
+
+
+_GONE: list[Path] = []
+"""Folders of disks that are gone."""
+_MOST_GONE = 100
+
+
+@atexit.register
+def _remove_folders() -> None:
+    """Delete them, after the databases in them: RocksDB waits for a second if its folder is gone when it is closed."""
+    gc.collect()
+    while _GONE:
+        shutil.rmtree(_GONE.pop(), ignore_errors=True)
 
 
 def _open_databases(folder: str, names: list[str]) -> list[str]:  # noqa: ARG001
@@ -456,8 +471,10 @@ class SimDisk:
     def _real_folders(self) -> Path:
         """Return a temporary folder that goes with this disk."""
         if self._folders is None:
+            if len(_GONE) > _MOST_GONE:
+                _remove_folders()
             self._folders = Path(mkdtemp(prefix="sim-disk-"))
-            weakref.finalize(self, shutil.rmtree, self._folders, ignore_errors=True)
+            weakref.finalize(self, _GONE.append, self._folders)
         return self._folders
 
     def step(self, where: str) -> None:

@@ -134,6 +134,7 @@ def test_the_rules_are_well_made() -> None:
     assert f"{rules} rules found" in promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
 
 
+@pytest.mark.thorough
 def test_each_rule_wakes_somebody_when_it_should_and_nobody_else() -> None:
     history = RULES.with_name("alerts.test.yaml")
     assert "SUCCESS" in promtool("test", "rules", str(history))

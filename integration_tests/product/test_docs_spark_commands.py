@@ -43,7 +43,7 @@ def here(word: str, servers: str, folder: Path) -> str:
     return {"N": "1"}.get(word, word)
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_spark_commands_succeed(own_kafka: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers, cluster = own_kafka.bootstrap_servers, Cluster(own_kafka.bootstrap_servers)
     monkeypatch.chdir(tmp_path)

@@ -162,8 +162,9 @@ def clean(world: World) -> int:
     return 7
 
 
+@pytest.mark.slow
 def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a Spark of its own, as users have it; the tests after it share one."""
+    """With a Spark of its own, as users have it, if it is the first; the tests after it share one."""
     requests = clean(world)
     assert world.audit(tmp_path) == 0
     assert f"Clean: {requests} requests, no fault" in capsys.readouterr().out
@@ -172,7 +173,7 @@ def test_a_clean_history_exits_0(world: World, tmp_path: Path, capsys: pytest.Ca
     assert by_topic[world.bills]["clock"] == "CreateTime"
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -> None:
     clean(world)
     now = now_ms()
@@ -223,7 +224,7 @@ def test_planted_faults_exit_3_and_each_is_found(world: World, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) -> None:
     now = now_ms()
     world.request(due(now))  # missing, but before the range
@@ -253,7 +254,7 @@ def test_a_range_of_time_leaves_the_rest_unjudged(world: World, tmp_path: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: World, tmp_path: Path) -> None:
     """Another sender's, on the real topic and on the rejected one: what stands behind it may not be read yet."""
     now = now_ms()
@@ -284,7 +285,7 @@ def test_what_an_open_transaction_hides_is_pending_until_it_is_decided(world: Wo
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world: World, tmp_path: Path) -> None:
     """`bills` has the times that senders say."""
     now = now_ms()
@@ -334,7 +335,7 @@ def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path, mon
     assert world.audit(tmp_path) == 2, "an audit that is none of the days would overwrite them"
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
     kafka: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -449,7 +450,7 @@ def test_the_real_bridge_is_clean_and_what_is_planted_beside_it_is_found(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_several_timer_topics_are_audited_in_one_run(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -472,7 +473,7 @@ def test_several_timer_topics_are_audited_in_one_run(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_a_table_that_cannot_be_merged_hides_no_fault(
     world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
-    pytest.mark.usefixtures("spark_session"),
+    pytest.mark.usefixtures("spark"),
 ]
 
 

@@ -97,7 +97,7 @@ class OldBridge:
         self.cluster.send(self._topics.timers, value, key=EVERY_BYTE, headers=headers, partition=partition)
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker, tmp_path: Path) -> None:
     """What has ended, been replaced or come stays behind."""
     here, there, file = OldBridge(kafka, tmp_path / "here"), Names(), tmp_path / "pending.parquet"
@@ -155,7 +155,7 @@ def imported(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, tmp_path: Path) -> None:
     """It keeps its store: what was delivered and ended since is pending there still, and what is pending is in both."""
     cluster, old, new = Cluster(kafka.bootstrap_servers), Names(), Names()
@@ -209,7 +209,7 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
         bulk_import.run_import(replace(arguments, files=(str(tmp_path / "*.parquet"),), out=tmp_path / "other"))
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None:
     cluster = Cluster(kafka.bootstrap_servers)
     timers = cluster.topic("timers", 2)
@@ -271,7 +271,7 @@ def test_a_row_that_is_not_taken_is_told_before_the_mark_passes_over_it(
     assert cluster.values(job.timer_topic) == [b"1"]
 
 
-@pytest.mark.usefixtures("spark_session")
+@pytest.mark.usefixtures("spark")
 def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, tmp_path: Path) -> None:
     """One schema for all would add the others' fields to each, and cut or fill up what does not fit."""
     cluster = Cluster(kafka.bootstrap_servers)

@@ -1,11 +1,10 @@
 """The streaming audit on a real broker: the classes of the batch audit, and nothing repeated behind a death."""
 
-import gc
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +15,6 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
 from bridge.http.html.find_verdicts import verdicts
-from conftest import small_session
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
 from schemas import headers as names
@@ -34,19 +32,12 @@ pytestmark = [
     pytest.mark.timeout(900),  # many small runs of Spark
     pytest.mark.spark,
     pytest.mark.broker,
+    pytest.mark.usefixtures("spark"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 FUTURE_MS = 32_503_680_000_000
 """The year 3000."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spark() -> Iterator[SparkSession]:
-    """One for all runs."""
-    with small_session() as started:
-        yield started
-    gc.collect()
 
 
 def _place_of(row: dict[str, Any]) -> str:

@@ -458,6 +458,7 @@ def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
     assert store.progress().low_offset == 9
 
 
+@pytest.mark.thorough
 @of_each_engine
 @pytest.mark.parametrize("seed", range(12, 19))
 def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -523,6 +524,7 @@ def test_case_24_a_failed_append_changes_nothing() -> None:
     assert origins(store, store.take_due(1100, 99, 1 << 20)) == list(range(12))
 
 
+@pytest.mark.thorough
 def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
     """1 % a year ahead (one window, to the wheel), 99 % a minute: the disk holds little more than pending timers."""
     disk = SimDisk(random.Random(5))

@@ -421,6 +421,7 @@ def test_any_mix_of_profiles_settings_and_losses_delivers_each_accepted_timer_on
     assert all(list(entry.headers[:3]) == FOREIGN for entry in world.kafka.read("orders"))
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_kaspr_a_cron_recurs_until_it_is_cancelled(trouble: Trouble) -> None:
     world = Spelled()

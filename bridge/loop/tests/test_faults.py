@@ -99,6 +99,7 @@ def deliver_59(world: World, changed: TurnOptions, trouble: Trouble, before_ms: 
     assert world.delivered() == [str(number) for number in range(59)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
 @TROUBLE
 def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
@@ -112,6 +113,7 @@ def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble,
     assert world.now_ms - start_ms < 5000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engines", [("rocksdb", "rocksdb"), ("wheel", "rocksdb"), ("rocksdb", "wheel")])
 @TROUBLE
 def test_another_engine_loses_nothing(trouble: Trouble, engines: tuple[Engine, Engine]) -> None:

@@ -124,6 +124,7 @@ def test_a_rebuild_skips_skipped_records_again() -> None:
     assert parked_at(world.kafka) == [f"{SHARD}/{offset}" for offset in offsets]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("part", "crashes"), [("source.", 16), ("sink.", 20), ("history.", 14), ("disk.", 50), ("control.", 7)]
 )

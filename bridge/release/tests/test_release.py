@@ -448,6 +448,7 @@ def test_without_its_limit_a_target_gets_its_backlog_at_once() -> None:
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
+@pytest.mark.thorough
 def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
     """All timers are in one tick, which is read in parts."""
     world = limited(TargetLimit(1000), window_ms=200_000)
@@ -492,6 +493,7 @@ def test_an_old_directory_does_not_restore_backlog_timers_that_left(
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
+@pytest.mark.thorough
 @THERE
 @pytest.mark.parametrize("is_paused", [True, False], ids=["paused", "limited"])
 def test_intake_goes_on_with_any_number_of_timers_out_of_order(
@@ -1013,6 +1015,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("most", "most_bytes"), [(4, 4000), (1, 4000), (100, 4000)])
 @pytest.mark.parametrize("kind", ["resumed", "rolled", "held", "held and rolled"])
 def test_a_transaction_is_bounded_with_any_number_of_waiting_targets(

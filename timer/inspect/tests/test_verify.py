@@ -473,7 +473,7 @@ class StoreIsSound(StoreAgainstList):
         assert (seen.fault, seen.closed) == (None, True)
 
 
-TestStoreIsSound = StoreIsSound.TestCase
+TestStoreIsSound = pytest.mark.thorough(StoreIsSound.TestCase)
 TestStoreIsSound.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 

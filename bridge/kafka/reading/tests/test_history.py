@@ -250,6 +250,7 @@ def test_a_leader_that_hangs_hides_neither_ends_nor_decisions_of_the_others(monk
     assert read.newest_journal_times(shards) == {shards[0]: 7, shards[2]: 9}
 
 
+@pytest.mark.thorough
 def test_events_that_wait_for_a_poll_do_not_accumulate() -> None:
     """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
     said = Saying()

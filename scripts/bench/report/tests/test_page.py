@@ -14,6 +14,8 @@ from scripts.bench.report.last_release import LastRelease
 from scripts.bench.report.results import read
 from scripts.bench.report.tests.sample_results import made_up
 
+pytestmark = pytest.mark.thorough
+
 NONE = LastRelease("none", {})
 
 
