@@ -24,6 +24,8 @@ PIECES = 10
 """Tests among which the seeds are shared out, so that workers can share them too."""
 
 FOUND_BY = {
+    "journal before the transaction": 4,
+    "journal behind the transaction": 4,
     "C left behind what has ended": 117,
     "a move shifts what comes after it": 20,
     "a wait that never ends": 12,
@@ -46,7 +48,7 @@ FOUND_BY = {
     "released not journalled": 32,
     "sleeps past the due time": 2,
     "twice the rate": 12,
-    "units of moved ones kept": 30,
+    "units of moved ones kept": 78,
     "unknown outcome taken for an abort": 40,
     "unstable progress": 10,
 }
