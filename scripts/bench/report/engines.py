@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.bench.pending import FOLDER as PENDING_FOLDER
+from scripts.bench.pending import OF_A_YEAR
 from scripts.bench.report.figures import number_text
 from scripts.bench.report.markdown import render, table
 from scripts.bench.report.plots import svg
@@ -39,6 +40,9 @@ STORE_ROWS = {
     "ready_after_stop_s": "start after a stop, s",
     "ready_after_kill_s": "start after kill -9, s",
     "longest_wait_for_a_checkpoint_ms": "longest wait of a turn for a checkpoint, ms",
+    "year_copies_a_timer": "copies of a timer that waits for a year",
+    "year_cpu_us_a_timer": "CPU of a timer that waits for a year, us",
+    "year_written_bytes_a_timer": "bytes written to the disk for a timer that waits for a year",
 }
 """What is measured of one store, by its name in pending.json."""
 PLOTTED = ("add_cpu_us_a_timer", "drain_cpu_us_a_timer", "ready_after_kill_s", "bytes_of_disk_a_timer")
@@ -51,6 +55,7 @@ def page(results: Results, store: Store) -> str:
         "engines.md.jinja",
         machine=results.machine,
         timers=f"{next(iter(store.values()))['timers']:,.0f}",
+        of_a_year=f"{OF_A_YEAR:,}",
         bridge=table(("a whole bridge", *ENGINES), _bridge_rows(results)),
         store=table(
             ("one store", *ENGINES),
