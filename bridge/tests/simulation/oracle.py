@@ -223,8 +223,8 @@ class ShardBook:
 class Expected:
     """What one commit must say of one shard, beyond the timers that leave."""
 
-    rejected: Container[int]
-    """Offsets of the requests that it refuses or parks."""
+    rejected: Mapping[int, str]
+    """Code of each request that it refuses or parks, by offset."""
     refused: dict[int, tuple[str, Entry]] = field(default_factory=dict)
     receipts: Counter[Said] = field(default_factory=Counter)
     ended_ids: set[bytes] = field(default_factory=set)
@@ -407,7 +407,7 @@ class Oracle:
         book = self._books[shard]
         for known in book.timers.values():
             known.is_fresh = False
-        expected = Expected({origin for log, _, origin in outputs if log.topic == REJECTED})
+        expected = Expected({origin: _code(entry) for log, entry, origin in outputs if log.topic == REJECTED})
         stays_paused = self._read_waits(shard, book, note, journal)
         self._read(shard, book, progress, note, expected)
         left: list[Left] = []
@@ -505,7 +505,7 @@ class Oracle:
         offset, rules = entry.offset, note.options.rules
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
-            code = _refusal(wish, due_ms, entry, note.options, book, is_refused=offset in expected.rejected)
+            code = _refusal(wish, due_ms, entry, note.options, book, expected.rejected.get(offset))
             if code:
                 self._refuse(entry, code, expected)
                 return
@@ -661,8 +661,7 @@ class Oracle:
 
     def _check_rejected(self, request: Entry, entry: Entry, codes: set[str] | frozenset[str]) -> str:
         """With the headers of its last copy, where it has travelled."""
-        added = dict(entry.headers[-3:])
-        code = (added.get("timer-error") or b"").decode()
+        added, code = dict(entry.headers[-3:]), _code(entry)
         _check(code in codes, "rejected with another code", (code, codes, entry))
         _check(sorted(added) == sorted(_REASON), "not the three headers of a rejection", entry)
         _check([*entry.headers[:-3]] == [*request.headers], "headers altered", (request.headers, entry))
@@ -881,15 +880,19 @@ def _target(entry: Entry) -> str:
     return (dict(entry.headers).get("timer-topic") or b"").decode()
 
 
+def _code(rejected: Entry) -> str:
+    return (dict(rejected.headers[-3:]).get("timer-error") or b"").decode()
+
+
 def _same(copy: Entry, entry: Entry) -> bool:
     return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
 
 
-def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook, *, is_refused: bool) -> str:
+def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook, rejected: str | None) -> str:
     """Return why a well-formed schedule is refused, empty if it is accepted.
 
     The quota does not count a timer that is leaving. If its target takes nothing, it is rolled and counts again; a
-    request that was judged in between may be refused or not, so `is_refused` decides.
+    request that was judged in between may be refused or not, so `rejected` decides: the code on its rejected record.
     """
     if wish.expire_ms is not None and wish.expire_ms <= due_ms:
         return "bad-header"
@@ -909,7 +912,7 @@ def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: 
     if most is None or wish.id in book.ids or pending < most:
         return ""
     may_be_accepted = pending - sum(timer.was_leaving for timer in book.timers.values()) < most
-    return "" if may_be_accepted and not is_refused else "quota-exceeded"
+    return "" if may_be_accepted and rejected != "quota-exceeded" else "quota-exceeded"
 
 
 def _next_time(timer: TrackedTimer, says: bytes | None, note: Note) -> int:
