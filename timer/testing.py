@@ -131,17 +131,21 @@ class _Node:
         return bytes(reaching)
 
 
-_GONE: list[Path] = []
-"""Folders of disks that are gone."""
-_MOST_GONE = 100
+_unused_folders: list[Path] = []
+"""Temporary folders of disks that nothing refers to any more."""
+_MOST_UNUSED = 100
+"""Unused folders that may wait until they are deleted together."""
 
 
 @atexit.register
-def _remove_folders() -> None:
-    """Delete them, after the databases in them: RocksDB waits for a second if its folder is gone when it is closed."""
+def _delete_unused_folders() -> None:
+    """Delete the folders of disks that are gone, after their databases.
+
+    RocksDB waits for a second if it is closed after its folder was deleted.
+    """
     gc.collect()
-    while _GONE:
-        shutil.rmtree(_GONE.pop(), ignore_errors=True)
+    while _unused_folders:
+        shutil.rmtree(_unused_folders.pop(), ignore_errors=True)
 
 
 def _open_databases(folder: str, names: list[str]) -> list[str]:  # noqa: ARG001
@@ -471,10 +475,10 @@ class SimDisk:
     def _real_folders(self) -> Path:
         """Return a temporary folder that goes with this disk."""
         if self._folders is None:
-            if len(_GONE) > _MOST_GONE:
-                _remove_folders()
+            if len(_unused_folders) > _MOST_UNUSED:
+                _delete_unused_folders()
             self._folders = Path(mkdtemp(prefix="sim-disk-"))
-            weakref.finalize(self, _GONE.append, self._folders)
+            weakref.finalize(self, _unused_folders.append, self._folders)
         return self._folders
 
     def step(self, where: str) -> None:

@@ -1,4 +1,4 @@
-"""`make bench-pending`: cost of pending timers in one store: memory, disk, starts, ids, and the rate of a rebuild.
+"""`make bench-pending`: cost of pending timers in one store: memory, disk, starts, ids, a rebuild, and waits of a year.
 
 Each engine is measured in a process of its own. A rebuild reads requests from memory, as a consumer returns them. No
 broker is needed.
@@ -186,6 +186,7 @@ def wait_a_year(maker: Maker, engine: Engine) -> dict[str, float]:
     assert delivered == OF_A_YEAR
     store.close()
     disk.close()
+    shutil.rmtree(FOLDER)
     return {
         "year_copies_a_timer": end / OF_A_YEAR - 1,
         "year_cpu_us_a_timer": (time.process_time() - begin_s) * 1e6 / OF_A_YEAR,
