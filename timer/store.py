@@ -1,6 +1,6 @@
 """The store of one partition: pending timers on disk, the next due ones in memory.
 
-    add(batch) -> on disk          due(now) -> rows in order -> bodies(rows) -> committed(...)
+    add(batch) -> on disk   release_queue.take_due(now) -> rows in order   queries.bodies(rows)   committed(...)
 
     Store          what every engine does: order of release, progress, staging
     WheelStore     engine `wheel`: TimerLog, TimerWheel and body log                timer.wheel_store
@@ -11,32 +11,29 @@
 Rules of every engine:
 1. A row is pending if it is out of order, or its key (visit_ms, origin offset) is above K, or its key is in a key range
    of its target's backlog (timer.schedule.pending_keys), and it was not ended.
-2. `add` and `due` stage changes until `committed`. Memory has no undo: if the transaction is lost, the store is closed
-   and opened again at its checkpoint.
+2. `add` and `take_due` stage changes until `committed`. Memory has no undo: if the transaction is lost, the store is
+   closed and opened again at its checkpoint.
 3. A checkpoint starts only when everything staged is committed.
 4. The disk is a cache: impossible bytes raise CorruptStoreError, and the owner rebuilds the store from Kafka.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Key, Progress
+from timer.errors import CorruptStoreError, WheelFullError
 from timer.files.disk import Disk
 from timer.files.segment_log import delete_other_files
 from timer.format.batch import Batch
-from timer.format.body import Body
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.file_names import BODIES, DATABASE, IDS, UNITS, WHEEL
 from timer.format.unit import Rows
 from timer.options import StoreOptions
-from timer.schedule.release_policy import OPEN, Gate
-from timer.schedule.release_queue import Due, ReleaseQueue
+from timer.schedule.release_queue import ReleaseQueue
 from timer.store_queries import StoreQueries
 
 
@@ -53,22 +50,19 @@ def wipe(disk: Disk) -> None:
         delete_other_files(disk, folder, ())
 
 
-class Committed(NamedTuple):
-    """The committed state to which an opening brings the timers of a checkpoint. held, ended: origins."""
-
-    progress: Progress
-    held: Collection[int]
-    ended: Collection[int]
-    waits: Collection[Wait]
-
-
 class Store(ABC):
     """See the module. Opened by `Store.create` (empty) or `Store.open` (at its checkpoint)."""
 
     release_queue: ReleaseQueue
     queries: StoreQueries
 
-    def __init__(self, progress: Progress) -> None:
+    @abstractmethod
+    def __init__(
+        self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
+    ) -> None:
+        """found: names the files of this store; all other files are deleted."""
+        self._disk = disk
+        self._options = options
         self._next_offset = progress.next_offset
         self._low_offset = progress.low_offset
         self._committed = progress
@@ -79,7 +73,10 @@ class Store(ABC):
     def create(disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait] = ()) -> "Store":
         """Create an empty store in place of any other. The caller adds the requests from `progress.low_offset` on."""
         wipe(disk)
-        return _engine(options).create_empty(disk, options, progress, waits)
+        store = _engine(options)(disk, options, progress, None, waits)
+        if progress.low_offset == progress.next_offset:
+            store.skip_checkpoint()  # nothing to keep, perhaps nothing committed yet
+        return store
 
     @staticmethod
     def open(
@@ -101,17 +98,17 @@ class Store(ABC):
                 f"engine {options.engine} with tick_ms {options.tick_ms}, the store was built by {found.engine} with"
                 f" {found.tick_ms}"
             )
-        return _engine(options).open_at(disk, options, found, Committed(progress, held, ended, waits))
+        store = _engine(options)(disk, options, progress, found, waits)
+        try:
+            store.restore(found, held, ended)
+        except (CorruptStoreError, WheelFullError, OSError):
+            store.close()
+            raise
+        return store
 
-    @classmethod
     @abstractmethod
-    def create_empty(cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait]) -> "Store":
-        """See `create`. The folder is empty."""
-
-    @classmethod
-    @abstractmethod
-    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "Store":
-        """See `open`."""
+    def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
+        """Bring the timers of `found` to the committed progress. held, ended: origins, as of that."""
 
     @abstractmethod
     def close(self) -> None:
@@ -154,31 +151,6 @@ class Store(ABC):
         self.release_queue.out_of_order.cool_down(run[is_cooling], *batch.cooldown_ms)
         self.release_queue.push(run[is_in_order])
 
-    # -- what intake and release ask most: see ReleaseQueue and StoreQueries
-
-    def take_due(
-        self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64
-    ) -> Due:
-        return self.release_queue.take_due(now_ms, limit, limit_bytes, gate, most_wait_ms)
-
-    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
-        return self.release_queue.is_unreleased(target, place)
-
-    def pause(self, target: str, *, is_paused: bool) -> None:
-        self.release_queue.pause(target, is_paused=is_paused)
-
-    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
-        return self.queries.find(ids)
-
-    def find_origin(self, origin_offset: int) -> Rows:
-        return self.queries.find_origin(origin_offset)
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self.queries.bodies(rows)
-
-    def pending_by_topic(self) -> dict[str, int]:
-        return self.queries.pending_by_topic()
-
     # -- committing
 
     def progress(self) -> Progress:
@@ -203,6 +175,10 @@ class Store(ABC):
             self.release_queue.has_staged = False
 
     # -- checkpoints and compaction
+
+    @abstractmethod
+    def skip_checkpoint(self) -> None:
+        """Behave as if a checkpoint of this state had been made."""
 
     @property
     @abstractmethod

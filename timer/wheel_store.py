@@ -13,7 +13,7 @@ import numpy as np
 
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Progress
-from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.errors import UnreadableError
 from timer.files.body_reader import BodyReader
 from timer.files.disk import Disk
 from timer.files.segment_log import FrameLog, UnitLog, delete_other_files
@@ -31,7 +31,7 @@ from timer.options import StoreOptions
 from timer.schedule.pending_log import PendingLog
 from timer.schedule.release_queue import ReleaseQueue
 from timer.schedule.wheel_timers import WheelTimers
-from timer.store import Committed, Store
+from timer.store import Store
 from timer.wheel_queries import WheelQueries
 
 
@@ -43,22 +43,13 @@ class WheelStore(Store):
     """See the module."""
 
     def __init__(
-        self,
-        disk: Disk,
-        options: StoreOptions,
-        segment_bytes: int,
-        progress: Progress,
-        found: Checkpoint | None,
-        waits: Collection[Wait] = (),
+        self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
     ) -> None:
-        """found: names the files of this store; all other files are deleted."""
-        super().__init__(progress)
+        super().__init__(disk, options, progress, found, waits)
+        self._segment_bytes = segment_bytes = found.segment_bytes if found else options.segment_bytes
         unit_files, body_files = (found.unit_files(), found.bodies) if found else ((), ())
         for folder, only in ((UNITS, unit_files), (IDS, unit_files), (BODIES, body_files)):
             delete_other_files(disk, folder, only)
-        self._disk = disk
-        self._options = options
-        self._segment_bytes = segment_bytes
         has_same_wheel = found is not None and (found.progress, found.slots) == (progress, options.slots)
         with ExitStack() as opened:  # on an error, close those that are open
             self._units = UnitLog(disk, UNITS, IDS, segment_bytes, unit_files)
@@ -81,28 +72,11 @@ class WheelStore(Store):
 
     # -- opening and closing
 
-    @classmethod
-    def create_empty(
-        cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait]
-    ) -> "WheelStore":
-        store = cls(disk, options, options.segment_bytes, progress, None, waits)
-        if progress.low_offset == progress.next_offset:
-            store._maintenance.skip_checkpoint_at(progress)  # nothing to keep, perhaps nothing committed yet
-        return store
-
-    @classmethod
-    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "WheelStore":
-        store = cls(disk, options, found.segment_bytes, now.progress, found, now.waits)
-        try:
-            store._truncate_to_checkpoint(found)
-            if not store._restore_snapshot(found):
-                key_ranges = store.release_queue.key_ranges()
-                origins = (_origins(now.held), _origins(now.ended))
-                store._rebuild(LiveScan(store._units, found, now.progress.settled, *origins, key_ranges))
-        except (CorruptStoreError, WheelFullError, OSError):
-            store.close()
-            raise
-        return store
+    def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
+        self._truncate_to_checkpoint(found)
+        if not self._restore_snapshot(found):
+            origins, key_ranges = (_origins(held), _origins(ended)), self.release_queue.key_ranges()
+            self._rebuild(LiveScan(self._units, found, self._committed.settled, *origins, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
         """Remove everything that was written after the checkpoint."""
@@ -149,7 +123,6 @@ class WheelStore(Store):
         self._index.add(run)
 
     def close(self) -> None:
-        """Close the files. The next opening goes back to the last checkpoint."""
         self._maintenance.abandon()
         if self._maintenance.durable is not None and self._is_as(self._maintenance.durable):
             self._mark_closed(self._maintenance.durable)
@@ -229,16 +202,17 @@ class WheelStore(Store):
 
     # -- checkpoints and compaction
 
+    def skip_checkpoint(self) -> None:
+        self._maintenance.skip_checkpoint_at(self._committed)
+
     @property
     def may_checkpoint(self) -> bool:
-        """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
         is_committed = not self.release_queue.has_staged
         return is_committed and self._maintenance.is_idle and self._maintenance.has_changed(self._committed)
 
     def start_checkpoint(
         self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
     ) -> bool:
-        """Start to make the committed state durable. Return False if that is not possible now."""
         if not self.may_checkpoint:
             return False
         dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
@@ -274,7 +248,6 @@ class WheelStore(Store):
         self._maintenance.continue_checkpoint(is_last=True)
 
     def compact_some(self) -> None:
-        """Run one bounded step of a compaction; start one if it is worth it."""
         moved = self._maintenance.compact_some(self.settled.visit_ms)
         if moved is not None:
             self.release_queue.repoint(*moved)

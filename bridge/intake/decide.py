@@ -34,7 +34,7 @@ from bridge.intake.pending_ids import Name, PendingIds, PendingTimers, Place
 from bridge.intake.quota import BEYOND_BYTES, BEYOND_TIMERS, TOO_MANY_LIMITED, Quota
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.intake.request import RequestBatch, body_of, first_copy_size, moved_copy_size, size_of
-from bridge.intake.target_gate import TargetGate
+from bridge.intake.target_gate import TargetGate, TargetQueue
 from bridge.ports import Record
 from schemas.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
 from schemas.journal import CopyInFlight
@@ -59,7 +59,8 @@ def _told_id(name: Name) -> bytes:
 class BatchIntake:
     """Decide one batch, request by request: construct it, then call `take_in` once."""
 
-    store: PendingTimers
+    queries: PendingTimers
+    queue: TargetQueue
     flights: CopiesInFlight
     recently: RecentlyDelivered
     options: TurnOptions
@@ -74,7 +75,7 @@ class BatchIntake:
         self._taken = Intake(overdue=dict(self.overdue))
         self._decisions = self._taken.decisions
         origin_offset = None if requests.origin is None else self.flights.offset_of(requests.origin)
-        self._ids = PendingIds(self.store, self.flights, requests.ids, self._taken, origin_offset)
+        self._ids = PendingIds(self.queries, self.flights, requests.ids, self._taken, origin_offset)
         self._window_ms = self.options.rules.roll_window_ms
         self._counts_bytes = self.quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
@@ -155,7 +156,7 @@ class BatchIntake:
         """Put the timer into the store, or let it leave at once if it is overdue."""
         if self._counts_bytes:
             self.quota.size_bytes -= frame_size(body)
-        if self.store.is_unreleased(body.target, (visit, body.origin_offset)):
+        if self.queue.is_unreleased(body.target, (visit, body.origin_offset)):
             self._ids.put(body, Place.STORED, self._taken.batch.add(body, visit))
         elif visit <= self.now_ms and not self.targets.must_wait(body.target):
             self._taken.overdue[body.offset] = body

@@ -153,9 +153,10 @@ class PartitionIntake:
 
     def _take_in_part(self, requests: RequestBatch, draft: Draft, rolling: int, now_ms: int) -> None:
         """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
-        targets = TargetGate(self._store.release_queue, self._store.queries, self._due.limits, now_ms)
+        queue, queries = self._store.release_queue, self._store.queries
+        targets = TargetGate(queue, queries, self._due.limits, now_ms)
         taken = BatchIntake(
-            *(self._store, self._flights, self._recently, self.options, targets, now_ms),
+            *(queries, queue, self._flights, self._recently, self.options, targets, now_ms),
             quota=self._quota(rolling),
             overdue=self._overdue,
         ).take_in(requests)

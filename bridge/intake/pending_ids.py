@@ -23,9 +23,7 @@ Name: TypeAlias = bytes | int
 
 
 class PendingTimers(Protocol):
-    """The part of the store that intake needs."""
-
-    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
+    """The part of the store's queries that intake needs."""
 
     def find(self, ids: list[bytes]) -> Mapping[bytes, Rows]: ...
 
@@ -53,18 +51,18 @@ class PendingIds:
 
     def __init__(
         self,
-        store: PendingTimers,
+        queries: PendingTimers,
         flights: CopiesInFlight,
         ids: list[bytes],
         intake: Intake,
         origin_offset: int | None = None,
     ) -> None:
-        self._store = store
+        self._queries = queries
         self._flights = flights
         self._intake = intake
         self._origin_offset = origin_offset
-        self._stored: dict[Name, Rows] = dict(store.find(ids).items()) if ids else {}
-        if origin_offset is not None and len(row := store.find_origin(origin_offset)):
+        self._stored: dict[Name, Rows] = dict(queries.find(ids).items()) if ids else {}
+        if origin_offset is not None and len(row := queries.find_origin(origin_offset)):
             self._stored[origin_offset] = row
         self._in_batch: dict[Name, _InBatch] = {}
         self.landed: set[tuple[int, int]] = set()
@@ -96,7 +94,7 @@ class PendingIds:
         """Return the timer; None if none is in the store or in this batch."""
         if name in self._in_batch:
             return self._in_batch[name].body
-        return self._store.bodies(self._stored[name])[0] if name in self._stored else None
+        return self._queries.bodies(self._stored[name])[0] if name in self._stored else None
 
     def is_for(self, id_: bytes, target: str) -> bool:
         """True if a timer for this target is pending under the id."""

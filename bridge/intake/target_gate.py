@@ -12,6 +12,8 @@ class TargetQueue(Protocol):
 
     def must_wait(self, target: str) -> bool: ...
 
+    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
+
 
 class TargetCounts(Protocol):
     """The part of the store's queries that intake needs."""

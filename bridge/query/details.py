@@ -80,7 +80,7 @@ def find_by_origin(bridge: Bridge, shard: Shard, origin_offset: int, now_ms: int
     if owned is None:
         return None
     leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
-    row = owned.store.find_origin(origin_offset)
+    row = owned.store.queries.find_origin(origin_offset)
     rows = [row] if len(row) else []
     found = timers_with_bodies(shard, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
     return Found(at_ms=now_ms, timers=[_detail(timer, body, None, with_value=with_value) for timer, body in found])

@@ -250,7 +250,7 @@ class Search:
             if at and should_stop():
                 return np.concatenate(found), int(rows["unit"][at])
             part = rows[at : at + _BODIES_AT_ONCE]
-            found.append(part[[self._filter.matches_body(body) for body in owned.store.bodies(part)]])
+            found.append(part[[self._filter.matches_body(body) for body in owned.store.queries.bodies(part)]])
         return np.concatenate(found), None
 
     def _keep(self, shard: Shard, rows: Rows) -> None:
@@ -326,7 +326,8 @@ class Search:
             return
         peek = owned.store.queries.peek(row)
         if self._filter.topic in (None, peek.target):
-            is_held = not owned.store.is_unreleased(peek.target, (int(row["visit_ms"][0]), place.origin_offset))
+            key = (int(row["visit_ms"][0]), place.origin_offset)
+            is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
             state = state_of(place.due_ms, now_ms, is_held=is_held)
             of_id = id_fields(peek.id)
             self._timers.append(NamedTimer.stored(place.shard, place.origin_offset, place.due_ms, state, peek, **of_id))

@@ -254,7 +254,7 @@ def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Bo
     found = []
     for shard, owned in bridge.shards.items():
         leaving = (body for body in owned.leaving() if body.id == id_)
-        rows = owned.store.find([id_]).values()
+        rows = owned.store.queries.find([id_]).values()
         found += timers_with_bodies(shard, owned, at_ms, leaving, rows, owned.flights.with_id(id_))
     return found
 
@@ -271,8 +271,8 @@ def timers_with_bodies(
     store = owned.store
     found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in leaving]
     for row in rows:
-        (body,) = store.bodies(row)
-        is_held = not store.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin_offset))
+        (body,) = store.queries.bodies(row)
+        is_held = not store.release_queue.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin_offset))
         found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
     return found + [(Timer.rolling(shard, flight), None) for flight in flights]
 

@@ -161,7 +161,7 @@ class _Recovery:
 
         for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):
             try:
-                batch = replay(records, store.is_unreleased, rules_from, decisions, self._offset_of)
+                batch = replay(records, store.release_queue.is_unreleased, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
                 raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)

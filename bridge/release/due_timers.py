@@ -65,21 +65,22 @@ class DueTimers:
             return
         room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
         gate = OPEN if self.limits.is_open else self.limits.at(now_ms)
-        waiting = self._store.release_queue.waiting.hashes()
-        due = self._store.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
+        queue, bodies = self._store.release_queue, self._store.queries.bodies
+        waiting = queue.waiting.hashes()
+        due = queue.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
             for rows in (due.rows, due.released) if waiting else ():
                 draft.waited_origins.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
-            self.leave(draft, self._store.bodies(due.rows) + self._store.bodies(due.released), now_ms)
-            self._roll(draft, self._store.bodies(due.old_rows) + self._store.bodies(due.old_released), now_ms)
+            self.leave(draft, bodies(due.rows) + bodies(due.released), now_ms)
+            self._roll(draft, bodies(due.old_rows) + bodies(due.old_released), now_ms)
 
     def roll_held(self, draft: Draft, now_ms: int) -> None:
         """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
         room = max(self._room(draft), self._options.max_due_records // _CROWDED_SHARE)
         rows = self._store.release_queue.take_overflow(now_ms, room, self._options.max_due_bytes)
         draft.decisions.released += rows["origin"].tolist()
-        self._roll(draft, self._store.bodies(rows), now_ms)
+        self._roll(draft, self._store.queries.bodies(rows), now_ms)
 
     def _room(self, draft: Draft) -> int:
         return self._options.max_due_records - len(draft.bodies) - len(draft.copies)

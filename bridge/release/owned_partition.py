@@ -117,7 +117,7 @@ class OwnedPartition:
 
     def pending_by_topic(self) -> Counter[str]:
         """Return the number of pending timers of each target topic, with copies in flight."""
-        counts = Counter(self.store.pending_by_topic())
+        counts = Counter(self.store.queries.pending_by_topic())
         counts.update(flight.target for flight in self.flights.alive())
         return counts
 
@@ -167,7 +167,7 @@ class OwnedPartition:
         room = max(0, MOST_PAUSED - len(paused) + len(resumed))
         begun = [target for target in changed if target not in paused]
         for target in resumed + begun[:room]:
-            self.store.pause(target, is_paused=pauses[target])
+            self.store.release_queue.pause(target, is_paused=pauses[target])
         return begun[room:]
 
     def draft_due(self, now_ms: int) -> None:

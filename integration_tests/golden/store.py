@@ -56,8 +56,8 @@ def write(disk: Disk) -> None:
     fresh = Progress(next_offset=0, settled=NOTHING_SETTLED, low_offset=0, era=START_MS - 5)
     store = Store.create(disk, OPTIONS, fresh)
     add(store, *((timer(offset, 500 + 400 * offset), 500 + 400 * offset) for offset in range(9)), next_offset=9)
-    store.take_due(START_MS + 1400, 100, 1 << 20)  # 0, 1 and 2 leave
-    store.pause("bills", is_paused=True)
+    store.release_queue.take_due(START_MS + 1400, 100, 1 << 20)  # 0, 1 and 2 leave
+    store.release_queue.pause("bills", is_paused=True)
     add(store, (timer(9, 90_000, key=None, id=None), 8000), next_offset=10)
     add(store, (timer(10, 3000, origin=1, rolls=1, value=None), 3000), next_offset=11)
     hold(store, timer(11, 60_000, key=None, value=None), timer(12, 61_000), next_offset=13)
@@ -85,7 +85,7 @@ def hold(store: Store, *bodies: Body, next_offset: int) -> None:
 
 def end(store: Store, *ids: bytes, next_offset: int) -> None:
     batch = Batch()
-    for row in store.find(list(ids)).values():
+    for row in store.queries.find(list(ids)).values():
         batch.end(row)
     store.add(batch, next_offset)
 

@@ -123,12 +123,14 @@ def test_version_3_resume_and_wheel_are_taken_over() -> None:
     assert sorted(unit - 1 for unit in state.id_units.tolist() if unit > 0) == [4, 5, 6, 7, 8, 10, 11, 15]
     opened = Store.open(disk, store.OPTIONS, told, told.progress, told.held, (), told.waits)
     assert opened.pending == 9
-    assert opened.pending_by_topic() == {"orders": 8, "bills": 1}
-    assert {id_: rows["origin"].tolist() for id_, rows in opened.find([b"id-4", b"id-3", b"id-11"]).items()} == {
+    assert opened.queries.pending_by_topic() == {"orders": 8, "bills": 1}
+    assert {
+        id_: rows["origin"].tolist() for id_, rows in opened.queries.find([b"id-4", b"id-3", b"id-11"]).items()
+    } == {
         b"id-4": [4],
         b"id-11": [11],
     }
-    due = opened.take_due(START_MS + 2500, 100, 1 << 20)
+    due = opened.release_queue.take_due(START_MS + 2500, 100, 1 << 20)
     assert due.rows["origin"].tolist() == [4, 5]
     opened.close()
 

@@ -115,8 +115,8 @@ def drain(store: Store) -> float:
     """Take timers that become due, with their bodies. Return the seconds of CPU."""
     begin_s, taken, now_ms = time.process_time(), 0, START_MS
     while taken < DRAINED and store.pending:
-        due = store.take_due(now_ms, TAKEN_AT_ONCE, 16 << 20)
-        taken += len(store.bodies(due.rows))
+        due = store.release_queue.take_due(now_ms, TAKEN_AT_ONCE, 16 << 20)
+        taken += len(store.queries.bodies(due.rows))
         if not due.total:
             now_ms += 60_000
     return time.process_time() - begin_s
@@ -133,7 +133,7 @@ def replace_some(store: Store, timers: int, maker: Maker) -> None:
     for first in range(timers, timers + IDS_ASKED, BATCH):
         ids = [b"id-%d" % maker.rng.randrange(timers) for _ in range(BATCH)]
         batch = Batch()
-        for row in store.find(ids).values():
+        for row in store.queries.find(ids).values():
             batch.end(row)
         for place, id_ in enumerate(dict.fromkeys(ids)):
             batch.add(*maker.timer(first + place, id_))
@@ -146,8 +146,8 @@ def look_up_ms(store: Store, timers: int, rng: random.Random) -> float:
     for _ in range(LOOKED_UP):
         id_ = b"id-%d" % rng.randrange(timers)
         start = time.perf_counter()
-        (row,) = store.find([id_]).values()
-        assert store.bodies(row)[0].id == id_
+        (row,) = store.queries.find([id_]).values()
+        assert store.queries.bodies(row)[0].id == id_
         spent_ms.append((time.perf_counter() - start) * 1000)
     return sorted(spent_ms)[LOOKED_UP * 99 // 100]
 
@@ -172,8 +172,8 @@ def wait_a_year(maker: Maker, engine: Engine) -> dict[str, float]:
     while store.pending:
         now_ms += HOUR_MS
         batch = Batch()
-        while (due := store.take_due(now_ms, TAKEN_AT_ONCE, 16 << 20)).total:
-            for body in store.bodies(due.rows):
+        while (due := store.release_queue.take_due(now_ms, TAKEN_AT_ONCE, 16 << 20)).total:
+            for body in store.queries.bodies(due.rows):
                 if body.due_ms <= now_ms:
                     delivered += 1
                 else:
@@ -203,7 +203,7 @@ def rebuild(timers: int, maker: Maker, options: StoreOptions) -> tuple[float, fl
     for first in range(0, timers, READ_AT_ONCE):
         records = [maker.request(offset) for offset in range(first, min(timers, first + READ_AT_ONCE))]
         start, cpu_start = time.perf_counter(), time.process_time()
-        store.add(replay(records, store.is_unreleased, lambda _: (RULES, timers), decided, int), timers)
+        store.add(replay(records, store.release_queue.is_unreleased, lambda _: (RULES, timers), decided, int), timers)
         spent_s += time.perf_counter() - start
         cpu_s += time.process_time() - cpu_start
     assert store.pending == timers

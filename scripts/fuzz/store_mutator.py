@@ -70,13 +70,13 @@ def sound() -> Contents:
         store.add(batch, offset)
 
     receive(*((due, due) for due in range(0, 9000, 300)))
-    store.take_due(START_MS + 1500, 100, 1 << 20)
+    store.release_queue.take_due(START_MS + 1500, 100, 1 << 20)
     receive((9000, 90_000), (500, 100_000), (4000, 4000))
     ended = Batch()
-    for row in store.find([b"id-10", b"id-11", b"id-20"]).values():
+    for row in store.queries.find([b"id-10", b"id-11", b"id-20"]).values():
         ended.end(row)
     store.add(ended, offset)
-    store.pause("bills", is_paused=True)
+    store.release_queue.pause("bills", is_paused=True)
     store.committed(store.progress())
     store.start_checkpoint(0, (), ())
     store.finish_checkpoint()

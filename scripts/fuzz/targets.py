@@ -76,13 +76,13 @@ def _live_on(disk: SimDisk) -> None:
     store = Store.open(disk, OPTIONS, found, found.progress, found.held, found.ended_flights, found.waits)
     try:
         store.queries.due_ranges()
-        store.find([b"id-1", b"id-13"])
+        store.queries.find([b"id-1", b"id-13"])
         _list(store)
         for target in store.release_queue.paused():
-            store.pause(target, is_paused=False)
+            store.release_queue.pause(target, is_paused=False)
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
-            for part in store.take_due(now_ms, 1000, 1 << 20):
-                store.bodies(part)
+            for part in store.release_queue.take_due(now_ms, 1000, 1 << 20):
+                store.queries.bodies(part)
             store.committed(store.progress())
             store.compact_some()
             if store.start_checkpoint(0, (), ()):

@@ -12,7 +12,6 @@ from timer.format.unit import (
     MAGIC_ROLL,
     MAGIC_UNCHAINED,
     MAX_DELAY_MS,
-    TIMER_ROW,
     UNIT,
     UNIT_EXTRA,
     UNIT_SIZE,
@@ -23,7 +22,7 @@ from timer.format.unit import (
 )
 from timer.index.id_index import hashes_of
 
-_Row: TypeAlias = tuple[Body, int, int]
+TimerToAdd: TypeAlias = tuple[Body, int, int]
 """A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
 
 
@@ -31,7 +30,7 @@ class Batch:
     """`add` or `hold` each timer, `drop` one that ends before it is stored, `end` one that is stored."""
 
     def __init__(self) -> None:
-        self._rows: list[_Row | None] = []
+        self._rows: list[TimerToAdd | None] = []
         self._cooling_down: set[int] = set()
         self.cooldown_ms = (0, 0)
         """Begin and end of the roll cooldown."""
@@ -62,12 +61,16 @@ class Batch:
         self._rows[place] = None
 
     def end(self, row: Rows) -> None:
-        """End the timer of `row` (one TIMER_ROW, from `Store.find`)."""
+        """End the timer of `row` (one TIMER_ROW, from `StoreQueries.find`)."""
         self._ended.append(row)
+
+    def timers(self) -> list[TimerToAdd]:
+        """Return the timers to add."""
+        return [row for row in self._rows if row is not None]
 
     def places(self) -> list[tuple[int, int]]:
         """Return (visit_ms, origin offset) of the timers to add."""
-        return [(row[1], row[0].origin_offset) for row in self._rows if row is not None]
+        return [(visit_ms, body.origin_offset) for body, visit_ms, _ in self.timers()]
 
     def cooling_down(self) -> NDArray[np.bool_]:
         """Return which of the timers to add are in roll cooldown."""
@@ -79,32 +82,12 @@ class Batch:
         """Return the rows of stored timers that end."""
         return joined(self._ended)
 
-    def timer_rows(self, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
-        """Return TIMER_ROW rows of the timers to add, which of them are in order, and their frames.
-
-        first_unit: number of the first one. Body positions are 0.
-        """
-        added = [row for row in self._rows if row is not None]
-        rows = np.zeros(len(added), TIMER_ROW)
-        if not added:
-            return rows, np.empty(0, np.bool_), []
-        bodies, visits, unchained = zip(*added, strict=True)
-        frames = [pack(body) for body in bodies]
-        rows["visit_ms"] = visits
-        rows["origin"] = [body.origin_offset for body in bodies]
-        rows["unit"] = np.arange(first_unit, first_unit + len(rows))
-        rows["body_size"] = list(map(len, frames))
-        rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
-        rows["id_hash"] = _id_hashes([body.id for body in bodies])
-        rows["due_ms"] = [body.due_ms for body in bodies]
-        return rows, np.array(unchained) == 0, frames
-
     def units(self) -> tuple[Rows, Rows, list[bytes]]:
         """Return UNIT rows, UNIT_EXTRA rows and frames of the timers to add.
 
         The units have no previous unit and no body position yet.
         """
-        rows = [row for row in self._rows if row is not None]
+        rows = self.timers()
         units = np.zeros(len(rows), UNIT)
         if not rows:
             return units, np.empty(0, UNIT_EXTRA), []
@@ -116,7 +99,7 @@ class Batch:
         if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
             raise ValueError(f"a wake-up time is not within {MAX_DELAY_MS} ms after its timestamp")
         extra = np.empty(len(rows), UNIT_EXTRA)
-        extra["id_hash"], extra["due_ms"] = _id_hashes(ids), dues
+        extra["id_hash"], extra["due_ms"] = id_hashes(ids), dues
         units["size"] = UNIT_SIZE
         units["previous"] = -1
         units["magic"] = np.where(visits_ms >= extra["due_ms"], MAGIC_NORMAL, MAGIC_ROLL) | np.array(unchained)
@@ -128,7 +111,7 @@ class Batch:
         return units, extra, frames
 
 
-def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
+def id_hashes(ids: Sequence[bytes | None]) -> Ints:
     """Return the hash of each id, 0 for None."""
     hashes = np.zeros(len(ids), np.int64)
     if ids.count(None) == len(ids):

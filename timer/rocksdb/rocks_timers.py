@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
-from timer.format.body import Body, unpack
+from timer.format.batch import Batch, id_hashes
+from timer.format.body import Body, pack, unpack
 from timer.format.file_names import DATABASE
-from timer.format.unit import NO_ROWS, Rows, joined
+from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, joined, topic_hash
 from timer.index.due_counts import DueCounts
 from timer.index.empty_ticks import EmptyTicks
 from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
@@ -189,6 +190,27 @@ class RocksTimers:
 
     def _target_of(self, row: Rows) -> str:
         return unpack(self.frame(row), int(row["unit"][0])).target
+
+
+def rows_and_frames(batch: Batch, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
+    """Return TIMER_ROW rows of the timers that `batch` adds, which of them are in order, and their frames.
+
+    first_unit: number of the first one. Body positions are 0.
+    """
+    added = batch.timers()
+    rows = np.zeros(len(added), TIMER_ROW)
+    if not added:
+        return rows, np.empty(0, np.bool_), []
+    bodies, visits, unchained = zip(*added, strict=True)
+    frames = [pack(body) for body in bodies]
+    rows["visit_ms"] = visits
+    rows["origin"] = [body.origin_offset for body in bodies]
+    rows["unit"] = np.arange(first_unit, first_unit + len(rows))
+    rows["body_size"] = list(map(len, frames))
+    rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
+    rows["id_hash"] = id_hashes([body.id for body in bodies])
+    rows["due_ms"] = [body.due_ms for body in bodies]
+    return rows, np.array(unchained) == 0, frames
 
 
 def _body(value: bytes, unit: int, origin_offset: int) -> Body:

@@ -25,10 +25,10 @@ from timer.maintenance.checkpoint_writer import CheckpointWriter
 from timer.options import StoreOptions
 from timer.rocksdb.database import OPEN, Database, link
 from timer.rocksdb.rocks_queries import RocksQueries
-from timer.rocksdb.rocks_timers import RocksTimers
+from timer.rocksdb.rocks_timers import RocksTimers, rows_and_frames
 from timer.schedule.pending_keys import pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import Committed, Store
+from timer.store import Store
 
 
 class _Changed(NamedTuple):
@@ -45,10 +45,7 @@ class RocksStore(Store):
     def __init__(
         self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
     ) -> None:
-        """found: names the folder of the database; all other folders are deleted."""
-        super().__init__(progress)
-        self._disk = disk
-        self._options = options
+        super().__init__(disk, options, progress, found, waits)
         self._folder = disk.folder(DATABASE)
         if disk.read(CLOSED):
             disk.start_replace(CLOSED, b"").wait()
@@ -73,31 +70,11 @@ class RocksStore(Store):
 
     # -- opening and closing
 
-    @classmethod
-    def create_empty(
-        cls, disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait]
-    ) -> "RocksStore":
-        store = cls(disk, options, progress, None, waits)
-        if progress.low_offset == progress.next_offset:
-            store._durable = store._state()  # nothing to keep, perhaps nothing committed yet
-        return store
-
-    @classmethod
-    def open_at(cls, disk: Disk, options: StoreOptions, found: Checkpoint, now: Committed) -> "RocksStore":
-        store = cls(disk, options, now.progress, found, now.waits)
-        try:
-            store._timers.restore(found.pending)
-            store._apply(found, set(now.held), set(now.ended))
-        except (CorruptStoreError, OSError):
-            store.close()
-            raise
-        return store
-
-    def _apply(self, found: Checkpoint, held: set[int], ended: set[int]) -> None:
-        """Bring the timers of the checkpoint to the committed progress. held, ended: origins, as of that."""
+    def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         timers, queue = self._timers, self.release_queue
-        held_now = held - ended
-        for origin_offset in sorted(held | ended | set(found.held)):
+        timers.restore(found.pending)
+        held_now = set(held) - set(ended)
+        for origin_offset in sorted({*held, *ended, *found.held}):
             row = self.queries.find_origin(origin_offset)
             if not len(row):
                 continue
@@ -127,7 +104,7 @@ class RocksStore(Store):
         return self._timers.pending
 
     def _append(self, batch: Batch) -> None:
-        rows, in_order, frames = batch.timer_rows(self._timers.end_unit)
+        rows, in_order, frames = rows_and_frames(batch, self._timers.end_unit)
         self._timers.add(rows, in_order, frames)
         self._enqueue(rows, in_order, batch)
         ended = batch.ended()
@@ -141,6 +118,9 @@ class RocksStore(Store):
 
     def _state(self) -> _Changed:
         return _Changed(self._committed, self._timers.end_unit, self.pending)
+
+    def skip_checkpoint(self) -> None:
+        self._durable = self._state()
 
     @property
     def may_checkpoint(self) -> bool:

@@ -1,12 +1,13 @@
 """Which timer leaves next, and which has to wait.
 
-    release_queue     the whole order of release: begin here. It owns the four below
-    tick_reader       reads the rows of a tick from the TimerLog, when the tick comes
+    release_queue     the whole order of release: begin here. It owns the next three
     row_queue         rows of open ticks, in order
     out_of_order      rows that K has passed already
     target_backlog    rows whose target is paused, limited or unavailable; each target: waiting_target
     release_policy    which rows leave in one turn, if targets are limited
     backlog_summary   questions of operators about what waits
+    loaded_ticks      the ticks that one turn loads
+    wheel_timers      reads the rows of a tick from the TimerLog, when the tick comes
     wake_time         the wake-up time (`visit_ms`) of a request
     pending_keys      which keys are pending, for (C, K, L) and key ranges
     pending_log       the pending units in the order of the log, for searches

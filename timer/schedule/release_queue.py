@@ -18,13 +18,13 @@ from schemas.journal import Wait
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.unit import NO_ROWS, Ints, Rows, joined
 from timer.schedule.backlog_summary import WaitingTimers
+from timer.schedule.loaded_ticks import LoadedTicks
 from timer.schedule.out_of_order import OutOfOrderTimers
 from timer.schedule.pending_keys import Waits
 from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_policy import OPEN, Gate, ReleasePolicy, Room, rotated_to
 from timer.schedule.row_queue import RowQueue
 from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.tick_reader import LoadedTicks
 from timer.schedule.waiting_target import WaitingTarget, last_key
 
 _PAUSED_CHECKS = 8

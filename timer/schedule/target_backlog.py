@@ -19,9 +19,9 @@ from schemas.journal import END, Wait
 from schemas.progress import Key
 from timer.format.unit import Ints, Rows, intersect, isin, topic_hash
 from timer.options import MAX_EXTRA_KEY_RANGES
+from timer.schedule.loaded_ticks import LoadedTicks
 from timer.schedule.pending_keys import KeyRanges, in_key_ranges
 from timer.schedule.row_queue import in_order
-from timer.schedule.tick_reader import LoadedTicks
 from timer.schedule.waiting_target import KeyRange, WaitingTarget, last_key
 
 _MAX_ROWS = 4096

@@ -54,13 +54,13 @@ class History:
 
     def cancels(self, *origins: int) -> None:
         batch = Batch()
-        for row in self.store.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
+        for row in self.store.queries.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
             batch.end(row)
         self.offset += 1
         self.store.add(batch, self.offset)
 
     def releases(self, now: int, limit: int = 1000) -> None:
-        self.store.take_due(START_MS + now, limit, 1 << 20)
+        self.store.release_queue.take_due(START_MS + now, limit, 1 << 20)
 
     def checkpoints(self) -> None:
         self.store.committed(self.store.progress())

@@ -18,10 +18,10 @@ from timer.format.checkpoint import Checkpoint, runs
 from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, stable_argsort, topic_hash, unique_counts
 from timer.index import id_index as ids
 from timer.index.id_index import IdIndex, hash_of, hashes_of
-from timer.schedule import tick_reader
+from timer.schedule import loaded_ticks
+from timer.schedule.loaded_ticks import LoadedTicks
 from timer.schedule.row_queue import RowQueue
 from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.tick_reader import LoadedTicks
 from timer.schedule.waiting_target import KeyRange, WaitingTarget
 from timer.schedule.wake_time import most_wait_ms, roll_cooldown_ms, visit_ms
 
@@ -346,7 +346,7 @@ def test_the_id_index_is_a_dictionary_of_sets(data: st.DataObject) -> None:
 
 
 def test_a_tick_is_loaded_once_a_turn_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tick_reader, "_MAX_CACHED_ROWS", 10)
+    monkeypatch.setattr(loaded_ticks, "_MAX_CACHED_ROWS", 10)
     loaded: list[int] = []
 
     def load(tick: int) -> Rows:

@@ -71,7 +71,7 @@ def batch_of(*bodies: Body) -> Batch:
 
 
 def origins(store: Store, due: Due) -> list[int]:
-    return [each.origin_offset for each in store.bodies(due.rows) + store.bodies(due.released)]
+    return [each.origin_offset for each in store.queries.bodies(due.rows) + store.queries.bodies(due.released)]
 
 
 def found_in(disk: Disk) -> Checkpoint:
@@ -190,7 +190,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         keys = [live[int(at * len(live))] for at in chosen] if live else []
         wanted = {key.origin_offset for key in keys} | {unknown}
         ids = [id_ for origin in sorted(wanted) if (id_ := id_of(origin))]
-        found = self.store.find(ids)
+        found = self.store.queries.find(ids)
         expected = {id_: named[id_] for id_ in ids if id_ in named}
         assert {id_: (int(row["visit_ms"][0]), int(row["origin"][0])) for id_, row in found.items()} == expected
         batch = Batch()
@@ -206,7 +206,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         live = {key.origin_offset: key.visit_ms for key in self.staged.live()}
         batch = Batch()
         for origin in set(chosen):
-            rows = self.store.find_origin(origin)
+            rows = self.store.queries.find_origin(origin)
             assert rows["visit_ms"].tolist() == ([live[origin]] if origin in live else [])
             if len(rows):
                 batch.end(rows)
@@ -223,7 +223,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         cooling_down = {o: r for o, r in self.cooling_down.items() if r[0] <= now_ms < min(r[1:])}
         awake = [k for k in live if k.origin_offset in self.staged.held - cooling_down.keys()]
         released = [k for k in awake if k.visit_ms <= now_ms]
-        due = self.store.take_due(self.now_ms, limit, 1 << 20)
+        due = self.store.release_queue.take_due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
         if len(due.rows) < limit:  # else there was no room to look at cooldowns
             self.cooling_down = cooling_down
@@ -317,8 +317,8 @@ class StoreAgainstList(RuleBasedStateMachine):
         found = self.checkpoint_found()
         try:
             self.store = self.catch_up(found)
-            while (due := self.store.take_due(10**6, 100, 1 << 20)).total:  # every body can be read
-                self.store.bodies(due.rows), self.store.bodies(due.released)
+            while (due := self.store.release_queue.take_due(10**6, 100, 1 << 20)).total:  # every body can be read
+                self.store.queries.bodies(due.rows), self.store.queries.bodies(due.released)
             self.store.close()
             self.store = self.catch_up(self.checkpoint_found())
         except CorruptStoreError:
@@ -446,7 +446,10 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
     for tick_ms in (10, 100, 200, 500, 1000):
         store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
         store.add(batch_of(*(body(i, due_ms) for i, due_ms in enumerate((12000, 12001, 12999)))), 3)
-        left = {now: origins(store, store.take_due(now, 9, 1 << 20)) for now in (11999, 12000, 12001, 12998, 12999)}
+        left = {
+            now: origins(store, store.release_queue.take_due(now, 9, 1 << 20))
+            for now in (11999, 12000, 12001, 12998, 12999)
+        }
         assert left == {11999: [], 12000: [0], 12001: [1], 12998: [], 12999: [2]}
         store.close()
 
@@ -475,16 +478,16 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             origin = rng.choice(sorted(pending))
             pending.pop(origin)
             batch = Batch()
-            batch.end(store.find_origin(origin))
+            batch.end(store.queries.find_origin(origin))
             store.add(batch, offset)
-            assert len(store.find_origin(origin)) == 0
+            assert len(store.queries.find_origin(origin)) == 0
             if rng.random() < 0.3:
                 continue
         visit_ms = 1100 + offset + (500 if rng.random() < 0.1 else 0)
         store.add(batch_of(body(offset, visit_ms)._replace(origin_offset=origin)), offset + 1)
         pending[origin] = visit_ms
         if rng.random() < 0.1:
-            due = store.take_due(1100 + offset, 99, 1 << 20)
+            due = store.release_queue.take_due(1100 + offset, 99, 1 << 20)
             for gone in origins(store, due):
                 del pending[gone]
             store.committed(store.progress())
@@ -496,7 +499,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             disk = disk.reopen()
             found = found_in(disk)
             store = Store.open(disk, options, found, found.progress, (), ())
-        found_ms = [store.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
+        found_ms = [store.queries.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
         assert found_ms == [[pending[origin]] if origin in pending else [] for origin in range(offset + 1)]
 
 
@@ -521,7 +524,7 @@ def test_case_24_a_failed_append_changes_nothing() -> None:
         assert (store.pending, store.next_offset) == (1, 1)
         disk.mend()
     store.add(eleven, 12)
-    assert origins(store, store.take_due(1100, 99, 1 << 20)) == list(range(12))
+    assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == list(range(12))
 
 
 @pytest.mark.thorough
@@ -540,7 +543,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
             batch.add(body(offset, due_ms, timestamp_ms=now_ms, size=100), due_ms)
             offset += 1
         store.add(batch, offset)
-        while store.take_due(now_ms, 1000, 1 << 20).total:
+        while store.release_queue.take_due(now_ms, 1000, 1 << 20).total:
             pass
         for _ in range(20):
             store.committed(store.progress())
@@ -565,17 +568,17 @@ def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_
     second["body"] = first["body"]
     units.overwrite(UNIT.itemsize, second.tobytes())
     again = reopen(disk, Progress(3, NOTHING_SETTLED, 1), set())
-    assert again.find([b"id-1"])
+    assert again.queries.find([b"id-1"])
     with pytest.raises(CorruptStoreError, match="not the body of origin 2"):
-        again.find([b"id-2"])
-    again.take_due(1100, 9, 1 << 20)
+        again.queries.find([b"id-2"])
+    again.release_queue.take_due(1100, 9, 1 << 20)
     with pytest.raises(CorruptStoreError, match="body log at 0: "):
         again.progress()
 
 
 def ended(store: Store, *origins: int) -> Batch:
     batch = Batch()
-    for row in store.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
+    for row in store.queries.find([id_ for origin in origins if (id_ := id_of(origin))]).values():
         batch.end(row)
     return batch
 
@@ -616,13 +619,13 @@ def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> N
     store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
     first = disk.names("timer")[0]
     kept = disk.read(f"timer/{first}") or b""
-    store.take_due(1200, 99, 1 << 20)
+    store.release_queue.take_due(1200, 99, 1 << 20)
     stopped(store)
     assert first not in disk.names("timer")
     disk.open(f"timer/{first}").append(kept)
     again = reopen(disk, store.progress(), set())
     assert first not in disk.names("timer")
-    assert origins(again, again.take_due(2000, 99, 1 << 20)) == list(range(6, 10))
+    assert origins(again, again.release_queue.take_due(2000, 99, 1 << 20)) == list(range(6, 10))
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -642,7 +645,7 @@ def test_a_flipped_byte_of_a_unit_is_detected_at_the_opening_or_when_its_tick_op
     else:
         store = reopen(disk, progress, set())
         with pytest.raises(CorruptStoreError, match="check does not match"):
-            store.take_due(1500, 9, 1 << 20)
+            store.release_queue.take_due(1500, 9, 1 << 20)
 
 
 def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -> None:
@@ -656,7 +659,7 @@ def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -
     disk.open("wheel").overwrite(0, older)
     store = reopen(disk, progress, set())
     with pytest.raises(CorruptStoreError, match="3 live units, the slot counts 4"):
-        store.take_due(1500, 9, 1 << 20)
+        store.release_queue.take_due(1500, 9, 1 << 20)
 
 
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
@@ -668,7 +671,7 @@ def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     store = reopen(disk, progress, set())
     units.overwrite(0, whole)
     assert (store.pending, store.queries.due_ranges()) == (4, {"orders": (4, 1500, 1500)})
-    assert store.find([b"id-1"]).keys() == {b"id-1"}
+    assert store.queries.find([b"id-1"]).keys() == {b"id-1"}
     disk.kill()
     units = (disk := disk.reopen()).open(f"timer/{disk.names('timer')[0]}")
     units.overwrite(0, bytes(len(whole)))
@@ -702,7 +705,7 @@ def test_due_ranges_of_a_search_that_ends_early_are_exact_to_the_hour() -> None:
     store.add(ended(store, 4), 6)
     never = pytest.fail
     assert ranges(lambda: never("a search"), needs_last=False) == {"orders": (4, 1100, HOUR_MS - 1)}
-    store.take_due(1100, 9, 1 << 20)
+    store.release_queue.take_due(1100, 9, 1 << 20)
     assert ranges(lambda: True) == {"orders": (3, 0, HOUR_MS - 1)}
     assert ranges() == ranges(lambda: True) == {"orders": (3, 1200, 1400)}
     store.close()
@@ -716,7 +719,7 @@ def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
     for at in range(0, file.size(), 7):
         file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
     store = reopen(disk, progress, set())
-    assert origins(store, store.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
+    assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -726,17 +729,17 @@ def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) 
     store = Store.create(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
-    store.take_due(1010, 99, 1 << 20)
+    store.release_queue.take_due(1010, 99, 1 << 20)
     store.committed(store.progress())
     store.compact_some()
     disk.fail_append(0, share=share)
     with pytest.raises(OSError, match="simulated"):
         store.compact_some()
     disk.mend()
-    store.take_due(1020, 99, 1 << 20)
+    store.release_queue.take_due(1020, 99, 1 << 20)
     stopped(store)
     again = reopen(disk, store.progress(), set())
-    assert origins(again, again.take_due(1500, 99, 1 << 20)) == [0]
+    assert origins(again, again.release_queue.take_due(1500, 99, 1 << 20)) == [0]
 
 
 def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
@@ -748,7 +751,7 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
         store.add(batch_of(*bodies), first + len(dues_ms))
 
     def leave(now_ms: int) -> None:
-        store.take_due(now_ms, 99, 1 << 20)
+        store.release_queue.take_due(now_ms, 99, 1 << 20)
         store.committed(store.progress())
 
     add(0, 1500, 1010, 1010, 1010)
@@ -761,7 +764,7 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
     leave(1030)
     checkpointed(store)
     store.compact_some()  # repoints 0
-    assert origins(store, store.take_due(1500, 99, 1 << 20)) == [8, 0]
+    assert origins(store, store.release_queue.take_due(1500, 99, 1 << 20)) == [8, 0]
 
 
 def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
@@ -770,15 +773,15 @@ def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
     store = Store.create(disk, options, EMPTY)
     for offset, due_ms in enumerate((1105, 1101, 1300)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
-    assert origins(store, store.take_due(1101, 99, 1 << 20)) == [1]
+    assert origins(store, store.release_queue.take_due(1101, 99, 1 << 20)) == [1]
     checkpointed(store)
     assert len(disk.names("timer")) == 3
     store.close()
     store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
-    assert origins(store, store.take_due(1109, 99, 1 << 20)) == [0]
-    store.take_due(1110, 99, 1 << 20)
+    assert origins(store, store.release_queue.take_due(1109, 99, 1 << 20)) == [0]
+    store.release_queue.take_due(1110, 99, 1 << 20)
     store.add(batch_of(body(3, 1310)), 4)
-    assert origins(store, store.take_due(1300, 99, 1 << 20)) == [2]
+    assert origins(store, store.release_queue.take_due(1300, 99, 1 << 20)) == [2]
     checkpointed(store)
     assert len(disk.names("timer")) == 2, "what is over is deleted"
 
@@ -792,7 +795,7 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
     stopped(store)
     progress = store.progress()._replace(next_offset=8)  # after three cancels
     store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
-    assert origins(store, store.take_due(1100, 99, 1 << 20)) == [4]
+    assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
         store.committed(store.progress())
         store.start_checkpoint(0, (), ())
@@ -804,8 +807,8 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
     store.close()
     store = Store.open(disk, options, found_in(disk), progress, (), (0,))
     store.add(batch_of(body(9, 1700)), 10)
-    assert origins(store, store.take_due(1700, 99, 1 << 20)) == [9]
-    store.take_due(1710, 99, 1 << 20)
+    assert origins(store, store.release_queue.take_due(1700, 99, 1 << 20)) == [9]
+    store.release_queue.take_due(1710, 99, 1 << 20)
     checkpointed(store)
     assert len(disk.names("timer")) == 1, "what is over is deleted"
 
@@ -826,14 +829,14 @@ def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk)
 def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, place: str) -> None:
     """Their rows were in memory before the compaction: loaded ahead, in the queue, or out of order."""
     store = Store.create(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
-    store.pause("bills", is_paused=place == "backlog")
+    store.release_queue.pause("bills", is_paused=place == "backlog")
     for offset in range(40):
         waits = offset % 10 == 0
         each = body(offset, 1009 if waits else 1001, size=100)._replace(target="bills" if waits else "orders")
         batch = Batch()
         (batch.hold if waits and place == "out of order" else batch.add)(each, each.due_ms)
         store.add(batch, offset + 1)
-    assert store.take_due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
+    assert store.release_queue.take_due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
     before = disk.names("body")
     for _ in range(40):
         store.committed(store.progress())
@@ -841,10 +844,10 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, pla
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
     assert not {before[0], before[1]} & set(disk.names("body"))
-    store.pause("bills", is_paused=False)
-    assert origins(store, store.take_due(1009, 1, 1 << 20)) == [0]
+    store.release_queue.pause("bills", is_paused=False)
+    assert origins(store, store.release_queue.take_due(1009, 1, 1 << 20)) == [0]
     assert store.progress().low_offset == 10  # its unit was read before the compaction, together with the first one
-    assert origins(store, store.take_due(1009, 99, 1 << 20)) == [10, 20, 30]
+    assert origins(store, store.release_queue.take_due(1009, 99, 1 << 20)) == [10, 20, 30]
 
 
 def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
@@ -871,7 +874,7 @@ def test_empty_topics_are_dropped(
         end = Batch()
         end.end(store.queries.pending_at(2 * number - 1))  # each is followed by its delete mark
         store.add(end, number + 1)
-    assert store.pending_by_topic() == {"orders": 1}
+    assert store.queries.pending_by_topic() == {"orders": 1}
     names = [each.name for each in store._index.dues._topics.values()]
     assert "orders" in names
     assert len(names) < 60
@@ -956,7 +959,7 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
         disk.lose_power(random.Random(seed))
         disk = disk.reopen()
         again = reopen(disk, found_in(disk).progress, set())
-        assert origins(again, again.take_due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
+        assert origins(again, again.release_queue.take_due(START_MS + 1000, 99, 1 << 20)) == [*range(30 * failures + 1)]
 
 
 def test_files_that_cannot_be_rewritten_prevent_a_checkpoint() -> None:
@@ -1034,20 +1037,20 @@ def stretches(*edges_ms: int) -> tuple[tuple[Key, Key], ...]:
 @of_each_engine
 def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
     store = Store.create(SimDisk(), OPTIONS, EMPTY)
-    store.pause("bills", is_paused=True)
+    store.release_queue.pause("bills", is_paused=True)
     store.add(held(to("bills", 0, 1100), to("orders", 1, 1100)), 2)
-    assert origins(store, store.take_due(1100, 9, 1 << 20)) == [1]
+    assert origins(store, store.release_queue.take_due(1100, 9, 1 << 20)) == [1]
 
 
 @of_each_engine
 def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None:
     """By our clock, which is ahead of the brokers', the copy has waited for too long at once."""
     store = Store.create(SimDisk(), OPTIONS, EMPTY)
-    store.pause("orders", is_paused=True)
+    store.release_queue.pause("orders", is_paused=True)
     store.add(batch_of(body(0, 1100)), 1)
 
     def rolled(now_ms: int) -> list[int]:
-        due = store.take_due(now_ms, 9, 1 << 20, most_wait_ms=800)
+        due = store.release_queue.take_due(now_ms, 9, 1 << 20, most_wait_ms=800)
         return [*due.old_rows["origin"].tolist(), *due.old_released["origin"].tolist()]
 
     assert rolled(2500) == [0]
@@ -1062,12 +1065,12 @@ def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit
     store = Store.create(SimDisk(), OPTIONS, EMPTY)
     targets = ("young", "orders", "bills")
     for target in targets:
-        store.pause(target, is_paused=True)
+        store.release_queue.pause(target, is_paused=True)
     store.add(held(to("young", 0, 1900)), 1)
-    assert store.take_due(1900, 99, 1 << 20).total == 0
+    assert store.release_queue.take_due(1900, 99, 1 << 20).total == 0
     store.add(held(*(to(targets[1 + offset % 2], offset, 1100) for offset in range(1, 9))), 9)
-    assert store.take_due(1900, 99, 1 << 20).total == 0
-    turns = [store.take_due(1901, 2, 1 << 20, most_wait_ms=800) for _ in range(5)]
+    assert store.release_queue.take_due(1900, 99, 1 << 20).total == 0
+    turns = [store.release_queue.take_due(1901, 2, 1 << 20, most_wait_ms=800) for _ in range(5)]
     rolled = [[offset % 2 for offset in due.old_released["origin"].tolist()] for due in turns]
     assert rolled in ([[0, 0], [1, 1], [0, 0], [1, 1], []], [[1, 1], [0, 0], [1, 1], [0, 0], []])
 
@@ -1079,7 +1082,7 @@ def test_recent_timers_of_a_backlog_get_their_share_and_what_the_oldest_leave() 
     store = Store.create(SimDisk(), OPTIONS, EMPTY, [wait])
     dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1420))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
-    turns = [store.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
+    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
     fresh = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
     oldest = [[1050, 1051], [1052], [1250, 1251]]
     assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, fresh, strict=True)]
@@ -1092,5 +1095,5 @@ def test_key_ranges_of_an_earlier_process_count_too(most: int, ranges: int, monk
     waits = [Wait("orders", True, stretches(1000, 1100, 1200)), Wait("bills", False, stretches(1000))]
     store = Store.create(SimDisk(), OPTIONS, EMPTY, waits)
     store.add(batch_of(to("orders", 0, 1050), *(to("bills", offset, 1050) for offset in range(1, 9))), 9)
-    store.take_due(1300, 99, 1 << 20, Rate())
+    store.release_queue.take_due(1300, 99, 1 << 20, Rate())
     assert [len(wait.stretches) for wait in store.release_queue.waits] == [2, ranges]

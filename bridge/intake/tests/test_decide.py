@@ -95,7 +95,7 @@ def take(
     recently.add(delivered, now_ms)
     targets = TargetGate(store, store, TargetRateLimits({}), now_ms)
     copies = CopiesInFlight(SHARD, flights, ended)
-    intake = BatchIntake(store, copies, recently, options, targets, now_ms, quota or Quota())
+    intake = BatchIntake(store, store, copies, recently, options, targets, now_ms, quota or Quota())
     return intake.take_in(RequestBatch(records, RULES))
 
 

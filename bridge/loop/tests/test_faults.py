@@ -474,8 +474,10 @@ def test_a_store_is_not_opened_with_a_journal_newer_than_its_progress(step: int)
     except PartitionUnreadableError:
         recovered = recover(SHARD, disk, plain, options)
     left = len(world.delivered())
-    due = recovered.store.take_due(now_ms + 700, 99, 1 << 20)
-    assert [body.value for body in recovered.store.bodies(due.rows)] == [b"%d" % number for number in range(left, 5)]
+    due = recovered.store.release_queue.take_due(now_ms + 700, 99, 1 << 20)
+    assert [body.value for body in recovered.store.queries.bodies(due.rows)] == [
+        b"%d" % number for number in range(left, 5)
+    ]
 
 
 def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogCaptureFixture) -> None:

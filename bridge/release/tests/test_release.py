@@ -35,7 +35,6 @@ from timer.schedule import target_backlog as waiting
 from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.schedule.target_backlog import TargetBacklog
 from timer.schedule.waiting_target import WaitingTarget
-from timer.store import Store
 
 
 def until(world: World, ms: int) -> Headers:
@@ -647,9 +646,9 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
         send(world, name, "m", delay_ms)
     world.pass_time(ms=1000)
     looked: list[list[str]] = [[]]
-    reading, taking = TargetBacklog.load_ahead, Store.take_due
+    reading, taking = TargetBacklog.load_ahead, ReleaseQueue.take_due
 
-    def counted(self: Store, *arguments: Any) -> Due:
+    def counted(self: ReleaseQueue, *arguments: Any) -> Due:
         looked.append([])
         return taking(self, *arguments)
 
@@ -657,7 +656,7 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
         looked[-1].append(waiting.target)
         return reading(self, waiting, *arguments)
 
-    monkeypatch.setattr(Store, "take_due", counted)
+    monkeypatch.setattr(ReleaseQueue, "take_due", counted)
     monkeypatch.setattr(TargetBacklog, "load_ahead", read)
     for number in range(20):
         send(world, "other", str(number), 10)
@@ -695,7 +694,7 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
         if isinstance(ask, Pause):
             assert world.bridge.bridge is not None
             (owned,) = world.bridge.bridge.shards.values()
-            owned.store.pause("limited", is_paused=True)
+            owned.store.release_queue.pause("limited", is_paused=True)
         else:
             decide(self, record, ask)
 
@@ -1175,9 +1174,9 @@ def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(mo
     world.bridge.kill()
     world.kafka.timeline.advance(5_000)
     turns: list[list[int]] = []
-    due, load = Store.take_due, ReleaseQueue.load_tick
+    due, load = ReleaseQueue.take_due, ReleaseQueue.load_tick
 
-    def counted(self: Store, *arguments: Any) -> Due:
+    def counted(self: ReleaseQueue, *arguments: Any) -> Due:
         turns.append([])
         return due(self, *arguments)
 
@@ -1185,7 +1184,7 @@ def test_a_turn_loads_a_bounded_number_of_ticks_and_each_once_for_all_targets(mo
         turns[-1].append(tick)
         return load(self, tick)
 
-    monkeypatch.setattr(Store, "take_due", counted)
+    monkeypatch.setattr(ReleaseQueue, "take_due", counted)
     monkeypatch.setattr(ReleaseQueue, "load_tick", loaded)
     world.bridge.start()
     for topic in topics:

@@ -49,7 +49,7 @@ from timer.store import Store
 from timer.wheel_store import WheelStore
 
 Patches = ExitStack
-_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, Store.take_due
+_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, ReleaseQueue.take_due
 _begin, _end = FakeSink.submit, FakeSink.end
 
 
@@ -93,13 +93,13 @@ def k_left_out(patches: Patches) -> None:
 def cut_inside_equal_times(patches: Patches) -> None:
     """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
 
-    def take_due(self: Store, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
+    def take_due(self: ReleaseQueue, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
         found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
         if len(found.rows):
-            self.release_queue.settled = Key(self.settled.visit_ms, MAX_INT64)
+            self.settled = Key(self.settled.visit_ms, MAX_INT64)
         return found
 
-    _replace(patches, Store, "take_due", take_due)
+    _replace(patches, ReleaseQueue, "take_due", take_due)
 
 
 def late_not_settled(patches: Patches) -> None:

@@ -210,5 +210,5 @@ def _no_arrays(head: dict[str, Any]) -> None:
 @pytest.mark.parametrize("change", [_without_topics, _negative_shape, _other_shape, _no_arrays])
 def test_an_impossible_snapshot_is_rebuilt_from_the_log(change: Callable[[dict[str, Any]], None]) -> None:
     store = resumed(change)
-    assert store.pending == sum(store.pending_by_topic().values()) > 20
+    assert store.pending == sum(store.queries.pending_by_topic().values()) > 20
     store.close()

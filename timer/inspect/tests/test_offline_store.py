@@ -49,8 +49,8 @@ def test_the_offline_store_lists_what_the_store_would_release(disk: Disk, tmp_pa
     assert contents(disk, tmp_path) == before
 
     history.starts_again()
-    due = history.store.take_due(START_MS + 10**6, 1000, 1 << 20)
-    released = history.store.bodies(due.rows) + history.store.bodies(due.released)
+    due = history.store.release_queue.take_due(START_MS + 10**6, 1000, 1 << 20)
+    released = history.store.queries.bodies(due.rows) + history.store.queries.bodies(due.released)
     assert [timer.body for timer in seen if timer.body.origin_offset not in held] == released[: len(due.rows)]
     assert Counter(timer.body for timer in seen) == Counter(released)
     assert ticks == Counter(timer.visit_ms // OPTIONS.tick_ms * OPTIONS.tick_ms for timer in seen)

@@ -427,7 +427,7 @@ def test_units_in_a_pending_chain_stay_after_a_restart() -> None:
         history.closes()
         assert verify(disk).fault is None
     history.starts_again()
-    due = history.store.take_due(START_MS + 5002, 100, 1 << 20)
+    due = history.store.release_queue.take_due(START_MS + 5002, 100, 1 << 20)
     assert due.total == 2 + 12 - len(ended)
 
 

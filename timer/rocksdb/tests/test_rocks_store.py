@@ -49,7 +49,7 @@ def reopened(folder: Path) -> Store:
 
 
 def due_origins(store: Store, now_ms: int) -> list[int]:
-    origins: list[int] = store.take_due(now_ms, 1000, 1 << 20).rows["origin"].tolist()
+    origins: list[int] = store.release_queue.take_due(now_ms, 1000, 1 << 20).rows["origin"].tolist()
     return origins
 
 
@@ -77,7 +77,7 @@ def test_what_was_staged_after_the_checkpoint_is_undone_by_the_next_opening(tmp_
     checkpointed(store)
     assert due_origins(store, START_MS + 1) == [0]
     ended = Batch()
-    ended.end(store.find([b"id-1"])[b"id-1"])
+    ended.end(store.queries.find([b"id-1"])[b"id-1"])
     store.add(ended, 4)
     store.add(batch_of(START_MS + 1, first=4), 5)
     store.close()
@@ -90,13 +90,13 @@ def test_a_body_can_be_read_until_the_transaction_of_its_timer_is_in_a_checkpoin
     store = created(tmp_path)
     store.add(batch_of(START_MS + 1, START_MS + 2), 2)
     checkpointed(store)
-    rows = store.take_due(START_MS + 1, 10, 1 << 20).rows
+    rows = store.release_queue.take_due(START_MS + 1, 10, 1 << 20).rows
     store.add(batch_of(START_MS + 5, first=2), 3)
-    assert [each.offset for each in store.bodies(rows)] == [0]
-    assert store.find([b"id-0"]) == {}
+    assert [each.offset for each in store.queries.bodies(rows)] == [0]
+    assert store.queries.find([b"id-0"]) == {}
     checkpointed(store)
     with pytest.raises(CorruptStoreError, match="unit 0 is missing"):
-        store.bodies(rows)
+        store.queries.bodies(rows)
     assert store.pending == 2
     store.close()
 
@@ -203,10 +203,10 @@ def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str,
 
 def read_all(folder: Path) -> None:
     store = reopened(folder)
-    rows = store.take_due(START_MS + 999, 1000, 1 << 20).rows
-    store.bodies(rows)
-    store.find([b"id-%d" % origin for origin in range(500)])
-    store.find_origin(3)
+    rows = store.release_queue.take_due(START_MS + 999, 1000, 1 << 20).rows
+    store.queries.bodies(rows)
+    store.queries.find([b"id-%d" % origin for origin in range(500)])
+    store.queries.find_origin(3)
 
 
 def test_a_full_disk_is_told_as_such_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
