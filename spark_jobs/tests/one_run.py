@@ -31,9 +31,10 @@ _SPANS = tuple(Span(_TOPIC, partition, 0, 1_000) for partition in range(_PARTITI
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of one history, by partition and offset; rows without a request are last."""
+    """The rows of one history, by partition and offset; rows without a request are last. `parts`: see Judging."""
 
     rows: Sequence[Row]
+    parts: Sequence["Found"] = ()
 
     @property
     def classes(self) -> dict[str, str]:
@@ -49,25 +50,20 @@ class Ranged:
     spans: Sequence[Span]
 
 
-Judging: TypeAlias = Generator[History | Ranged, Found, None]
+Judging: TypeAlias = Generator[History | Ranged | Sequence[History], Found, None]
+"""A test may yield several histories: what was found in each is in `parts`."""
 _Name: TypeAlias = tuple[str, str]
 """Of a test: its module and its own."""
-_waiting: dict[tuple[str, tuple[tuple[str, int], ...]], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)
+_waiting: dict[tuple[tuple[str, int], ...], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)
 _judged: dict[_Name, tuple[Judging, Found]] = {}
 
 
-def one_run(
-    *, is_apart: bool = False, **limits: int
-) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
-    """Make a test of a generator.
-
-    is_apart: judged with the stories of its own module alone, as it pauses target topics that others use. `limits`:
-    see History.judged.
-    """
+def one_run(**limits: int) -> Callable[[Callable[[], Judging]], Callable[[SparkSession], None]]:
+    """Make a test of a generator. `limits`: see History.judged; tests with the same limits share a run."""
 
     def decorated(story: Callable[[], Judging]) -> Callable[[SparkSession], None]:
         name = story.__module__, story.__name__
-        group = _waiting[story.__module__ if is_apart else "", tuple(sorted(limits.items()))]
+        group = _waiting[tuple(sorted(limits.items()))]
         group[name] = story
 
         def test(spark: SparkSession) -> None:
@@ -88,9 +84,12 @@ def one_run(
 
 def _judge(spark: SparkSession, stories: dict[_Name, Callable[[], Judging]], limits: dict[str, int]) -> None:
     running = {name: story() for name, story in stories.items()}
-    found = judged_together(spark, [next(each) for each in running.values()], **limits)
-    for (name, each), rows in zip(running.items(), found, strict=True):
-        _judged[name] = each, rows
+    told = [next(each) for each in running.values()]
+    lots = [[each] if isinstance(each, History | Ranged) else each for each in told]
+    found = iter(judged_together(spark, [each for lot in lots for each in lot], **limits))
+    for (name, each), lot in zip(running.items(), lots, strict=True):
+        parts = [next(found) for _ in lot]
+        _judged[name] = each, Found([row for part in parts for row in part.rows], parts)
 
 
 def judged_together(spark: SparkSession, told: Sequence[History | Ranged], **limits: int) -> list[Found]:

@@ -1,16 +1,14 @@
 """Ids and cancels: what the timer topic, receipts and times prove of each request.
 
-Settled at once, tolerance 1,000 ms, skew 1,000 ms. Each story stands in a partition of its own, so that Spark judges
-all of them in one run.
+Settled at once, tolerance 1,000 ms, skew 1,000 ms.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark.sql import SparkSession
 
-from spark_jobs.tests.one_run import Judging, judged_together, one_run
+from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -235,7 +233,8 @@ def rocketmq_cancels() -> list[Story]:
     ]
 
 
-def test_classes_of_ids(spark: SparkSession) -> None:
+@one_run()
+def test_classes_of_ids() -> Judging:
     stories = [
         *ended_in_time(),
         *bad_requests(),
@@ -246,7 +245,8 @@ def test_classes_of_ids(spark: SparkSession) -> None:
         *rocketmq_cancels(),
     ]
     lists = [(list(s.requests), list(s.deliveries), list(s.rejections), list(s.receipts)) for s in stories]
-    found = [each.rows for each in judged_together(spark, [History(*each) for each in lists])]
+    told = yield [History(*each) for each in lists]
+    found = [part.rows for part in told.parts]
     classes = [(story.name, [row["class"] for row in rows]) for story, rows in zip(stories, found, strict=True)]
     assert classes == [(story.name, list(story.classes)) for story in stories]
     for story, rows in zip(stories, found, strict=True):
@@ -254,9 +254,9 @@ def test_classes_of_ids(spark: SparkSession) -> None:
             assert (story.name, [row["proof"] for row in rows]) == (story.name, list(story.proofs))
 
 
-@one_run(settle_ms=10, tolerance_ms=AS_OF_MS)
+@one_run(settle_ms=10)
 def test_a_timer_that_is_not_settled_is_pending() -> Judging:
-    a, b = timer(), timer(5, id=Y)
+    a, b = timer(due_ms=AS_OF_MS - 20), timer(5, id=Y, due_ms=AS_OF_MS - 20)
     found = yield History([a, cancel(X, 1, at_ms=AS_OF_MS - 5), b, cancel(Y, 6, at_ms=AS_OF_MS - 10)])
     assert found.classes == {"0": "pending", "1": "pending", "5": "cancelled", "6": "cancel-done"}
 
