@@ -11,6 +11,8 @@ a duplicate adds to a count and never makes a row, and the order of the topics d
 """
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame
@@ -93,12 +95,12 @@ def deliveries(
         c.partition_number(c.value_of(h, names.ROLLS)).alias("delivered_rolls"),
         "key_partition",
     )
-    contents = c.contents(F.col("key"), F.col("value"), h)
+    contents = c.contents(F.col("key"))
     got = F.struct(
         F.col("topic").alias("topic"),
         *(contents[part].alias(part) for part in ("key", "value", "headers")),
         c.decimal(c.value_of(h, names.DELIVER_MS)).alias("deliver_ms"),
-        _has_control_headers(h).alias("control"),
+        _has_control_headers().alias("control"),
         c.trace(h, trace_header).alias("trace"),
         series.number_of(h).alias("occurrence"),
     )
@@ -113,11 +115,12 @@ def deliveries(
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
-def _has_control_headers(headers: Column) -> Column:
-    """Return True if the headers of ours are those that the bridge adds. Only an occurrence has a number."""
-    ours = F.sort_array(c.control_names(headers))
-    every = [F.array(*map(F.lit, sorted((*_BRIDGE_ADDS, *more)))) for more in ((), (names.OCCURRENCE,))]
-    return (ours == every[0]) | (ours == every[1])
+def _has_control_headers() -> Column:
+    """Return True if our headers in `headers` are those that the bridge adds. Only an occurrence has a number."""
+    headers = F.col("headers")
+    has_all = reduce(and_, (c.has(headers, name) for name in _BRIDGE_ADDS))
+    count = len(_BRIDGE_ADDS) + c.has(headers, names.OCCURRENCE).cast("int")
+    return has_all & (c.count_of_ours("headers") == count)
 
 
 def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) -> DataFrame:
@@ -162,7 +165,7 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
         "value",
         _without_error_headers(F.col("headers")).alias("headers"),
     )
-    contents = c.contents(F.col("own_key"), F.col("value"), F.col("headers"))
+    contents = c.contents(F.col("own_key"))
     seen = translated(told, profiles).withColumn("returned_low", F.when(~F.col("is_bare"), contents))
     return to_evidence(seen.withColumn("returned_high", F.col("returned_low")))
 

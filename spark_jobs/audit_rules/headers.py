@@ -23,6 +23,7 @@ from schemas.headers import CONTROL
 
 HEADERS_DDL = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 _FEW = 8
+_OURS = ", ".join(f"'{name}'" for name in sorted(CONTROL))
 _DIGITS = r"\A[0-9]{1,19}\z"
 _LEGAL_TOPIC = r"\A(?!__)(?!\.{1,2}\z)[A-Za-z0-9._-]{1,249}\z"
 _ORIGIN = r"\A[A-Za-z0-9._-]{1,249}/[0-9]{1,10}/[0-9]{1,19}\z"
@@ -77,14 +78,22 @@ def readable(value: Column) -> Column:
     return F.make_valid_utf8(value.cast("string"))
 
 
-def control_names(headers: Column) -> Column:
-    """Return the names of our headers on the record, with duplicates."""
-    return F.filter(headers["key"], lambda name: name.isin(*CONTROL))
+def has_duplicates(headers: str) -> Column:
+    """Return True if two headers of ours have the same name. headers: name of the column."""
+    names, ours = f"{headers}.key", f"filter({headers}.key, name -> name IN ({_OURS}))"
+    return F.expr(f"size(array_distinct({names})) < size({names}) AND size(array_distinct({ours})) < size({ours})")
+
+
+def count_of_ours(headers: str) -> Column:
+    """Return the number of headers of ours, with duplicates. headers: name of the column. See `foreign_hash`."""
+    few = " + ".join(f"coalesce(int({header}.key IN ({_OURS})), 0)" for header in _first_of(headers))
+    many = f"size(filter({headers}.key, name -> name IN ({_OURS})))"
+    return F.expr(f"IF(size({headers}) <= {_FEW}, {few}, {many})")
 
 
 def foreign(headers: Column) -> Column:
     """Return every header that is not ours, in order, with duplicates."""
-    return F.filter(headers, lambda header: ~_is_ours(header["key"]))
+    return F.filter(headers, lambda header: ~header["key"].isin(*CONTROL))
 
 
 def trace(headers: Column, name: str) -> Column:
@@ -101,24 +110,29 @@ def _hash(value: Column) -> Column:
     return F.substring(F.unhex(F.sha2(value, 256)), 1, 16)
 
 
-def foreign_hash(headers: Column) -> Column:
-    """Return the hash of names and values of every header that is not ours, in order.
+def foreign_hash(headers: str) -> Column:
+    """Return the hash of names and values of every header that is not ours, in order. headers: name of the column.
 
     Spark's hash ignores nulls. Therefore headers of ours are replaced by null, and a separate field says whether a
-    value is null. Spark compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead.
+    value is null. Spark compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead. It is SQL, as
+    each call of a function of pyspark asks the JVM several times.
     """
-    each = [F.get(headers, F.lit(at)) for at in range(_FEW)]
-    few = F.xxhash64(*(F.when(~_is_ours(header["key"]), _hashed(header)) for header in each))
-    many = F.xxhash64(F.transform(foreign(headers), _hashed))
-    return F.when(F.size(headers) <= _FEW, few).otherwise(many)
+    few = ", ".join(f"IF({_is_foreign(header)}, {_hashed(header)}, NULL)" for header in _first_of(headers))
+    foreign = f"filter({headers}, header -> {_is_foreign('header')})"
+    many = f"transform({foreign}, header -> {_hashed('header')})"
+    return F.expr(f"IF(size({headers}) <= {_FEW}, xxhash64({few}), xxhash64({many}))")
 
 
-def _hashed(header: Column) -> Column:
-    return F.struct(header["key"], F.coalesce(header["value"], F.lit(b"")), header["value"].isNull())
+def _first_of(headers: str) -> list[str]:
+    return [f"get({headers}, {at})" for at in range(_FEW)]
 
 
-def _is_ours(name: Column) -> Column:
-    return name.isin(*CONTROL)
+def _is_foreign(header: str) -> str:
+    return f"{header}.key NOT IN ({_OURS})"
+
+
+def _hashed(header: str) -> str:
+    return f"struct({header}.key, coalesce({header}.value, X''), {header}.value IS NULL)"
 
 
 def lookup(values: Mapping[Any, Any], key: Column) -> Column:
@@ -132,7 +146,10 @@ def distinct_non_null(texts: Iterable[Column]) -> Column:
     return F.array_except(F.array(*texts), F.array(F.lit(None).cast("string")))
 
 
-def contents(key: Column, value: Column, headers: Column) -> Column:
-    """Return hashes of what must arrive unchanged, as one struct. Structs are ordered: min and max work."""
-    parts = {"key": F.xxhash64(key), "value": F.xxhash64(value), "headers": foreign_hash(headers)}
+def contents(key: Column) -> Column:
+    """Return hashes of `key`, `value` and `headers` of a record, which must arrive unchanged, as one struct.
+
+    Structs are ordered: min and max work.
+    """
+    parts = {"key": F.xxhash64(key), "value": F.xxhash64("value"), "headers": foreign_hash("headers")}
     return F.struct(*(part.alias(name) for name, part in parts.items()))

@@ -66,12 +66,12 @@ def requests(
         c.decimal(c.value_of(h, names.EXPIRE_MS)).alias("expire_ms"),
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(c.has(h, names.ID), c.digest(c.value_of(h, names.ID))).alias("id"),
-        c.contents(key, F.col("value"), h).alias("want"),
+        c.contents(key).alias("want"),
         F.xxhash64("own_key").alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
         F.when(action.isin("cancel", "move") & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
         c.trace(h, trace_header).alias("trace"),
-        _has_duplicates(h).alias("doubled"),
+        c.has_duplicates("headers").alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
         series.is_malformed(h).alias("bad_rule"),
@@ -147,11 +147,6 @@ def _due_ms(headers: Column, levels_ms: Sequence[int]) -> Column:
     count = sum((c.has(headers, name).cast("int") for name in names.TIMES), F.lit(0))
     recurs = (count == 0) & series.rule_of(headers).isNotNull()
     return F.when(count == 1, due).when(recurs, series.first_due_ms(headers))
-
-
-def _has_duplicates(headers: Column) -> Column:
-    ours = c.control_names(headers)
-    return F.size(ours) != F.size(F.array_distinct(ours))
 
 
 def _bad_id(headers: Column) -> Column:

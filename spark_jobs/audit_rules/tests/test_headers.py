@@ -84,20 +84,31 @@ def test_a_malformed_origin_stays_visible(spark: SparkSession) -> None:
 
 def test_headers_by_name(spark: SparkSession) -> None:
     record = [([("a", b"1"), ("timer-id", None), ("a", b"2"), ("timer-id", b"x")],), ([],), (None,)]
-    headers = c.headers_or_empty(F.col("h"))
-    frame = spark.createDataFrame(record, f"h {c.HEADERS_DDL}").select(
+    headers = F.col("h")
+    records = spark.createDataFrame(record, f"h {c.HEADERS_DDL}").withColumn("h", c.headers_or_empty(headers))
+    frame = records.select(
         c.value_of(headers, "a"),
         c.last_value_of(headers, "a"),
         c.has(headers, "timer-id"),
         c.value_of(headers, "timer-id"),
-        F.size(c.control_names(headers)),
         F.size(c.foreign(headers)),
     )
     assert [tuple(row) for row in frame.collect()] == [
-        (b"1", b"2", True, None, 2, 2),
-        (None, None, False, None, 0, 0),
-        (None, None, False, None, 0, 0),
+        (b"1", b"2", True, None, 2),
+        (None, None, False, None, 0),
+        (None, None, False, None, 0),
     ]
+
+
+def test_headers_of_ours_are_counted_however_many_headers_there_are(spark: SparkSession) -> None:
+    ours: list[tuple[str, bytes | None]] = [("timer-id", b"1"), ("timer-topic", b"t")]
+    twice: list[tuple[str, bytes | None]] = [("timer-id", b"1"), ("timer-id", None)]
+    lists = [ours, twice, [], [*ours, *twice]]
+    for count in (0, 1, 2, 9):
+        others = [("a", b"x")] * count
+        frame = spark.createDataFrame([([*each, *others],) for each in lists], f"h {c.HEADERS_DDL}")
+        found = frame.select(c.count_of_ours("h"), c.has_duplicates("h")).collect()
+        assert [tuple(row) for row in found] == [(2, False), (2, True), (0, False), (4, True)]
 
 
 def test_null_and_empty_have_different_digests(spark: SparkSession) -> None:
@@ -129,7 +140,7 @@ def test_a_hash_of_headers_tells_every_difference(spark: SparkSession) -> None:
     ]
     lists += [[*each, *[("many", b"")] * 9] for each in lists]
     frame = spark.createDataFrame([(each,) for each in lists], f"h {c.HEADERS_DDL}")
-    assert len({row[0] for row in frame.select(c.foreign_hash(F.col("h"))).collect()}) == len(lists)
+    assert len({row[0] for row in frame.select(c.foreign_hash("h")).collect()}) == len(lists)
 
 
 def test_what_is_ours_is_in_no_hash_however_many_headers_there_are(spark: SparkSession) -> None:
@@ -137,4 +148,4 @@ def test_what_is_ours_is_in_no_hash_however_many_headers_there_are(spark: SparkS
     for count in (0, 3, 8, 9, 12):
         alone, among = theirs[:count], [(names.TOPIC, b"t"), *theirs[:count], (names.ORIGIN, b"o")]
         frame = spark.createDataFrame([(alone,), (among,)], f"h {c.HEADERS_DDL}")
-        assert len({row[0] for row in frame.select(c.foreign_hash(F.col("h"))).collect()}) == 1
+        assert len({row[0] for row in frame.select(c.foreign_hash("h")).collect()}) == 1
