@@ -25,6 +25,13 @@ SMALL_DATA = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 
+COMPILE_LATE = (
+    "-XX:Tier4InvocationThreshold=60000 -XX:Tier4MinInvocationThreshold=8000"
+    " -XX:Tier4CompileThreshold=200000 -XX:Tier4BackEdgeThreshold=500000"
+)
+"""A dozen times the defaults of HotSpot. The slower compiler was 40 % of the processor time of a JVM with Spark: most
+methods that it compiled ran for a few plans more."""
+
 # Brokers of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
@@ -95,8 +102,7 @@ def small_session() -> "Iterator[SparkSession]":
     from spark_jobs.platform.session import session  # most runs do without
 
     with ExitStack() as stack:
-        with mock.patch.dict(os.environ):
-            del os.environ["JDK_JAVA_OPTIONS"]  # its JVM lives for minutes, in all sessions of this process
+        with mock.patch.dict(os.environ, {"JDK_JAVA_OPTIONS": COMPILE_LATE}):  # its JVM is that of all later sessions
             started = stack.enter_context(session("tests", master="local[2]"))
         plan_for_small_data(started)
         yield started
