@@ -67,7 +67,7 @@ def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(troubl
     store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
     world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
     log, level = world.kafka.partition(SHARD), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
-    for number in range(20_000):
+    for number in range(10_000):
         log.skew_ms = -(number * 7919 % 1000)
         world.kafka.produce(TIMERS, b"%d" % number, headers=level)
     log.skew_ms = 0
@@ -78,7 +78,7 @@ def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(troubl
     world.bridge.run(1000)
     world.bridge.set_faults(0.0)
     world.bridge.run(4000)
-    assert sorted(map(int, world.delivered())) == list(range(20_000))
+    assert sorted(map(int, world.delivered())) == list(range(10_000))
     dues = [int(headers["timer-deliver-ms"]) for headers in world.deliveries()]
     releases = [int(headers["timer-released-ms"]) for headers in world.deliveries()]
     assert all(due <= released for due, released in zip(dues, releases, strict=True))
