@@ -158,6 +158,7 @@ def demand_once_and_in_time(found: dict[str, list[Entry]], dues: dict[str, int],
         assert due_ms <= released_ms <= max(due_ms, from_ms) + 1_000, name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["closed", "killed", None])
 def test_each_pending_timer_is_delivered_once_and_in_time(
     end: str | None, left: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -203,6 +204,7 @@ def test_the_delivered_record_is_the_one_that_was_asked_for(left: Path, tmp_path
     assert (tombstone.key, tombstone.value) == (b"tombstone", None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_path: Path) -> None:
     """The timer is in the store, out of order, a copy in flight, paused, or moved."""

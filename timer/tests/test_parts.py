@@ -323,6 +323,7 @@ def test_every_roll_comes_nearer_and_the_last_wait_is_never_short(window: int, d
     assert visit == max(due_ms, at)
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_the_id_index_is_a_dictionary_of_sets(data: st.DataObject) -> None:
     index = IdIndex()

@@ -93,6 +93,7 @@ def test_a_taken_port_is_refused_before_anything_starts(kafka: EmbeddedKafka) ->
 _FORMATS = 'case "$*" in *StorageTool*) exit 0;; esac'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("lines", "told"),
     [

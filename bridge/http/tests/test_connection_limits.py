@@ -158,6 +158,7 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
                 assert told
 
 
+@pytest.mark.thorough
 def test_a_lack_of_file_handles_is_one_line(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_accept_errors", LogRateLimit(connections.log))
     with caplog.at_level(logging.WARNING), served() as port, ExitStack() as ends, ExitStack() as held:

@@ -680,6 +680,7 @@ def test_a_cancel_waits_for_the_rate_as_other_requests_do() -> None:
     assert world.receipts("too-late", "cancelled") == [("too-late", 20), ("cancelled", 21)]
 
 
+@pytest.mark.thorough
 @ENDS
 def test_a_rate_holds_after_a_restart(end: End) -> None:
     world = World(main=at_rate(10))

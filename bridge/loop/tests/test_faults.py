@@ -1379,6 +1379,7 @@ def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeyp
     assert instance.metrics.paused == {}
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_files_are_deleted_although_each_timer_is_replaced_before_it_leaves(trouble: Trouble) -> None:
     """The load of a watchdog: no timer is ever delivered, so no delivery shows that a slot is over."""

@@ -274,6 +274,7 @@ def test_case_5_a_clock_far_ahead_of_the_brokers_does_not_roll_a_timer_for_ever(
     assert world.counts() == {}
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_case_5_a_clock_nearly_a_window_ahead(trouble: Trouble) -> None:
     world = World()
@@ -880,6 +881,7 @@ def test_a_crash_with_two_transactions_in_flight_delivers_each_once() -> None:
     assert world.delivered() == ["a", "b"]
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_pending_requests_are_journalled_once_an_interval_and_not_with_each_delivery(trouble: Trouble) -> None:
     store = StoreOptions(tick_ms=10, slots=1024, checkpoint_interval_ms=10_000)

@@ -44,6 +44,7 @@ class World(TimerWorld):
         return self.bridge.bridge.unavailable_targets()
 
 
+@pytest.mark.thorough
 @TROUBLE
 def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
     world = World()
@@ -63,6 +64,7 @@ def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(troub
     assert world.read("timer.rejected") == []
 
 
+@pytest.mark.thorough
 def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
     world = World(options=usual_options())
     world.fail()

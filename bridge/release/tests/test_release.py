@@ -296,6 +296,7 @@ def test_the_timers_of_a_backlog_that_grows_for_long_leave_once(trouble: Callabl
     assert sorted(map(int, values(world, "limited"))) == list(range(600))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("trouble", [go_on_there, restart, lose_disk_there])
 def test_key_ranges_between_which_no_timer_left_are_joined(trouble: Callable[[TimerWorld], None]) -> None:
     """The share of fresh timers is small: most of them wait until they are old."""
@@ -1070,6 +1071,7 @@ def test_targets_take_turns_in_small_transactions(transactions: list[tuple[int, 
         assert set.union(*served[start : start + 8]) == {"limited", "other", "third"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"max_requests_per_s": 2000}, {"max_pending": 1000}], ids=str)
 @THERE
 def test_moves_are_bounded_in_a_transaction_and_hold_up_no_due_timer(

@@ -108,6 +108,7 @@ def check_flipped(disk: SimDisk, name: str, at: int, change: int = 0x40) -> None
         assert found.at == begin
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("folder", ["timer", "ids", "body", "wheel", NAME, CLOSED, "resume"])
 def test_a_flipped_byte_is_found_in_each_kind_of_file(closed: SimDisk, folder: str) -> None:
     """About 30 bytes of each kind, spread over all of its files and fields."""
