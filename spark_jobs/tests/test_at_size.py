@@ -160,8 +160,9 @@ def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
 @pytest.fixture(scope="module", autouse=True)
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Compile queries, and plan them again while they run, as jobs do."""
-    for name in SMALL_DATA.keys() - {"spark.sql.shuffle.partitions"}:
+    for name in SMALL_DATA:
         spark.conf.unset(name)
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
     yield
     plan_for_small_data(spark)
 
