@@ -422,7 +422,8 @@ def test_the_real_bridge_is_clean(kafka: Any, tmp_path: Path, capsys: pytest.Cap
         "last": ("delivered", None),
         "waits": ("pending", None),
     }
-    assert (found["rolled"]["copies"] >= 2, found["cancelled-2"]["copies"] >= 1) == (True, True)
+    assert found["rolled"]["copies"] >= 2
+    assert found["cancelled-2"]["copies"] >= 1
 
 
 @pytest.mark.slow

@@ -80,15 +80,14 @@ def readable(value: Column) -> Column:
 
 def has_duplicates(headers: str) -> Column:
     """Return True if two headers of ours have the same name. headers: name of the column."""
-    names, ours = f"{headers}.key", f"filter({headers}.key, name -> name IN ({_OURS}))"
-    return F.expr(f"size(array_distinct({names})) < size({names}) AND size(array_distinct({ours})) < size({ours})")
+    every = (f"{headers}.key", _ours_of(headers))  # few records have any name twice
+    return F.expr(" AND ".join(f"size(array_distinct({names})) < size({names})" for names in every))
 
 
 def count_of_ours(headers: str) -> Column:
     """Return the number of headers of ours, with duplicates. headers: name of the column. See `foreign_hash`."""
-    few = " + ".join(f"coalesce(int({header}.key IN ({_OURS})), 0)" for header in _first_of(headers))
-    many = f"size(filter({headers}.key, name -> name IN ({_OURS})))"
-    return F.expr(f"IF(size({headers}) <= {_FEW}, {few}, {many})")
+    few = " + ".join(f"coalesce(int({_is_ours(header)}), 0)" for header in _first_of(headers))
+    return F.expr(f"IF(size({headers}) <= {_FEW}, {few}, size({_ours_of(headers)}))")
 
 
 def foreign(headers: Column) -> Column:
@@ -117,8 +116,8 @@ def foreign_hash(headers: str) -> Column:
     value is null. Spark compiles no lambda: the usual case, up to `_FEW` headers, is spelled out instead. It is SQL, as
     each call of a function of pyspark asks the JVM several times.
     """
-    few = ", ".join(f"IF({_is_foreign(header)}, {_hashed(header)}, NULL)" for header in _first_of(headers))
-    foreign = f"filter({headers}, header -> {_is_foreign('header')})"
+    few = ", ".join(f"IF(NOT {_is_ours(header)}, {_hashed(header)}, NULL)" for header in _first_of(headers))
+    foreign = f"filter({headers}, header -> NOT {_is_ours('header')})"
     many = f"transform({foreign}, header -> {_hashed('header')})"
     return F.expr(f"IF(size({headers}) <= {_FEW}, xxhash64({few}), xxhash64({many}))")
 
@@ -127,8 +126,13 @@ def _first_of(headers: str) -> list[str]:
     return [f"get({headers}, {at})" for at in range(_FEW)]
 
 
-def _is_foreign(header: str) -> str:
-    return f"{header}.key NOT IN ({_OURS})"
+def _is_ours(header: str) -> str:
+    return f"{header}.key IN ({_OURS})"
+
+
+def _ours_of(headers: str) -> str:
+    """Return SQL for the names of our headers, with duplicates."""
+    return f"filter({headers}, header -> {_is_ours('header')}).key"
 
 
 def _hashed(header: str) -> str:

@@ -31,7 +31,7 @@ _SPANS = tuple(Span(_TOPIC, partition, 0, 1_000) for partition in range(_PARTITI
 
 @dataclass(frozen=True)
 class Found:
-    """The rows of one history, by partition and offset; rows without a request are last. `parts`: see Judging."""
+    """The rows of one history, by partition and offset; rows without a request are last. parts: by history."""
 
     rows: Sequence[Row]
     parts: Sequence["Found"] = ()
@@ -51,7 +51,7 @@ class Ranged:
 
 
 Judging: TypeAlias = Generator[History | Ranged | Sequence[History], Found, None]
-"""A test may yield several histories: what was found in each is in `parts`."""
+"""A test may yield several histories. The rows of each are then one of the `parts` of Found."""
 _Name: TypeAlias = tuple[str, str]
 """Of a test: its module and its own."""
 _waiting: dict[tuple[tuple[str, int], ...], dict[_Name, Callable[[], Judging]]] = defaultdict(dict)

@@ -7,7 +7,7 @@
     release_policy    which rows leave in one turn, if targets are limited
     backlog_summary   questions of operators about what waits
     loaded_ticks      the ticks that one turn loads
-    wheel_timers      reads the rows of a tick from the TimerLog, when the tick comes
+    pending_timers    what the queue needs of an engine; wheel_timers: the same of the wheel, with the rows of its ticks
     wake_time         the wake-up time (`visit_ms`) of a request
     pending_keys      which keys are pending, for (C, K, L) and key ranges
     pending_log       the pending units in the order of the log, for searches
