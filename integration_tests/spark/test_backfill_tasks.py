@@ -15,9 +15,10 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from schemas import headers as names
-from spark_jobs.backfill.publish import BODIES, PublishTask, Row, _PartitionProducer
+from spark_jobs.backfill.publish import BODIES, PublishTask, _PartitionProducer
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import Row
 
 pytestmark = pytest.mark.broker
 

@@ -1,6 +1,7 @@
 """Import on a real broker: what was pending in one bridge is pending in another, once; rows that are no timers."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,15 @@ from integration_tests.support.patience import until
 from schemas import headers as names
 from schemas.control import Paused, control_record
 from scripts.common.processes import BridgeProcess
-from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.errors import JobFailedError
 from spark_jobs.importer import job as bulk_import
-from spark_jobs.importer.job import ImportArguments, SendTask
+from spark_jobs.importer import send
+from spark_jobs.importer.job import ImportArguments
 from spark_jobs.importer.rows import ColumnMapping
+from spark_jobs.importer.send import ImportMarks, SendTask
+from spark_jobs.kafka.admin import CommittedRecord, read_committed
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import Row
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -205,8 +210,9 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
     )
     assert bulk_import.run_import(arguments) == bulk_import.ImportResult(1, 0, 1, 0)
     assert cluster.values(new.timers) == [b"stays"]
-    with pytest.raises(UsageError, match="give exports as files of this machine"):
-        bulk_import.run_import(replace(arguments, files=(str(tmp_path / "*.parquet"),), out=tmp_path / "other"))
+    # By one pattern instead, and with one of them named beside it.
+    pattern = replace(arguments, files=(str(tmp_path / "*.parquet"), str(files[0])), out=tmp_path / "other")
+    assert bulk_import.run_import(pattern) == bulk_import.ImportResult(1, 0, 1, 0)
 
 
 @pytest.mark.usefixtures("spark")
@@ -225,50 +231,55 @@ def test_rows_that_are_no_timers_are_told(kafka: Broker, tmp_path: Path) -> None
     assert json.loads(told["row"])["body"] == "v"
 
 
-def staged(
-    kafka: Broker,
-    folder: Path,
-    values: list[bytes],
-    *,
-    partitions: int,
-    id_: bytes | None = None,
-    most_bytes: int = 5000,
-) -> tuple[SendTask, Path, Cluster]:
-    """One part, as the first step leaves it."""
-    cluster = Cluster(kafka.bootstrap_servers)
-    timers = cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
-    marks = cluster.topic("marks", cleanup_policy="compact")
-    headers = [{"name": names.TOPIC, "value": b"orders"}]
-    headers += [{"name": names.ID, "value": id_}] if id_ is not None else []
-    part = folder / "part-0.parquet"
-    rows = [{"key": None, "value": value, "headers": headers} for value in values]
-    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(bulk_import._REQUEST)), part)
-    failed = folder / "failed"
-    failed.mkdir()
-    send = SendTask(KafkaAccess(kafka.bootstrap_servers), "name", timers, partitions, marks, f"import-{timers}", failed)
-    return send, part, cluster
+PART = "part-0.parquet"
 
 
-def test_a_row_that_is_not_taken_is_told_before_the_mark_passes_over_it(
-    kafka: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a run that ends between the two has lost it, and no later one tells."""
-    job, part, cluster = staged(kafka, tmp_path, [b"x" * 6_000, b"1"], partitions=2)
-    refusal = bulk_import._Part._send
+class Staged:
+    """One part, as the first step leaves it, and its task; each `run` is another worker's."""
 
-    def killed(of: bulk_import._Part, rows: Any, goal: int) -> str | None:
-        if not rows:
-            raise KeyboardInterrupt
-        return refusal(of, rows, goal)
+    def __init__(
+        self, kafka: Broker, values: list[bytes], *, partitions: int, id_: bytes | None = None, most_bytes: int = 5000
+    ) -> None:
+        self.cluster = Cluster(kafka.bootstrap_servers)
+        self.timers = self.cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
+        marks = self.cluster.topic("marks", cleanup_policy="compact")
+        headers = [{"key": names.TOPIC, "value": b"orders"}]
+        headers += [{"key": names.ID, "value": id_}] if id_ is not None else []
+        rows = [{"key": None, "value": value, "headers": headers} for value in values]
+        self.rows: list[Row] = [{"part": PART, "row": at, **row} for at, row in enumerate(rows)]
+        self.marks = ImportMarks(KafkaAccess(kafka.bootstrap_servers), marks, "name")
+        self.task = SendTask(self.marks, self.timers, partitions, f"import-{self.timers}")
 
-    monkeypatch.setattr(bulk_import._Part, "_send", killed)
+    def part(self) -> send._Part:
+        return send._Part(replace(self.task, marks=replace(self.marks, done={}, refused={}, _end=0)), PART)
+
+    def run(self) -> int:
+        return self.part().send_all(iter(self.rows))
+
+    def refused(self) -> dict[tuple[str, int], str]:
+        self.marks.read()
+        return self.marks.refused
+
+    def sent(self) -> list[bytes | None]:
+        return sorted(self.cluster.values(self.timers))  # type: ignore[type-var]
+
+
+def test_a_row_that_is_refused_is_told_when_the_mark_passes_it(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends before is repeated, and one that ends after has told it."""
+    staged = Staged(kafka, [b"x" * 6_000, b"1"], partitions=2)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(send._Part, "_pass_over", killed)
     with pytest.raises(KeyboardInterrupt):
-        bulk_import._Part(job, part).run()
+        staged.run()
     monkeypatch.undo()
-    assert len(bulk_import._failed(tmp_path)) == 1
-    assert bulk_import._Part(job, part).run() == 1
-    assert len(bulk_import._failed(tmp_path)) == 1
-    assert cluster.values(job.timer_topic) == [b"1"]
+    assert staged.refused() == {}
+    for sent in (1, 0):
+        assert staged.run() == sent
+        assert staged.refused() == {(PART, 0): "MSG_SIZE_TOO_LARGE"}
+    assert staged.sent() == [b"1"]
 
 
 @pytest.mark.usefixtures("spark")
@@ -297,47 +308,60 @@ def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, 
     assert cluster.values(timers) == [b"one"]
 
 
-def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(
-    kafka: Broker, tmp_path: Path
-) -> None:
-    values = [b"0", b"1", b"2", b"x" * 6_000, b"4"]
-    job, part, cluster = staged(kafka, tmp_path, values, partitions=2)
-    timers, rows = job.timer_topic, pq.read_table(part).to_pylist()
-    killed = bulk_import._Part(job, part)
-    assert killed._send(rows[:2], 2) is None
-    batch = pa.RecordBatch.from_pylist([{"part": str(part)}])
-    (told,) = job([batch])
-    assert told.to_pylist() == [{"part": part.name, "sent": 2}]
-    failed = {"part": part.name, "row": 3, "failed": "MSG_SIZE_TOO_LARGE"}
-    assert json.loads((tmp_path / "failed" / "part-0.json").read_text()) == failed
-    assert sorted(cluster.values(timers)) == [b"0", b"1", b"2", b"4"]  # type: ignore[type-var]
+def test_a_part_goes_on_where_it_was_killed_and_passes_over_what_the_broker_does_not_take(kafka: Broker) -> None:
+    staged = Staged(kafka, [b"0", b"1", b"2", b"x" * 6_000, b"4"], partitions=2)
+    killed = staged.part()
+    assert killed._send(staged.rows[:2]) is None
+    batches = [pa.RecordBatch.from_pylist(rows) for rows in (staged.rows[:3], staged.rows[3:])]
+    (told,) = staged.task(batches)
+    assert told.to_pylist() == [{"part": PART, "sent": 2}]
+    assert staged.refused() == {(PART, 3): "MSG_SIZE_TOO_LARGE"}
+    assert staged.sent() == [b"0", b"1", b"2", b"4"]
     with pytest.raises(JobFailedError, match="another run of this import"):
-        killed.run()
-    assert len(cluster.values(timers)) == 4, "it wakes up, and sends and marks nothing beside the newer one"
+        killed.send_all(iter(staged.rows))
+    assert len(staged.sent()) == 4, "it wakes up, and sends and marks nothing beside the newer one"
 
 
-def test_whether_a_row_is_too_large_is_the_topics_to_say(kafka: Broker, tmp_path: Path) -> None:
+def test_whether_a_row_is_too_large_is_the_topics_to_say(kafka: Broker) -> None:
     """A client's own limit is a megabyte."""
     values = [b"0", b"x" * 1_500_000, b"2"]
-    job, part, cluster = staged(kafka, tmp_path, values, partitions=1, most_bytes=2 << 20)
-    assert bulk_import._Part(job, part).run() == 3
-    assert sorted(cluster.values(job.timer_topic)) == sorted(values)  # type: ignore[type-var]
+    staged = Staged(kafka, values, partitions=1, most_bytes=2 << 20)
+    assert staged.run() == 3
+    assert staged.sent() == sorted(values)
 
 
-def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker, tmp_path: Path) -> None:
-    job, part, cluster = staged(kafka, tmp_path, [b"%d" % n for n in range(5)], partitions=2)
-    older = bulk_import._Part(job, part)
-    newer = bulk_import._Part(job, part)
+def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafka: Broker) -> None:
+    staged = Staged(kafka, [b"%d" % n for n in range(5)], partitions=2)
+    older, newer = staged.part(), staged.part()
     with pytest.raises(JobFailedError, match="another run of this import"):
-        older.run()
-    assert newer.run() == 5
-    assert sorted(cluster.values(job.timer_topic)) == [b"%d" % n for n in range(5)]  # type: ignore[type-var]
+        older.send_all(iter(staged.rows))
+    assert newer.send_all(iter(staged.rows)) == 5
+    assert staged.sent() == [b"%d" % n for n in range(5)]
 
 
-def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker, tmp_path: Path) -> None:
+def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker) -> None:
     """Here: partitions that the topic does not have yet."""
-    job, part, cluster = staged(kafka, tmp_path, [b"0", b"1"], partitions=2, id_=b"x")
+    staged = Staged(kafka, [b"0", b"1"], partitions=2, id_=b"x")
+    right = staged.task
+    staged.task = replace(right, partitions=5_000)
     with pytest.raises(JobFailedError, match="run it again"):
-        bulk_import._Part(replace(job, partitions=5_000), part).run()
-    assert bulk_import._Part(job, part).run() == 2
-    assert sorted(cluster.values(job.timer_topic)) == [b"0", b"1"]  # type: ignore[type-var]
+        staged.run()
+    staged.task = right
+    assert staged.run() == 2
+    assert staged.sent() == [b"0", b"1"]
+
+
+def test_marks_are_read_once_by_a_task_not_once_for_each_of_its_parts(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged, offsets = Staged(kafka, [b"0", b"1", b"2"], partitions=2), []
+
+    def noted(*place: Any) -> Iterator[CommittedRecord]:
+        for mark in read_committed(*place):
+            offsets.append(mark.offset)
+            yield mark
+
+    monkeypatch.setattr(send, "read_committed", noted)
+    rows = [{**row, "part": f"part-{at}", "row": 0} for at, row in enumerate(staged.rows)]
+    assert [told.to_pylist()[0]["sent"] for told in staged.task([pa.RecordBatch.from_pylist(rows)])] == [1, 1, 1]
+    assert len(offsets) == 2, "the first part's mark for the second, and the second's for the third"

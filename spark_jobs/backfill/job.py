@@ -41,12 +41,13 @@ from spark_jobs.backfill.outcomes import (
     with_later_outcomes,
     with_superseding,
 )
-from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask, ddl
+from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
+from spark_jobs.platform.arrow_tasks import ddl
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch

@@ -12,16 +12,14 @@ import json
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any
 
 import pyarrow as pa
 
 from schemas import headers as names
-from schemas.tables import spark_name
 from spark_jobs.kafka.admin import (
     TOPIC_REFUSAL_CODES,
     OutgoingRecord,
@@ -30,26 +28,16 @@ from spark_jobs.kafka.admin import (
     read_committed,
 )
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, rows_of, transactions
 
 _TIMER = [("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
 _TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa.int64())]
 _ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", pa.list_(_HEADER))]
-BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), ("occurrence", pa.int32()), *_RECORD])
+BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), ("occurrence", pa.int32()), *RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
 MOST_RECORDS = 500
-_MOST_BYTES = 8 << 20
 _ROWS = 4_096
 _MARKS_SORTED = 100_000
-
-Row = dict[str, Any]
-Batches = Iterable[pa.RecordBatch]
-
-
-def ddl(schema: pa.Schema) -> str:
-    """Return the schema as Spark's DDL."""
-    return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
 
 
 @dataclass(frozen=True)
@@ -71,10 +59,11 @@ class PublishTask:
         yield from _batches(self._sent(batches), SENT)
 
     def _sent(self, batches: Batches) -> Iterator[Row]:
-        for partition, rows in groupby(_rows(batches), key=lambda row: row["partition"]):
+        for partition, rows in groupby(rows_of(batches), key=lambda row: row["partition"]):
             producer = _PartitionProducer(self, partition)
             start_s, count = time.monotonic(), 0
-            for chunk in _chunks(rows, self.per_s):
+            most = MOST_RECORDS if self.per_s is None else max(1, min(MOST_RECORDS, int(self.per_s)))
+            for chunk in transactions(rows, most):
                 if self.per_s is not None:
                     time.sleep(max(0.0, start_s + count / self.per_s - time.monotonic()))
                 count += len(chunk)
@@ -183,26 +172,6 @@ def delivery(row: Row) -> OutgoingRecord:
     headers += [(name, str(value).encode()) for name, value in added.items()]
     partition = -1 if row["want_partition"] is None else row["want_partition"]
     return OutgoingRecord(row["target"], partition, row["key"], row["value"], headers)
-
-
-def _chunks(rows: Iterator[Row], per_s: float | None) -> Iterator[list[Row]]:
-    most = MOST_RECORDS if per_s is None else max(1, min(MOST_RECORDS, int(per_s)))
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        bytes_ = len(row["key"] or b"") + len(row["value"] or b"") + sum(len(h["value"] or b"") for h in row["headers"])
-        if chunk and (len(chunk) == most or size + bytes_ > _MOST_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
-        size += bytes_
-    if chunk:
-        yield chunk
-
-
-def _rows(batches: Batches) -> Iterator[Row]:
-    for batch in batches:
-        yield from batch.to_pylist()
 
 
 def _batches(rows: Iterator[Row], schema: pa.Schema) -> Batches:

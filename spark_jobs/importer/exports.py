@@ -7,10 +7,7 @@ When a partition moves to another instance, the former owner keeps its old store
 since, or are in the newer store too.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-
-import pyarrow.parquet as pq
+from collections.abc import Mapping, Sequence
 
 from schemas.origin import Shard
 from schemas.pending_table import PENDING, parse_stores
@@ -23,14 +20,12 @@ def is_export(columns: Sequence[str]) -> bool:
     return set(columns) >= set(PENDING.names)
 
 
-def older_partitions(files: Sequence[str]) -> dict[str, list[Shard]]:
+def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[Shard]]:
     """Return for each export the partitions that another export has newer. If two are equal, the first counts.
 
-    Raises UsageError if a file does not say how new it is.
+    exports: the metadata of each file. Raises UsageError if a file does not say how new it is.
     """
-    if len({*files}) < len(files):
-        raise UsageError("a file is given twice: give each once")
-    found = {file: _stores(file) for file in files}
+    found = {file: _stores(file, metadata) for file, metadata in exports.items()}
     newest: dict[Shard, tuple[Age, str]] = {}
     for file, stores in found.items():
         for shard, age in stores.items():
@@ -39,11 +34,9 @@ def older_partitions(files: Sequence[str]) -> dict[str, list[Shard]]:
     return {file: [shard for shard in stores if newest[shard][1] != file] for file, stores in found.items()}
 
 
-def _stores(file: str) -> dict[Shard, Age]:
-    if not Path(file).is_file():
-        raise UsageError(f"{file}: give exports as files of this machine, one by one: each tells how new it is")
+def _stores(file: str, metadata: Mapping[bytes, bytes]) -> dict[Shard, Age]:
     try:
-        stores = parse_stores(pq.read_metadata(file).metadata)
+        stores = parse_stores(metadata)
     except ValueError as wrong:
         raise UsageError(f"{file}: {wrong}") from wrong
     if stores is None:

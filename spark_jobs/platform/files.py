@@ -55,6 +55,18 @@ def read(path: Location) -> bytes | None:
         file.close()
 
 
+def parquet_metadata(path: Location) -> dict[bytes, bytes]:
+    """Return the metadata that the writer of a Parquet file added, without reading its rows."""
+    system, at = _resolved(path)
+    parquet = _jvm().org.apache.parquet.hadoop
+    file = parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(at, system.getConf()))
+    try:
+        found = file.getFooter().getFileMetaData().getKeyValueMetaData()
+        return {str(name).encode(): str(value).encode() for name, value in found.items()}
+    finally:
+        file.close()
+
+
 def write(path: Location, data: bytes) -> None:
     """Write the file atomically: a reader finds the old contents or the new ones."""
     system, at = _resolved(path)

@@ -6,7 +6,6 @@ records   topic partition offset timestamp_ms clock key value headers      withi
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -131,11 +130,6 @@ def read_rows(out: Location, table: Table, part: str) -> list[dict[str, Any]]:
 def parts_of(out: Location, table: Table, pattern: str) -> list[str]:
     """Return the parts that match, sorted, and have the file of `write_rows`."""
     return [name.removesuffix(f"/{_ONE_FILE}") for name in files.found(out / table.name, f"{pattern}/{_ONE_FILE}")]
-
-
-def rows_in(folder_: Path) -> int:
-    """Return the number of rows, from the files' metadata."""
-    return sum(pq.ParquetFile(path).metadata.num_rows for path in folder_.glob("*.parquet"))
 
 
 def _schema(table: Table) -> StructType:

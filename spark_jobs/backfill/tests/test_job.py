@@ -15,11 +15,12 @@ from schemas.tables import REQUESTS
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.job import BackfillArguments, missing
 from spark_jobs.backfill.outcomes import with_outcomes
-from spark_jobs.backfill.publish import BODIES, ddl
+from spark_jobs.backfill.publish import BODIES
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import FOREVER_MS, Span
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import ddl
 
 pytestmark = pytest.mark.spark
 

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.backfill import publish as backfill_tasks
-from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, Row, _PartitionProducer
+from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, _PartitionProducer
 from spark_jobs.kafka.admin import CommittedRecord, OutgoingRecord, TransactionAbortedError
 from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import Row
 
 
 class World:

@@ -1,0 +1,145 @@
+"""Step 2 of an import, in Spark's Python workers: send staged rows, and mark them in the same transaction.
+
+    timer.imported, key             value
+    NAME/part-7.parquet             rows of this part that are done
+    NAME/part-7.parquet/41          the broker's code for a row that it refuses
+
+NAME is of one import. Each part has one transactional id, so a new run fences one that was killed or is still active,
+and no other producer adds a mark of a part while its marks are read.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import pyarrow as pa
+
+from schemas.headers import ID
+from schemas.murmur2 import partition_of
+from spark_jobs.errors import JobFailedError
+from spark_jobs.kafka.admin import OutgoingRecord, TransactionAbortedError, TransactionalSender, read_committed
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform.arrow_tasks import Batches, Row, rows_of, transactions
+
+MOST_ROWS = 1_000
+"""Most rows of a transaction."""
+SENT = pa.schema([("part", pa.string()), ("sent", pa.int64())])
+_RECORD_ERRORS = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD", "INVALID_TIMESTAMP")
+"""Codes that depend on the record alone: a retry would fail again."""
+
+
+@dataclass
+class ImportMarks:
+    """The marks of one import, as far as they were read: by the driver, then by each worker from there on."""
+
+    access: KafkaAccess
+    topic: str
+    name: str
+    done: dict[str, int] = field(default_factory=dict)
+    """Rows of each part that are done."""
+    refused: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Codes of rows by part and row."""
+    _end: int = 0
+
+    def read(self) -> None:
+        """Read what was marked since the last read."""
+        for mark in read_committed(self.access, self.topic, 0, self._end):
+            self._end = mark.offset + 1
+            name, *at = (mark.key or b"").decode(errors="replace").split("/")
+            if name != self.name or mark.value is None:
+                continue
+            told = json.loads(mark.value)
+            if len(at) == 1:
+                self.done[at[0]] = told["rows"]
+            else:
+                self.refused[at[0], int(at[1])] = told["failed"]
+
+    def record(self, part: str, rows: int) -> OutgoingRecord:
+        return self._record(part, {"rows": rows})
+
+    def refusal(self, part: str, row: int, code: str) -> OutgoingRecord:
+        return self._record(f"{part}/{row}", {"failed": code})
+
+    def _record(self, at: str, told: dict[str, object]) -> OutgoingRecord:
+        value = json.dumps({"v": 1, **told}).encode()
+        return OutgoingRecord(self.topic, 0, f"{self.name}/{at}".encode(), value, [])
+
+
+@dataclass(frozen=True)
+class SendTask:
+    """Sends staged rows: RECORD, and the `part` and `row` of each, by which they are sorted. Called by mapInArrow."""
+
+    marks: ImportMarks
+    timer_topic: str
+    partitions: int
+    transactional_id: str
+
+    def __call__(self, batches: Batches) -> Batches:
+        for part, rows in groupby(rows_of(batches), key=lambda row: row["part"]):
+            yield pa.RecordBatch.from_pylist([{"part": part, "sent": _Part(self, part).send_all(rows)}], schema=SENT)
+
+    def outgoing(self, row: Row) -> OutgoingRecord:
+        """Return the record. With an id, its partition is the one of its later cancel."""
+        headers = [(header["key"], header["value"]) for header in row["headers"]]
+        id_ = dict(headers).get(ID)
+        partition = -1 if id_ is None else partition_of(id_, self.partitions)
+        return OutgoingRecord(self.timer_topic, partition, row["key"], row["value"], headers)
+
+
+class _Part:
+    """The only producer of a staged file."""
+
+    def __init__(self, job: SendTask, name: str) -> None:
+        self._job, self._name, self._marks = job, name, job.marks
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start the producer, then read the marks: after the start no other producer can move the one of this part."""
+        id_ = f"{self._job.transactional_id}-{self._marks.name}-{self._name}"
+        self._sender = TransactionalSender(self._marks.access, id_, "run of this import")
+        self._marks.read()
+
+    def send_all(self, rows: Iterator[Row]) -> int:
+        """Send the rows that are not done, and return how many were sent."""
+        start, refused = self._done, 0
+        for chunk in transactions(rows, MOST_ROWS):
+            if self._send(chunk) is None:
+                continue
+            for row in chunk:
+                code = self._send([row])
+                if code is not None:
+                    self._pass_over(row, code)
+                    refused += 1
+        return self._done - start - refused
+
+    @property
+    def _done(self) -> int:
+        return self._marks.done.get(self._name, 0)
+
+    def _send(self, rows: Sequence[Row]) -> str | None:
+        """Send those of the rows that are not done. Return None if they are then, else the broker's code for one."""
+        left = [row for row in rows if row["row"] >= self._done]
+        if not left:
+            return None
+        code = self._commit([*map(self._job.outgoing, left)], left[-1]["row"] + 1)
+        if code is not None and code not in _RECORD_ERRORS:
+            raise JobFailedError(f"{self._name}: the broker takes no record ({code}): run it again")
+        return code
+
+    def _pass_over(self, row: Row, code: str) -> None:
+        """Mark the row as done and as refused, in one transaction."""
+        wrong = self._commit([self._marks.refusal(self._name, row["row"], code)], row["row"] + 1)
+        if wrong is not None:
+            raise JobFailedError(f"{self._name}: the broker takes no mark ({wrong}): run it again")
+
+    def _commit(self, records: Sequence[OutgoingRecord], done: int) -> str | None:
+        """Send records and mark. Return None if committed; a restart of the producer may move the mark, too."""
+        before = self._done
+        try:
+            self._sender.send([*records, self._marks.record(self._name, done)])
+        except TransactionAbortedError as refused:
+            self._begin()  # the mark shows whether a commit without an answer took effect
+            return str(refused) if self._done == before else None
+        self._marks.done[self._name] = done
+        return None
