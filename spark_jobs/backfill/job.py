@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
@@ -82,7 +82,11 @@ class BackfillArguments:
     limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
     per_s: Annotated[
         int | None,
-        number("records a second, the same share for each partition; default: no limit", "--rate", metavar="N"),
+        number(
+            "records a second, the same share for each partition that lacks some; default: no limit",
+            "--rate",
+            metavar="N",
+        ),
     ] = None
     master: str | None = None
     jars: Path | None = None
@@ -146,8 +150,9 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         if arguments.limit is not None:
             chosen = chosen.orderBy("due_ms", "origin").limit(arguments.limit)
         chosen = keep(chosen)
-        bodies = _bodies(spark, chosen, cluster, arguments)
-        sent = keep(_sent(bodies, cluster, arguments, marks))
+        bounds = chosen.groupBy("partition").agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()
+        bodies = _bodies(spark, chosen, bounds, cluster, arguments)
+        sent = keep(_sent(bodies, len(bounds), cluster, arguments, marks))
         write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
     return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
@@ -193,9 +198,10 @@ def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
     return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "due_ms", "offset")
 
 
-def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
-    """Return the rows of `chosen` whose request still exists, as BODIES."""
-    bounds = chosen.groupBy("partition").agg(F.min("offset").alias("low"), F.max("offset").alias("high")).collect()
+def _bodies(
+    spark: SparkSession, chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments
+) -> DataFrame:
+    """Return the rows of `chosen` whose request still exists, as BODIES. bounds: their offsets by partition."""
     kept = {span.partition: span for span in cluster.spans([arguments.timer_topic])}
     spans = []
     for row in bounds:
@@ -218,21 +224,25 @@ def _bodies(spark: SparkSession, chosen: DataFrame, cluster: Cluster, arguments:
     return joined.select(BODIES.names)
 
 
-def _sent(bodies: DataFrame, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]) -> DataFrame:
-    """Return `origin`, `outcome`, `detail`. Evaluation sends the records, so evaluate the result once."""
+def _sent(
+    bodies: DataFrame, partitions: int, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]
+) -> DataFrame:
+    """Return `origin`, `outcome`, `detail`. Evaluation sends the records, so evaluate the result once.
+
+    partitions: number of those that have a row. They share the rate.
+    """
     if not arguments.apply:
         return bodies.selectExpr("origin", "'would-be-sent' AS outcome", "CAST(NULL AS STRING) AS detail")
-    partitions = cluster.partitions[arguments.timer_topic]
     publish = PublishTask(
         arguments.access,
         f"{arguments.group}-backfill-{arguments.timer_topic}",
         arguments.backfilled_topic,
         cluster.partitions[arguments.backfilled_topic],
-        None if arguments.per_s is None else arguments.per_s / partitions,
+        None if arguments.per_s is None else arguments.per_s / max(1, partitions),
         {span.partition: span.end for span in marks},
     )
     bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
-    return _by_partition(bodies, partitions).mapInArrow(publish, ddl(SENT))
+    return _by_partition(bodies, cluster.partitions[arguments.timer_topic]).mapInArrow(publish, ddl(SENT))
 
 
 def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
