@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ from schemas.tables import REQUESTS
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.job import BackfillArguments, missing
 from spark_jobs.backfill.outcomes import with_outcomes
-from spark_jobs.backfill.publish import BODIES
+from spark_jobs.backfill.publish import BODIES, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import FOREVER_MS, Span
@@ -104,8 +104,8 @@ class BridgeAtWork:
 
 
 class EmptyCluster:
-    def __init__(self) -> None:
-        self.partitions = {"timer.requests": 1}
+    def __init__(self, partitions: int = 1) -> None:
+        self.partitions = {"timer.requests": partitions, "timer.backfilled": partitions}
 
     def spans(self, topics: Sequence[str]) -> list[Span]:
         return [Span(topic, 0, 0, 0) for topic in topics]
@@ -137,3 +137,20 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     assert backfill._backfill(spark, cluster, arguments).counts == {"live": 1}
     assert {path.name for path in tmp_path.iterdir()} == {"requests", "looked", "backfill"}
+
+
+def test_partitions_that_lack_nothing_get_no_share_of_the_rate(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[PublishTask] = []
+
+    def noted(*given: Any) -> PublishTask:
+        tasks.append(PublishTask(*given))
+        return tasks[-1]
+
+    monkeypatch.setattr(backfill, "PublishTask", noted)
+    access, cluster = KafkaAccess("localhost:9092"), cast(Any, EmptyCluster(partitions=4))
+    arguments = BackfillArguments(access=access, audit=tmp_path, out=tmp_path, apply=True, per_s=100)
+    for lacking, share in ((1, 100), (2, 50), (0, 100)):
+        backfill._sent(spark.createDataFrame([], ddl(BODIES)), lacking, cluster, arguments, [])
+        assert tasks[-1].per_s == share
