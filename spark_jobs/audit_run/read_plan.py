@@ -33,7 +33,7 @@ CLOCK_SKEW_MS = 600_000
 _ALL_KEYS, _ONE_KEY_IN = 1_000_000, 16
 """Up to a million records all keys are hashed, of more one in 16: it takes Spark ten times as long as a SHA-256."""
 _FEW_CLAIMS = 200_000
-"""So many origins take some 20 MB in each task."""
+"""Most claims whose origins are sent to each task: some 20 MB there, by estimate."""
 _METADATA_AGE_MS = 900_000
 """Time for which a producer may not know that a topic has grown: librdkafka's metadata.max.age.ms."""
 
@@ -206,7 +206,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
         tuple(unknown),
         any(row.ids or row.by_origin for row in found),
-        sum(row.claims or 0 for row in found),
+        sum(row.claims for row in found),
         any(row.moves for row in found),
         any(row.whole_ids for row in found),
         any(row.by_origin for row in found),

@@ -38,7 +38,7 @@ from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
-from spark_jobs.platform.arrow_tasks import RECORD, ddl
+from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location, Uri
 from spark_jobs.platform.flags import Option, Setting, job_parser, location, resolved, switch
@@ -46,7 +46,7 @@ from spark_jobs.platform.session import job_session
 
 _DAY_MS = 86_400_000
 _VERSION = 2
-"""Of what OUT and the marks hold."""
+"""Version of the format of OUT and of the marks."""
 _STAGED_FOLDER, _REJECTS, _FAILED = "staged", "rejects", "failed"
 _TASKS_PER_CORE = 4
 _STAGED = pa.schema([*RECORD, ("reason", pa.string()), ("row", pa.string())])
@@ -137,18 +137,19 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
 
 def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
     """Return the rows of the files. CSV and JSON values stay text: Spark's inferred schema would change some rows."""
-    reader, files_ = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
+    reader, given = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
     if arguments.format == "parquet":
-        rows = reader.parquet(*files_)
-        each = sorted(map(unquote, rows.inputFiles()))
-        if (len(files_), len(each)) != (1, 1) and is_export(rows.columns) and not arguments.mapped.columns:
-            return _newest(reader, each)
+        rows = reader.parquet(*given)
+        found = sorted(map(unquote, rows.inputFiles()))  # of patterns and folders, each once
+        may_be_several = len(given) > 1 or len(found) > 1
+        if may_be_several and is_export(rows.columns) and not arguments.mapped.columns:
+            return _newest(reader, found)
         return rows
     reader = reader.option("columnNameOfCorruptRecord", BROKEN)
     if arguments.format == "json":
-        return reader.schema(_texts(reader.json(files_).columns)).json(files_)
+        return reader.schema(_texts(reader.json(given).columns)).json(given)
     reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
-    return reader.schema(_texts(reader.csv(files_).columns)).option("enforceSchema", "false").csv(files_)
+    return reader.schema(_texts(reader.csv(given).columns)).option("enforceSchema", "false").csv(given)
 
 
 def _newest(reader: DataFrameReader, exports: Sequence[str]) -> DataFrame:
@@ -173,7 +174,7 @@ class ConvertTask:
 
     mapped: ColumnMapping
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         now_ms = time.time_ns() // 1_000_000
         for batch in batches:
             yield pa.RecordBatch.from_pylist([self._staged(row, now_ms) for row in batch.to_pylist()], schema=_STAGED)
@@ -203,11 +204,11 @@ def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name:
         partitions=cluster.partitions[arguments.timer_topic],
         transactional_id=f"{arguments.group}-import",
     )
-    spark, place = staged.sparkSession, ["part", "row"]
+    spark = staged.sparkSession
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_ROWS)  # values may be large
     rows = staged.select(F.expr("_metadata.file_name AS part"), F.expr("_metadata.row_index AS row"), "*")
     tasks = min(len(staged.inputFiles()), _TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    parts = rows.repartition(max(1, tasks), "part").sortWithinPartitions(*place)
+    parts = rows.repartition(max(1, tasks), "part").sortWithinPartitions("part", "row")
     (sent,) = parts.mapInArrow(send, ddl(SENT)).agg(F.coalesce(F.sum("sent"), F.lit(0))).collect()
     marks.read()
     refused = [(*at, code) for at, code in sorted(marks.refused.items())]

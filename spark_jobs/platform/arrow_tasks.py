@@ -1,4 +1,4 @@
-"""What tasks of mapInArrow share: rows of batches, rows in transactions, a schema as DDL."""
+"""Helpers of tasks that mapInArrow calls: rows of batches, rows in transactions, a schema as DDL."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -9,8 +9,8 @@ from schemas.tables import spark_name
 
 Row = dict[str, Any]
 Batches = Iterable[pa.RecordBatch]
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)]
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)]
 """Fields of a record to send: bytes, and headers in order."""
 _MOST_BYTES = 8 << 20
 
