@@ -12,8 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import AuditClass
 
-_GROUP = ("topic", "partition", "delivered_topic", "delivered_partition", "due_ms")
-_PLACES = ("offset", "delivered_offset")
 OUT_OF_ORDER = "out-of-order"
 OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition with the same due time"
 
@@ -24,26 +22,11 @@ def out_of_order(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> DataFr
     Compared are timers whose requests came before they were due, and that left within the tolerance, once, neither
     rolled nor moved. Others may have been held back by a limit or a roll, or were sent by a backfill.
     """
-    return _behind(_compared(table, tolerance_ms, skew_ms), *_GROUP)
-
-
-def is_in_order(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> bool:
-    """Return True if `out_of_order` would return no row. A part of its cost: a group is a hash of 8 bytes.
-
-    False may be wrong, if two groups have the same hash: then `out_of_order` decides.
-    """
-    places = _compared(table, tolerance_ms, skew_ms).select(F.xxhash64(*_GROUP).alias("group"), *_PLACES)
-    return _behind(places, "group").count() == 0
-
-
-def _compared(table: DataFrame, tolerance_ms: int, skew_ms: int) -> DataFrame:
     is_plain = F.expr("deliveries = 1 AND coalesce(copies, 0) = 0 AND moved_low_ms IS NULL")
     in_time = (F.col("requested_ms") + skew_ms <= F.col("due_ms")) & (F.col("lateness_ms") <= tolerance_ms)
     is_sound = F.col("class").isin(AuditClass.DELIVERED.value, AuditClass.LATE.value)
-    return table.where(is_sound & is_plain & in_time)
-
-
-def _behind(rows: DataFrame, *group: str) -> DataFrame:
-    earlier = Window.partitionBy(*group).orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
-    placed = rows.withColumn("earlier_offset", F.max("delivered_offset").over(earlier))
+    same = Window.partitionBy("topic", "partition", "delivered_topic", "delivered_partition", "due_ms")
+    earlier = same.orderBy("offset").rowsBetween(Window.unboundedPreceding, -1)
+    compared = table.where(is_sound & is_plain & in_time)
+    placed = compared.withColumn("earlier_offset", F.max("delivered_offset").over(earlier))
     return placed.where(F.col("delivered_offset") < F.col("earlier_offset")).drop("earlier_offset")

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
-from spark_jobs.audit_rules.order import OUT_OF_ORDER, is_in_order, out_of_order
+from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.platform.files import Location
 
@@ -219,13 +219,12 @@ def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> li
 
 def disorder(table: DataFrame, tolerance_ms: int, skew_ms: int) -> tuple[int, list[str]]:
     """Return the number of deliveries out of order, and a note with examples."""
-    limits = {"tolerance_ms": tolerance_ms, "skew_ms": skew_ms}
-    if is_in_order(table, **limits):
-        return 0, []
-    found = out_of_order(table, **limits).select("origin")
+    found = out_of_order(table, tolerance_ms=tolerance_ms, skew_ms=skew_ms).select("origin")
     count = found.count()
+    if not count:
+        return 0, []
     examples = ", ".join(row.origin for row in found.orderBy("origin").limit(MOST_EXAMPLES).collect())
-    return count, [f"Out of order: {count:,} deliveries, such as those of {examples}."] if count else []
+    return count, [f"Out of order: {count:,} deliveries, such as those of {examples}."]
 
 
 def repeated_deliveries(table: DataFrame) -> list[str]:
