@@ -48,8 +48,6 @@ class Observations:
     gaps: Sequence[coverage.OutcomeGap] = ()
     """Records of target topics and the rejected topic that retention deleted since the last run."""
     has_claims: bool = True
-    has_few_claims: bool = False
-    """True: the origins that claims name fit into each task, so that the other requests are not sorted for them."""
     has_ids: bool = True
     has_moves: bool = True
     has_whole_ids: bool = True
@@ -95,9 +93,6 @@ def claims_of(seen: Observations) -> DataFrame:
         # A refusal may be read one run before the refused record.
         refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
         asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
-    if seen.has_few_claims:
-        named = claimed.select(series.of(F.col("origin")).alias("origin")).distinct()
-        asked = asked.join(F.broadcast(named), "origin", "left_semi")
     return roll_copies.verify_claims(
         claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, seen.parsed
     )

@@ -212,7 +212,6 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         carried_claims=claims if has_claims else None,
         closed=closed,
         has_claims=has_claims,
-        has_few_claims=new.has_few_claims and not part.state.has_claims,
         has_ids=new.has_ids or part.state.has_ids,
         has_by_origin=new.has_by_origin or part.state.has_by_origin,
         has_series=new.has_series or part.state.has_series,

@@ -32,8 +32,6 @@ CLOCK_SKEW_MS = 600_000
 """How far a delivery's timestamp may precede its request's, when a range of time is read."""
 _ALL_KEYS, _ONE_KEY_IN = 1_000_000, 16
 """Up to a million records all keys are hashed, of more one in 16: it takes Spark ten times as long as a SHA-256."""
-_FEW_CLAIMS = 200_000
-"""Most claims whose origins are sent to each task: some 20 MB there, by estimate."""
 _METADATA_AGE_MS = 900_000
 """Time for which a producer may not know that a topic has grown: librdkafka's metadata.max.age.ms."""
 
@@ -163,7 +161,7 @@ class Census:
     unknown: tuple[str, ...]
     """At most 100 of the topics that do not exist."""
     has_ids: bool
-    claims: int
+    has_claims: bool
     has_moves: bool
     has_whole_ids: bool
     has_by_origin: bool
@@ -191,7 +189,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         named.groupBy(F.when(exists, F.col("target")).alias("topic"))
         .agg(
             *(
-                F.sum(name).alias(name)
+                F.max(name).alias(name)
                 for name in ("ids", "claims", "moves", "whole_ids", "by_origin", "traces", "rules")
             ),
             F.count_if(~exists).alias("unknown"),
@@ -206,7 +204,7 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
         tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
         tuple(unknown),
         any(row.ids or row.by_origin for row in found),
-        sum(row.claims for row in found),
+        any(row.claims for row in found),
         any(row.moves for row in found),
         any(row.whole_ids for row in found),
         any(row.by_origin for row in found),
@@ -331,8 +329,7 @@ def observations(
         undecided=found.undecided,
         pauses=found.pauses,
         waived=waived(spark, arguments.waivers, as_of_ms),
-        has_claims=census.claims > 0,
-        has_few_claims=census.claims <= _FEW_CLAIMS,
+        has_claims=census.has_claims,
         has_ids=census.has_ids,
         has_moves=census.has_moves,
         has_whole_ids=census.has_whole_ids,

@@ -204,7 +204,6 @@ class History:
             spark.createDataFrame(records, RECORDS_DDL) for records in self.topics
         )
         return Observations(
-            has_few_claims=True,
             parsed=requests(requested, own_topics=OWN, profiles=self.profiles).localCheckpoint(),
             rejections=evidence.rejections(rejected, self.profiles),
             ends=[evidence.deliveries(delivered, counts=[*self.counts]), evidence.receipts(told)],
