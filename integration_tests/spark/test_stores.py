@@ -1,20 +1,26 @@
-"""Audits by day on a path and on an S3-compatible store, and their Iceberg table there, set up as operators do it."""
+"""Audits, their Iceberg table, and an import, on a path and on an S3-compatible store, set up as operators do it."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from integration_tests.conftest import Broker
 from integration_tests.spark.test_stream_audit import Stage
+from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from integration_tests.support.s3_server import s3_server
 from integration_tests.support.store_jars import ensure_jars
+from schemas.origin import Shard
+from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import committed_progress
 from spark_jobs.kafka.security import KafkaAccess
@@ -33,6 +39,17 @@ from spark_jobs.platform.session import session
 with session("tests", master="local[2]", jars=Path(sys.argv[1])) as spark:
     spark.sql(files.read(files.parse_location("", sys.argv[2]) / "current_requests.sql").decode())
     print(json.dumps([[[*map(str, row)] for row in spark.sql(asked).collect()] for asked in sys.argv[3:]]))
+"""
+
+WRITE = """
+import sys
+from pathlib import Path
+from spark_jobs.platform import files
+from spark_jobs.platform.session import session
+
+with session("tests", master="local[2]", jars=Path(sys.argv[1])):
+    for name in sys.argv[3:]:
+        files.write(files.parse_location("", sys.argv[2]) / Path(name).name, Path(name).read_bytes())
 """
 
 
@@ -69,6 +86,14 @@ class Audits:
         given = ["--bootstrap-servers", self._servers, "--audit", self.out, "--out", f"{self.out}-backfill"]
         given += ["--timer-topic", topics["timer.requests"], "--rejected-topic", topics["timer.rejected"]]
         return self._job("backfill.job", *given, "--journal-topic", topics["timer.receipts"])
+
+    def import_exports(self, *exports: Path) -> str:
+        """Put exports into the store, and import them from there."""
+        place = f"{self.out}-exports"
+        self._run("-c", WRITE, str(self._jars), place, *map(str, exports))
+        given = ["--bootstrap-servers", self._servers, "--timer-topic", self.stage.topics["timer.requests"]]
+        given += ["--imported-topic", f"imported-{self.stage.topics['timer.requests']}"]
+        return self._job("importer.job", f"{place}/*.parquet", *given, "--out", f"{self.out}-imported")
 
     def _has_coordinator(self) -> bool:
         """Return True if the broker answers for a bridge's group: the first question makes its topic."""
@@ -136,3 +161,21 @@ def test_a_stream_and_an_audit_in_one_run_fill_a_table(audits: Audits) -> None:
     for rows in by_batch, once:
         found = audits.stage.classes({"origin": origin, "class": name} for origin, name in rows)
         assert found == {0: "delivered", 1: "missing"}
+
+
+def export(file: Path, age: int, value: bytes) -> Path:
+    """Write an export of one timer of partition 0. age: of its store."""
+    times = dict.fromkeys(("due_ms", "visit_ms", "timestamp_ms"), time.time_ns() // 1_000_000 + 3_600_000)
+    row = {"topic": "t", "partition": 0, "origin_offset": 1, "target": "orders", "rolls": 0, "value": value} | times
+    with pq.ParquetWriter(file, PENDING) as writer:
+        writer.add_key_value_metadata({STORES: format_stores({Shard("t", 0): (age, 0, 0, 0)})})
+        writer.write(pa.Table.from_pylist([row | {"headers": []}], PENDING))
+    return file
+
+
+def test_exports_are_imported_from_there_once(audits: Audits, kafka: Broker, tmp_path: Path) -> None:
+    exports = [export(tmp_path / f"{age}.parquet", age, b"%d" % age) for age in (2, 1)]
+    for sent in (1, 0):
+        assert f"1 requests, of which this run sent {sent}; 0 rows rejected" in audits.import_exports(*exports)
+    sent_values = Cluster(kafka.bootstrap_servers).values(audits.stage.topics["timer.requests"])
+    assert sent_values == [b"2"], "of the newer store alone"
