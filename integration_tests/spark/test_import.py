@@ -19,7 +19,7 @@ from integration_tests.support.patience import until
 from schemas import headers as names
 from schemas.control import Paused, control_record
 from scripts.common.processes import BridgeProcess
-from spark_jobs.errors import JobFailedError
+from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer import job as bulk_import
 from spark_jobs.importer import send
 from spark_jobs.importer.job import ImportArguments
@@ -280,6 +280,15 @@ def test_a_row_that_is_refused_is_told_when_the_mark_passes_it(kafka: Broker, mo
         assert staged.run() == sent
         assert staged.refused() == {(PART, 0): "MSG_SIZE_TOO_LARGE"}
     assert staged.sent() == [b"1"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_import_that_an_older_version_began_is_refused(kafka: Broker, tmp_path: Path) -> None:
+    """Its staged rows and marks have another format."""
+    timers = Cluster(kafka.bootstrap_servers).topic("timers", 2)
+    (tmp_path / "import.json").write_text('{"name": "old"}')
+    with pytest.raises(UsageError, match="an import of another version: let that one finish it"):
+        imported(kafka, tmp_path / "any.parquet", tmp_path, timers)
 
 
 @pytest.mark.usefixtures("spark")
