@@ -41,6 +41,9 @@ _COMMON_SETTINGS = {
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
     # Java never compiles a longer method; with this limit Spark splits it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
+    # The claims to be copies are few: a filter of at most 8 MB spares the other requests the sort for a join with them.
+    "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "10m",
+    "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1t",
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
