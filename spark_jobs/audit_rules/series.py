@@ -162,7 +162,9 @@ def judged(found: DataFrame, skew_ms: int) -> DataFrame:
         return _facts(_Rule.read(text, find), asked, scheduled_ms, me, before, skew_ms)
 
     asked = F.struct("asked.requested_ms", "asked.due_ms")
-    told = F.udf(facts, f"STRUCT<{_FACTS}>")(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before"))
+    # With useArrow given, PySpark 4.2 does not try to tell the kind of UDF from the annotations, which it cannot.
+    judge = F.udf(facts, f"STRUCT<{_FACTS}>", useArrow=False)
+    told = judge(rule, asked, F.col("scheduled_ms"), F.col("me"), F.col("before"))
     known = rows.withColumn("facts", told)
     flags = {name: F.coalesce(f"facts.{name}", F.lit(False)) for name in ("bad_rule", "off_rule", "is_over")}
     known = known.withColumns({**flags, "next_due_ms": F.col("facts.next_due_ms")})
