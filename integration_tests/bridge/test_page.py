@@ -471,3 +471,4 @@ def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
     finally:
         os.kill(group.bridges[1].pid, signal.SIGCONT)
     expect(page.get_by_role("heading", name="Not done")).to_be_visible()
+    until(partial(get, group.ports[1], "/health/ready"), lambda status, _: status == 200)
