@@ -23,7 +23,8 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
-_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
+DAY_MS = 86_400_000
+_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, DAY_MS)
 
 
 class LatenessSummary(NamedTuple):
@@ -238,7 +239,7 @@ def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: Audi
     width_ms = _width_ms(counts)
     return Details(
         histogram=histogram(counts),
-        timeline=timeline(delivered, width_ms),
+        timeline=timeline(delivered, counts, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
         latest=_latest(delivered),
@@ -264,11 +265,16 @@ def _width_ms(counts: DataFrame) -> int:
     """Return the width of an interval, so that at most MOST_POINTS are drawn."""
     minutes_ms = counts.agg(F.max("minute_ms") - F.min("minute_ms")).collect()[0][0] or 0
     span = minutes_ms + MINUTE_MS
-    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), -(-span // MOST_POINTS))
+    days = -(-span // (MOST_POINTS * DAY_MS))
+    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), days * DAY_MS)
 
 
-def timeline(delivered: DataFrame, width_ms: int) -> tuple[Moment, ...]:
-    counts = lateness_counts(delivered.withColumn("at_ms", interval_start("delivered_ms", width_ms)), "at_ms")
+def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Moment, ...]:
+    """Return the moments of intervals that have deliveries. by_minute: rows of LATENESS, enough for whole minutes."""
+    if width_ms % MINUTE_MS:
+        counts = lateness_counts(delivered.withColumn("at_ms", interval_start("delivered_ms", width_ms)), "at_ms")
+    else:
+        counts = by_minute.withColumn("at_ms", interval_start("minute_ms", width_ms))
     found = lateness_percentiles(counts, "at_ms").orderBy("at_ms").collect()
     return tuple(Moment(r[0], r[1], r.lateness_p50_ms, r.lateness_p99_ms, r.lateness_max_ms) for r in found)
 
@@ -283,11 +289,11 @@ def _examples(table: DataFrame) -> tuple[Row, ...]:
 
 
 def _latest(delivered: DataFrame) -> tuple[Row, ...]:
-    """Return the latest deliveries. Sort two columns, then read the other columns of the result only."""
+    """Return the latest deliveries. Spark sorts two columns, and reads the other columns of the result only."""
     order = F.desc("lateness_ms"), F.col("origin")
     found = delivered.select("lateness_ms", "origin").orderBy(*order).limit(MOST_EXAMPLES).collect()
-    chosen = delivered.where(F.col("origin").isin([row.origin for row in found]))
-    return tuple(chosen.orderBy(*order).collect())
+    chosen = delivered.where(F.col("origin").isin([row.origin for row in found])).collect()
+    return tuple(sorted(chosen, key=lambda row: (-row.lateness_ms, row.origin)))
 
 
 def _codes(table: DataFrame) -> tuple[tuple[str, int], ...]:
