@@ -139,11 +139,16 @@ def _write_requests(
     is_gone = coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
     outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & is_gone)
     outside |= coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
-    marked = outcomes.withColumn("outside", outside)
+    marked = outcomes.withColumns(
+        {
+            "outside": outside,
+            "elsewhere": outside & ~F.col("requested"),
+            "hidden": ~outside & hidden_by_transaction(limits),
+        }
+    )
     seen = Observation("outside")
-    elsewhere, is_hidden = F.col("outside") & ~F.col("requested"), ~F.col("outside") & hidden_by_transaction(limits)
-    counted = marked.observe(seen, F.count_if(elsewhere).alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
-    write_table(classify(counted.where(~F.col("outside")), limits), arguments.out, REQUESTS)
+    judged = classify(marked, limits).observe(seen, *(F.count_if(name).alias(name) for name in UnjudgedCounts._fields))
+    write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
     return UnjudgedCounts(**seen.get)
 
 

@@ -39,7 +39,7 @@ _COMMON_SETTINGS = {
     "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
     "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
     "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-    # Java never compiles a longer method; with this limit Spark splits it.
+    # Java never compiles a longer method by default; with this limit Spark splits it.
     "spark.sql.codegen.hugeMethodLimit": "8000",
     # The claims to be copies are few: a filter of at most 8 MB spares the other requests the sort for a join with them.
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "10m",
@@ -62,12 +62,16 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
+    # Methods of more than 8,000 bytes, too: the audit's rules are one of 16,000.
+    "-XX:-DontCompileHugeMethods",
 )
 _LOCAL_SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
+    # The longest that Java has. In a split method, each part copies the whole row.
+    "spark.sql.codegen.hugeMethodLimit": "65535",
     # For jobs that do not say how many records they have: a task sorts in its share of that memory.
     "spark.sql.shuffle.partitions": "64",
     "spark.sql.adaptive.advisoryPartitionSizeInBytes": "16m",
