@@ -29,8 +29,14 @@ _ONE_FILE = "part.parquet"
 _RECORDS_PER_TASK = 250_000
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 _ALL = _COMMITTED | {"kafka.isolation.level": "read_uncommitted"}
-_LARGE_FETCHES = {"kafka.max.partition.fetch.bytes": 2 << 20, "kafka.max.poll.records": 2_000}
-"""Larger fetches than Kafka's defaults: a task does not fetch while it works, so it waits for each fetch."""
+_FETCHES = {
+    # Larger than Kafka's defaults: a task does not fetch while it works, so it waits for each fetch.
+    "kafka.max.partition.fetch.bytes": 2 << 20,
+    "kafka.max.poll.records": 2_000,
+    # What is read is there. By default, the fetch behind the last record waits for another one for half a second, and
+    # the task for that fetch, if a transaction's marker ends the log.
+    "kafka.fetch.max.wait.ms": 10,
+}
 
 
 def read_records(
@@ -42,7 +48,7 @@ def read_records(
         return empty_table(spark, RECORDS_DDL)
     records = (
         spark.read.format("kafka")
-        .options(**_LARGE_FETCHES)
+        .options(**_FETCHES)
         .options(**access.for_spark())
         .options(**_COMMITTED if committed else _ALL)
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
