@@ -105,6 +105,10 @@ def _is_malformed() -> Column:
 
 def parse_origin() -> tuple[Column, Column, Column]:
     """Return topic, partition and offset of `origin`."""
-    parts = F.split("origin", "/")
-    partition, offset = (F.get(parts, F.lit(at)) for at in (1, 2))
-    return parts[0], partition.try_cast("int"), series.of(offset).try_cast("bigint")
+    origin = series.of(F.col("origin"))
+    partition = F.substring_index(F.substring_index(origin, "/", 2), "/", -1)
+    return (
+        F.substring_index(origin, "/", 1),
+        partition.try_cast("int"),
+        F.substring_index(origin, "/", -1).try_cast("bigint"),
+    )

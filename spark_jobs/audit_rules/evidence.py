@@ -15,6 +15,7 @@ from functools import reduce
 from operator import and_
 from typing import NamedTuple, cast
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -44,7 +45,7 @@ _HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", 
 
 def to_evidence(rows: DataFrame) -> DataFrame:
     """Return `rows` with every column of EVIDENCE; null for those that `rows` lack."""
-    return rows.to(cast(StructType, StructType.fromDDL(EVIDENCE.spark_ddl())))
+    return c.fitted(rows, cast(StructType, StructType.fromDDL(EVIDENCE.spark_ddl())))
 
 
 def fold(rows: DataFrame) -> DataFrame:
@@ -74,6 +75,11 @@ class PartitionCount(NamedTuple):
     every: int = 1
 
 
+_PARTITION_COUNTS = pa.schema(
+    [("topic", pa.string()), ("partitions", pa.int64()), ("since_ms", pa.int64()), ("every", pa.int64())]
+)
+
+
 def deliveries(
     records: DataFrame, trace_header: str = names.TRACE_ID, counts: Sequence[PartitionCount] = ()
 ) -> DataFrame:
@@ -83,7 +89,7 @@ def deliveries(
     that, and counts if a request has it (`traces`). Other records there are ignored. counts: of the topics
     in which the partition of a key is known.
     """
-    records = _with_key_partition(records, counts)
+    records = _with_key_partition(c.with_value_hash(records), counts)
     h = F.col("headers")
     place = F.struct(
         F.col("timestamp_ms").alias("delivered_ms"),
@@ -111,7 +117,9 @@ def deliveries(
     numbered = series.occurrence_origin(_last_origin(), series.number_of(h))
     origin = F.when(has_origin, numbered).when(is_ours, place_name).otherwise(trace_name)
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
-    seen = ours.select(origin.alias("origin"), F.lit(1).alias("deliveries"), place.alias("place"), got.alias("got"))
+    seen = ours.select(
+        origin.alias("origin"), F.lit(1).cast("bigint").alias("deliveries"), place.alias("place"), got.alias("got")
+    )
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
@@ -127,8 +135,9 @@ def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) ->
     """Return the records with `key_partition`; null if it is not known, or not chosen."""
     if not counts:
         return records.withColumn("key_partition", F.lit(None).cast("int"))
-    ddl = "topic STRING, partitions BIGINT, since_ms BIGINT, every BIGINT"
-    known = records.sparkSession.createDataFrame([*counts], ddl)
+    # A table of Arrow: for a list, Spark would start Python.
+    table = pa.Table.from_pylist([count._asdict() for count in counts], schema=_PARTITION_COUNTS)
+    known = records.sparkSession.createDataFrame(table)
     is_known = F.col("key").isNotNull() & (F.col("timestamp_ms") > F.col("since_ms"))
     is_chosen = F.try_mod("offset", "every") == 0
     found = F.when(is_known & is_chosen, partition_of(F.col("key"), F.col("partitions")))
@@ -155,14 +164,15 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
     """
     code = F.coalesce(c.readable(c.last_value_of(F.col("headers"), names.ERROR)), F.lit("(no code)"))
     number = F.when(code.isin(*_RELEASE_CODES), series.number_of(F.col("headers")))
-    told = records.select(
+    told = c.with_value_hash(records).select(
         series.occurrence_origin(_last_origin(), number).alias("origin"),
-        F.lit(1).alias("rejections"),
+        F.lit(1).cast("bigint").alias("rejections"),
         code.alias("error"),
         F.col("timestamp_ms").alias("rejected_ms"),
         _has_no_contents().alias("is_bare"),
         "key",
         "value",
+        "value_hash",
         _without_error_headers(F.col("headers")).alias("headers"),
     )
     contents = c.contents(F.col("own_key"))
@@ -177,13 +187,13 @@ def receipts(records: DataFrame) -> DataFrame:
     answers = told.where(F.col("kind").isin(*_ANSWER_KINDS) & F.col("request").isNotNull()).select(
         F.col("request").alias("origin"),
         "answered_ms",
-        F.when(F.col("kind").isin(*_ENDING_KINDS), F.lit(1)).alias("told_done"),
+        F.when(F.col("kind").isin(*_ENDING_KINDS), F.lit(1).cast("bigint")).alias("told_done"),
         F.when(F.col("kind").isin(*_MISSED_KINDS), F.col("kind")).alias("told_missed"),
     )
     by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
     ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(
         "origin",
-        F.lit(1).alias("told_ended"),
+        F.lit(1).cast("bigint").alias("told_ended"),
         F.col("answered_ms").alias("told_ended_ms"),
         by.alias("told_by_low"),
         by.alias("told_by_high"),

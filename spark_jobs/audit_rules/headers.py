@@ -16,8 +16,9 @@ empty differ in both.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import StructType
 
 from schemas.headers import CONTROL
 
@@ -51,14 +52,19 @@ def last_value_of(headers: Column, name: str) -> Column:
 
 def decimal(value: Column) -> Column:
     """Return plain ASCII digits, 0 to 2^63 - 1, as a number; else null."""
-    digits = value.cast("string")
-    return F.when(digits.rlike(_DIGITS), digits.try_cast("bigint"))
+    return _from_digits(value, "bigint")
 
 
 def partition_number(value: Column) -> Column:
     """Return a partition, 0 to 2^31 - 1; else null."""
+    return _from_digits(value, "int")
+
+
+def _from_digits(value: Column, kind: str) -> Column:
     digits = value.cast("string")
-    return F.when(digits.rlike(_DIGITS), digits.try_cast("int"))
+    number = digits.try_cast(kind)
+    is_usual = (number >= 0) & (number.cast("string") == digits)  # spares most values the regular expression
+    return F.when(is_usual, number).when(digits.rlike(_DIGITS), number)
 
 
 def topic_name(value: Column) -> Column:
@@ -145,15 +151,36 @@ def lookup(values: Mapping[Any, Any], key: Column) -> Column:
     return F.try_element_at(F.create_map(*entries), key) if values else F.lit(None)
 
 
+def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Return `rows` with the columns of the schema; null for those that `rows` lack. Raises if a type does not fit.
+
+    `DataFrame.to` builds each struct and array again, row by row. Where all types are those of the schema, they stay.
+    """
+    given = dict(rows.dtypes)
+    if any(given.get(field.name, kind) != kind for field, kind in ((f, f.dataType.simpleString()) for f in schema)):
+        return rows.to(schema)
+    missing = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in schema if f.name not in given}
+    return rows.select(*(missing.get(name, F.col(name)) for name in schema.fieldNames()))
+
+
 def distinct_non_null(texts: Iterable[Column]) -> Column:
     """Return the distinct texts that are not null. `array_compact` would evaluate its input without compiled code."""
     return F.array_except(F.array(*texts), F.array(F.lit(None).cast("string")))
 
 
+def with_value_hash(records: DataFrame) -> DataFrame:
+    """Return `records` with `value_hash`, and without the bytes of `value`: it stays null or gets empty.
+
+    Most steps of Spark copy their rows.
+    """
+    is_empty = F.when(F.col("value").isNotNull(), F.lit(b""))
+    return records.withColumns({"value_hash": F.xxhash64("value"), "value": is_empty})
+
+
 def contents(key: Column) -> Column:
     """Return hashes of `key`, `value` and `headers` of a record, which must arrive unchanged, as one struct.
 
-    Structs are ordered: min and max work.
+    That of the value is a column (`with_value_hash`). Structs are ordered: min and max work.
     """
-    parts = {"key": F.xxhash64(key), "value": F.xxhash64("value"), "headers": foreign_hash("headers")}
+    parts = {"key": F.xxhash64(key), "value": F.col("value_hash"), "headers": foreign_hash("headers")}
     return F.struct(*(part.alias(name) for name, part in parts.items()))

@@ -64,9 +64,8 @@ def link_ids(
         asked["requested_ms"].alias("ms"),
         F.col("answered_ms").alias("answered_ms"),
         left.alias("left"),
+        F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms"),
     )
-    expected_ms = F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms")
-    before = F.struct(asked["kind"].alias("kind"), expected_ms, left.alias("left"), F.col("origin").alias("origin"))
     follower = F.lead(me).over(order)
     if has_series:  # the next one at another place: from the end of the chain, the last first one of a place
         is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
@@ -74,12 +73,12 @@ def link_ids(
         from_end = _chain(*apart).orderBy(*(column.desc() for column in in_order))
         later = from_end.rowsBetween(Window.unboundedPreceding, -1)
         follower = F.last(F.when(F.col("is_first"), me), ignorenulls=True).over(later)
-    found = chained.select("*", follower.alias("follower"), F.lag(before).over(order).alias("previous"))
+    found = chained.select("*", follower.alias("follower"), F.lag(me).over(order).alias("previous"))
     # Keep the `next` of an earlier run, unless this run reads the same request again and knows more of it.
     kept = F.col("next").isNotNull() & ~F.col("next.origin").eqNullSafe(F.col("follower.origin"))
     linked = found.withColumns(
         {
-            "next": F.when(kept, F.col("next")).otherwise(F.col("follower")),
+            "next": F.when(kept, F.col("next")).otherwise(F.col("follower").dropFields("expected_ms")),
             "follows": F.coalesce("previous.origin", "follows"),
         }
     )

@@ -52,7 +52,7 @@ def requests(
     key = F.when(c.has(h, names.KEY), c.value_of(h, names.KEY)).otherwise(F.col("key"))
     action = F.when(c.has(h, names.ACTION), c.value_of(h, names.ACTION).cast("string")).otherwise("schedule")
     is_copy = c.has(h, names.ORIGIN) | c.has(h, names.ROLLS)
-    read = translated(records, profiles).select(
+    read = translated(c.with_value_hash(records), profiles).select(
         F.concat_ws("/", "topic", "partition", "offset").alias("origin"),
         "topic",
         "partition",

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from schemas.tables import Table
-from spark_jobs.audit_rules.headers import HEADERS_DDL, headers_or_empty
+from spark_jobs.audit_rules.headers import HEADERS_DDL, fitted, headers_or_empty
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
@@ -105,7 +105,7 @@ def as_table(rows: DataFrame, table: Table) -> DataFrame:
 def write_table(rows: DataFrame, out: Location, table: Table, part: str | None = None) -> None:
     """Overwrite the table, or its part. Raises if a column is missing or of another type."""
     schema = _schema(table)
-    rows.select(schema.fieldNames()).to(schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
+    fitted(rows.select(schema.fieldNames()), schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
 def read_table(spark: SparkSession, out: Location, table: Table, part: str | None = None) -> DataFrame:
