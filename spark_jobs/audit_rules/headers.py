@@ -156,11 +156,12 @@ def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
 
     `DataFrame.to` builds each struct and array again, row by row. Where all types are those of the schema, they stay.
     """
-    given = dict(rows.dtypes)
-    if any(given.get(field.name, kind) != kind for field, kind in ((f, f.dataType.simpleString()) for f in schema)):
+    given, wanted = dict(rows.dtypes), {field.name: field.dataType.simpleString() for field in schema}
+    if any(given.get(name, kind) != kind for name, kind in wanted.items()):
         return rows.to(schema)
-    missing = {f.name: F.lit(None).cast(f.dataType).alias(f.name) for f in schema if f.name not in given}
-    return rows.select(*(missing.get(name, F.col(name)) for name in schema.fieldNames()))
+    return rows.select(
+        *(name if name in given else F.lit(None).cast(kind).alias(name) for name, kind in wanted.items())
+    )
 
 
 def distinct_non_null(texts: Iterable[Column]) -> Column:

@@ -23,8 +23,8 @@ MOST_CODES = 50
 MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
-DAY_MS = 86_400_000
-_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, DAY_MS)
+_DAY_MS = 86_400_000
+_WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, _DAY_MS)
 
 
 class LatenessSummary(NamedTuple):
@@ -265,8 +265,8 @@ def _width_ms(counts: DataFrame) -> int:
     """Return the width of an interval, so that at most MOST_POINTS are drawn."""
     minutes_ms = counts.agg(F.max("minute_ms") - F.min("minute_ms")).collect()[0][0] or 0
     span = minutes_ms + MINUTE_MS
-    days = -(-span // (MOST_POINTS * DAY_MS))
-    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), days * DAY_MS)
+    days = -(-span // (MOST_POINTS * _DAY_MS))
+    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), days * _DAY_MS)
 
 
 def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Moment, ...]:

@@ -1,10 +1,13 @@
 """Headers and digests as Spark sees them, beside the same rules in Python."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from schemas import headers as names
 from spark_jobs.audit_rules import headers as c
@@ -149,3 +152,17 @@ def test_what_is_ours_is_in_no_hash_however_many_headers_there_are(spark: SparkS
         alone, among = theirs[:count], [(names.TOPIC, b"t"), *theirs[:count], (names.ORIGIN, b"o")]
         frame = spark.createDataFrame([(alone,), (among,)], f"h {c.HEADERS_DDL}")
         assert len({row[0] for row in frame.select(c.foreign_hash("h")).collect()}) == 1
+
+
+def test_rows_are_fitted_to_a_schema_and_not_built_again_without_need(spark: SparkSession) -> None:
+    ddl = "name STRING, tags ARRAY<STRING>, place STRUCT<at: BIGINT>, deliveries BIGINT"
+    schema = cast(StructType, StructType.fromDDL(ddl))
+    rows = spark.sql("SELECT named_struct('at', bigint(3)) AS place, array('x') AS tags, 'a' AS name FROM range(1)")
+    fitted = c.fitted(rows, schema)
+    assert fitted.dtypes == [(field.name, field.dataType.simpleString()) for field in schema]
+    assert fitted.collect() == [("a", ["x"], (3,), None)]
+    assert "lambda" not in fitted._jdf.queryExecution().toString()
+    widened = c.fitted(spark.sql("SELECT 'a' AS name, 1 AS deliveries"), schema)
+    assert widened.collect() == [("a", None, None, 1)]
+    with pytest.raises(AnalysisException, match="deliveries"):
+        c.fitted(spark.sql("SELECT 'x' AS deliveries"), schema)
