@@ -19,14 +19,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
-from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, hidden_by_transaction
+from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
 from spark_jobs.errors import UsageError, reason_of
@@ -146,10 +146,9 @@ def _write_requests(
             "hidden": ~outside & hidden_by_transaction(limits),
         }
     )
-    seen = Observation("outside")
-    judged = classify(marked, limits).observe(seen, *(F.count_if(name).alias(name) for name in UnjudgedCounts._fields))
+    judged, counter = counted(classify(marked, limits))
     write_table(judged.where(~F.col("outside")), arguments.out, REQUESTS)
-    return UnjudgedCounts(**seen.get)
+    return UnjudgedCounts(**counter.get)
 
 
 def conclude(

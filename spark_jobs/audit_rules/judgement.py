@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
@@ -75,6 +75,15 @@ class UnjudgedCounts(NamedTuple):
         if self.elsewhere:
             told.append(f"Not judged, as their requests lie {outside}: {self.elsewhere:,} origins.")
         return told
+
+
+def counted(judged: DataFrame) -> tuple[DataFrame, Observation]:
+    """Return the rows, and the counter of their columns `elsewhere` and `hidden` (UnjudgedCounts).
+
+    It has to follow the rules: Spark compiles the steps before a counter apart from those behind it.
+    """
+    counter = Observation("unjudged")
+    return judged.observe(counter, *(F.count_if(name).alias(name) for name in UnjudgedCounts._fields)), counter
 
 
 def hidden_by_transaction(limits: AuditLimits) -> Column:

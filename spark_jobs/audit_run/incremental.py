@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import CLOSED, EVIDENCE, OPEN
@@ -25,6 +25,7 @@ from spark_jobs.audit_rules.judgement import (
     UnjudgedCounts,
     build_outcomes,
     claims_of,
+    counted,
     hidden_by_transaction,
 )
 from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
@@ -90,13 +91,12 @@ def judge(
         part.timer_topic, part.earlier
     )
     ahead = coverage.is_after(part.timer_topic, part.so_far) | coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
-    marked = outcomes.withColumns({"before": before, "ahead": ahead})
+    is_hidden = ~ahead & hidden_by_transaction(limits)
+    marked = outcomes.withColumns({"elsewhere": before, "ahead": ahead, "hidden": is_hidden})
     # Keep a receipt that was read before its request: the next run does not read it again.
     known = marked.where(~F.col("is_receipt_only") | F.col("ahead")).drop("is_receipt_only")
-    counter = Observation("before")
-    is_hidden = ~F.col("ahead") & hidden_by_transaction(limits)
-    observed = known.observe(counter, F.count_if("before").alias("elsewhere"), F.count_if(is_hidden).alias("hidden"))
-    kept = keep(classify(observed.where(~F.col("before") & ~refused_late), limits))
+    judged, counter = counted(classify(known, limits))
+    kept = keep(judged.where(~F.col("elsewhere") & ~refused_late).drop("elsewhere", "hidden"))
     rows = kept.where(~F.col("ahead"))
     if write_requests is None:
         write_table(rows, part.out, REQUESTS, part.name)
