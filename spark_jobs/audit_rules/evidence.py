@@ -48,6 +48,11 @@ def to_evidence(rows: DataFrame) -> DataFrame:
     return c.fitted(rows, cast(StructType, StructType.fromDDL(EVIDENCE.spark_ddl())))
 
 
+def _once() -> Column:
+    """Return the count of one record, of the type that counts have in EVIDENCE."""
+    return F.lit(1).cast("bigint")
+
+
 def fold(rows: DataFrame) -> DataFrame:
     """Return one row per origin.
 
@@ -117,9 +122,7 @@ def deliveries(
     numbered = series.occurrence_origin(_last_origin(), series.number_of(h))
     origin = F.when(has_origin, numbered).when(is_ours, place_name).otherwise(trace_name)
     ours = records.where(is_ours | c.value_of(h, trace_header).isNotNull() if trace_header else is_ours)
-    seen = ours.select(
-        origin.alias("origin"), F.lit(1).cast("bigint").alias("deliveries"), place.alias("place"), got.alias("got")
-    )
+    seen = ours.select(origin.alias("origin"), _once().alias("deliveries"), place.alias("place"), got.alias("got"))
     return to_evidence(seen.select("*", F.col("got").alias("got_low"), F.col("got").alias("got_high")).drop("got"))
 
 
@@ -166,7 +169,7 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
     number = F.when(code.isin(*_RELEASE_CODES), series.number_of(F.col("headers")))
     told = c.with_value_hash(records).select(
         series.occurrence_origin(_last_origin(), number).alias("origin"),
-        F.lit(1).cast("bigint").alias("rejections"),
+        _once().alias("rejections"),
         code.alias("error"),
         F.col("timestamp_ms").alias("rejected_ms"),
         _has_no_contents().alias("is_bare"),
@@ -187,13 +190,13 @@ def receipts(records: DataFrame) -> DataFrame:
     answers = told.where(F.col("kind").isin(*_ANSWER_KINDS) & F.col("request").isNotNull()).select(
         F.col("request").alias("origin"),
         "answered_ms",
-        F.when(F.col("kind").isin(*_ENDING_KINDS), F.lit(1).cast("bigint")).alias("told_done"),
+        F.when(F.col("kind").isin(*_ENDING_KINDS), _once()).alias("told_done"),
         F.when(F.col("kind").isin(*_MISSED_KINDS), F.col("kind")).alias("told_missed"),
     )
     by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
     ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(
         "origin",
-        F.lit(1).cast("bigint").alias("told_ended"),
+        _once().alias("told_ended"),
         F.col("answered_ms").alias("told_ended_ms"),
         by.alias("told_by_low"),
         by.alias("told_by_high"),

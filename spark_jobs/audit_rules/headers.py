@@ -154,7 +154,7 @@ def lookup(values: Mapping[Any, Any], key: Column) -> Column:
 def fitted(rows: DataFrame, schema: StructType) -> DataFrame:
     """Return `rows` with the columns of the schema; null for those that `rows` lack. Raises if a type does not fit.
 
-    `DataFrame.to` builds each struct and array again, row by row. Where all types are those of the schema, they stay.
+    `DataFrame.to` would copy each struct and array of each row. If all types are those of the schema, none is copied.
     """
     given, wanted = dict(rows.dtypes), {field.name: field.dataType.simpleString() for field in schema}
     if any(given.get(name, kind) != kind for name, kind in wanted.items()):

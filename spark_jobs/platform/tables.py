@@ -33,8 +33,8 @@ _FETCHES = {
     # Larger than Kafka's defaults: a task does not fetch while it works, so it waits for each fetch.
     "kafka.max.partition.fetch.bytes": 2 << 20,
     "kafka.max.poll.records": 2_000,
-    # What is read is there. By default, the fetch behind the last record waits for another one for half a second, and
-    # the task for that fetch, if a transaction's marker ends the log.
+    # All records to be read exist. By default, a fetch at the end of a log is answered after half a second, and a task
+    # waits for it if a transaction's marker is the last entry.
     "kafka.fetch.max.wait.ms": 10,
 }
 
@@ -99,13 +99,13 @@ def folder(out: Location, table: Table, part: str | None = None) -> Location:
 
 def as_table(rows: DataFrame, table: Table) -> DataFrame:
     """Return `rows` with the columns of the table; null for those that `rows` lack."""
-    return rows.to(_schema(table))
+    return fitted(rows, _schema(table))
 
 
 def write_table(rows: DataFrame, out: Location, table: Table, part: str | None = None) -> None:
     """Overwrite the table, or its part. Raises if a column is missing or of another type."""
-    schema = _schema(table)
-    fitted(rows.select(schema.fieldNames()), schema).write.mode("overwrite").parquet(str(folder(out, table, part)))
+    named = rows.select(table.arrow().names)
+    as_table(named, table).write.mode("overwrite").parquet(str(folder(out, table, part)))
 
 
 def read_table(spark: SparkSession, out: Location, table: Table, part: str | None = None) -> DataFrame:
