@@ -18,6 +18,8 @@ expression for both. Python runs for the rows only if there is a recurring timer
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -100,7 +102,7 @@ def is_malformed(headers: Column) -> Column:
 
 
 def _has_any(headers: Column, wanted: tuple[str, ...]) -> Column:
-    return F.arrays_overlap(headers["key"], F.array(*map(F.lit, wanted)))
+    return reduce(or_, (c.has(headers, name) for name in wanted))
 
 
 def _number(headers: Column, name: str, default: int) -> Column:
