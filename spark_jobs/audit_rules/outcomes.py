@@ -68,7 +68,8 @@ def outcomes(chained: DataFrame) -> DataFrame:
 
 def _altered() -> Column:
     """Return the names of the parts that differ; null if nothing can be compared."""
-    return F.array_union("differs", distinct_non_null([_due_time_differs(_own_ms())]))
+    with_due_time = F.concat("differs", F.array(F.lit(names.DELIVER_MS)))
+    return F.when(_due_time_differs(_own_ms()), with_due_time).otherwise(F.col("differs"))
 
 
 def _own_ms() -> Column:
@@ -104,10 +105,10 @@ def _parts_that_differ() -> Column:
 
 
 def _due_time_differs(own_ms: Column) -> Column:
-    """Return the header's name if the delivered due time is neither the request's own nor within its moves."""
+    """Return True if the delivered due time is neither the request's own nor within its moves."""
     low, high = F.col("told_low_ms"), F.col("told_high_ms")
     fits = (low >= F.least(own_ms, "moved_low")) & (high <= F.greatest(own_ms, "moved_high"))
-    return F.when((F.col("deliveries") > 0) & ~F.coalesce(fits, F.lit(False)), names.DELIVER_MS)
+    return (F.col("deliveries") > 0) & ~F.coalesce(fits, F.lit(False))
 
 
 def _differs(record: str, part: str, want: Column, name: str) -> Column:
