@@ -27,6 +27,7 @@ from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
+from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
 from spark_jobs.errors import UsageError, reason_of
@@ -113,7 +114,7 @@ def _once(
         old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
     fit_partitions(spark, 2 * read_plan.records_in(plan.read))
-    parsed = keep(read_plan.read_requests(spark, plan.read, arguments, old))
+    parsed = keep(read_plan.read_requests(spark, plan.read, arguments, old), apart=RECORD)
     # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
     census = read_plan.census(parsed, cluster, arguments)
     since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None

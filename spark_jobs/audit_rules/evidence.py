@@ -27,6 +27,7 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.murmur2 import partition_of
 from spark_jobs.audit_rules.profiles import translated
+from spark_jobs.audit_rules.requests import RECORD, REQUEST
 
 _BRIDGE_ADDS = (names.ORIGIN, names.DELIVER_MS, names.RELEASED_MS, names.ROLLS)
 _RELEASE_CODES = (
@@ -206,7 +207,7 @@ def receipts(records: DataFrame) -> DataFrame:
 
 def requests(parsed: DataFrame) -> DataFrame:
     """Return evidence of `parsed` (spark_jobs.audit_rules.requests) without the claims to be copies."""
-    return to_evidence(parsed.where(F.col("asked.kind") != "copy").select("origin", "asked"))
+    return to_evidence(parsed.where(F.col(RECORD) == REQUEST).select("origin", "asked"))
 
 
 def traces(asked: DataFrame) -> DataFrame:

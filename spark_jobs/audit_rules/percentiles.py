@@ -62,9 +62,10 @@ def lateness_percentiles(counts: DataFrame, *keys: str, percentiles: Sequence[in
 
 def lateness_bucket(value_ms: Column) -> Column:
     """Return `value_ms` rounded towards zero to four digits; below 10 s unchanged."""
-    digits = F.length(F.abs(value_ms).cast("string"))
-    step = F.pow(F.lit(10), digits - 4).cast("bigint")
-    return F.when(F.abs(value_ms) < _EXACT_BELOW_MS, value_ms).otherwise(value_ms - value_ms % step)
+    rounded = F.when(F.abs(value_ms) < _EXACT_BELOW_MS, value_ms)
+    for step in (10**zeros for zeros in range(1, 15)):
+        rounded = rounded.when(F.abs(value_ms) < _EXACT_BELOW_MS * step, value_ms - value_ms % step)
+    return rounded.otherwise(value_ms - value_ms % 10**15)
 
 
 def _clocks() -> Column:

@@ -26,6 +26,8 @@ from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
+RECORD, REQUEST, CLAIM = "record", "request", "claim"
+"""Column with the sort of a record, and its values. It is no flag: Spark takes only comparisons for selective."""
 _MAX_DIGITS = 18
 """Most digits of an offset in `timer-of`."""
 _SWITCHES = ("pause", "resume")
@@ -43,7 +45,8 @@ def requests(
     profiles: Sequence[str] = DEFAULT_PROFILES,
     trace_header: str = names.TRACE_ID,
 ) -> DataFrame:
-    """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and for copies `claimed`, `rolls`, `says`.
+    """Return one row per record: `origin` (its place), `asked` (Kind.ASKED), and `record`: a request, or a claim to
+    be a copy, which alone has `claimed`, `rolls` and `says`.
 
     own_topics: the bridge's own, which are not legal targets. profiles: the bridge's setting. trace_header: the foreign
     header with the sender's trace id; empty: none.
@@ -94,12 +97,14 @@ def _described(read: DataFrame) -> DataFrame:
     asked["occurrence"] = F.when(F.col("rule").isNotNull() & F.col("kind").isin("schedule", "replace"), 1)
     asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
     struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
+    is_claim = F.col("kind") == "copy"
     return read.select(
         "origin",
         struct.alias("asked"),
-        F.when(F.col("kind") == "copy", _claimed()).alias("claimed"),
-        F.when(F.col("kind") == "copy", F.col("rolls")).alias("rolls"),
-        F.when(F.col("kind") == "copy", F.struct("action", *_COPIED_FIELDS, *_of_series())).alias("says"),
+        F.when(is_claim, _claimed()).alias("claimed"),
+        F.when(is_claim, F.col("rolls")).alias("rolls"),
+        F.when(is_claim, F.struct("action", *_COPIED_FIELDS, *_of_series())).alias("says"),
+        F.when(is_claim, CLAIM).otherwise(REQUEST).alias(RECORD),
     )
 
 

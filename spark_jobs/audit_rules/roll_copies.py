@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import coverage, series
 from spark_jobs.audit_rules.headers import lookup
-from spark_jobs.audit_rules.requests import ASKED, SAID, copy_claim_of
+from spark_jobs.audit_rules.requests import ASKED, CLAIM, RECORD, SAID, copy_claim_of
 from spark_jobs.kafka.admin import Span
 
 _OF_RULE = ("action", "due_ms", "occurrence", "scheduled_ms")
@@ -31,7 +31,7 @@ _MOVED = ("is_moved", "moved_low", "moved_high")
 
 def claims(parsed: DataFrame) -> DataFrame:
     """Return the records of `parsed` (spark_jobs.audit_rules.requests) that claim to be copies."""
-    return parsed.where(F.col("asked.kind") == "copy").select(
+    return parsed.where(F.col(RECORD) == CLAIM).select(
         F.col("origin").alias("place"),
         *(F.col(f"asked.{name}") for name in ("topic", "partition", "offset", "requested_ms")),
         series.occurrence_origin(F.col("claimed"), F.col("says.occurrence")).alias("origin"),

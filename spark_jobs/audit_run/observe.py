@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import SPANS
 from spark_jobs.audit_rules.coverage import holes
 from spark_jobs.audit_rules.judgement import Observations
+from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, incremental, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.open_timers import OpenTimers
@@ -83,7 +84,7 @@ def judge_part(
     requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
     fit_partitions(spark, 2 * read_plan.records_in(requested) + state.open // 10)
     with written(arguments.out / audit_folder.SCRATCH) as keep:
-        parsed = keep(read_plan.read_requests(spark, requested, arguments))
+        parsed = keep(read_plan.read_requests(spark, requested, arguments), apart=RECORD)
         due = None if plan.previous is None else keep(state.due(spark, plan.as_of_ms))
         asked = parsed.select("asked")
         census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)

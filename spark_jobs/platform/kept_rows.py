@@ -4,17 +4,21 @@ Files end the plan of a query, which Spark's cache does not. Spark analyses the 
 to it, so a plan that grows soon takes longer than the work.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import TypeAlias
+from typing import Protocol
 
 from pyspark.sql import DataFrame
 
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 
-Keep: TypeAlias = Callable[[DataFrame], DataFrame]
+
+class Keep(Protocol):
+    """Writes rows to files and returns these. `apart`: a column; rows with different values are in different files."""
+
+    def __call__(self, rows: DataFrame, *, apart: str | None = None) -> DataFrame: ...
 
 
 @contextmanager
@@ -26,9 +30,9 @@ def written(folder: Location) -> Iterator[Keep]:
     files.delete(folder)
     numbers = count()
 
-    def keep(rows: DataFrame) -> DataFrame:
+    def keep(rows: DataFrame, *, apart: str | None = None) -> DataFrame:
         place = str(folder / str(next(numbers)))
-        rows.write.parquet(place)
+        rows.write.parquet(place, partitionBy=apart)
         return rows.sparkSession.read.schema(rows.schema).parquet(place)
 
     try:

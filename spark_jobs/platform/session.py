@@ -44,6 +44,8 @@ _COMMON_SETTINGS = {
     # The claims to be copies are few: a filter of at most 8 MB spares the other requests the sort for a join with them.
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "10m",
     "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1t",
+    # Rows that are kept in two kinds of files: otherwise Spark sorts them by their kind.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
@@ -154,13 +154,18 @@ def latenesses(table: DataFrame) -> DataFrame:
 def topics(table: DataFrame, counts: DataFrame) -> DataFrame:
     """Return the rows of TOPICS. counts: rows of LATENESS."""
     named = table.withColumn("real", F.coalesce("target", "delivered_topic"))
-    classes = [F.count_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
-    counted = named.groupBy(F.col("real").alias("topic")).agg(
-        F.count("topic").alias("requests"), F.count_if(is_fault()).alias("faults"), *classes
+    by_class = named.groupBy("real", "class").agg(F.count("topic").alias("requests"), F.count("*").alias("rows"))
+    classes = [_rows_if(F.col("class") == c.value).alias(c.column) for c in AuditClass]
+    counted = by_class.groupBy(F.col("real").alias("topic")).agg(
+        F.sum("requests").alias("requests"), _rows_if(is_fault()).alias("faults"), *classes
     )
     lateness = lateness_percentiles(counts.withColumnRenamed("topic", "real"), "real")
     found = counted.join(lateness, counted["topic"].eqNullSafe(lateness["real"]), "left")
     return found.select(*TOPICS.arrow().names)
+
+
+def _rows_if(condition: Column) -> Column:
+    return F.sum(F.when(condition, F.col("rows")).otherwise(0))
 
 
 def hours(counts: DataFrame) -> DataFrame:
