@@ -136,9 +136,12 @@ def _once(
 def _write_requests(
     outcomes: DataFrame, plan: read_plan.ReadPlan, arguments: AuditArguments, limits: AuditLimits
 ) -> UnjudgedCounts:
+    outside = coverage.is_outside(arguments.timer_topic, plan.asked)
     # A request that retention deleted is outside the log, but its copy was read and stands in for it.
-    is_gone = coverage.is_before(arguments.timer_topic, plan.deleted_before) if plan.deleted_before else F.lit(False)
-    outside = coverage.is_outside(arguments.timer_topic, plan.asked) & ~(F.col("requested") & is_gone)
+    if plan.judges_all_read:
+        outside = F.when(~F.col("requested"), outside).otherwise(F.lit(False))  # spares most origins being parsed
+    elif plan.deleted_before:
+        outside &= ~(F.col("requested") & coverage.is_before(arguments.timer_topic, plan.deleted_before))
     outside |= coverage.is_ahead(limits.as_of_ms, limits.skew_ms)
     marked = outcomes.withColumns(
         {

@@ -102,8 +102,9 @@ def claims_of(seen: Observations) -> DataFrame:
         # A refusal may be read one run before the refused record.
         refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
         asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
+    moves = seen.parsed if seen.has_moves else None
     return roll_copies.verify_claims(
-        claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, seen.parsed
+        claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, moves
     )
 
 

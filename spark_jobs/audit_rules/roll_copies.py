@@ -49,21 +49,22 @@ def verify_claims(
     deleted_before: Sequence[Span],
     excluded_before: Sequence[Span],
     holes: Sequence[Span],
-    moves: DataFrame,
+    moves: DataFrame | None,
 ) -> DataFrame:
     """Return `claimed` with `is_copy`, and `is_witness`: True if retention has deleted the request itself.
 
     asked: origin, asked, moved_low and moved_high of every known request, and rolls of copies that were counted.
-    refused: the origins on the rejected topic, as `place`. moves: parsed requests; only the moves are used.
-    deleted_before: retention has deleted everything before these spans; excluded_before: that is out of the range.
-    holes: spans that were never read.
+    refused: the origins on the rejected topic, as `place`. moves: parsed requests, of which only the moves are used;
+    None: there are none. deleted_before: retention has deleted everything before these spans; excluded_before: that is
+    out of the range. holes: spans that were never read.
     """
     columns = {"wanted": copy_claim_of(F.col("asked")), "is_known": F.lit(True), "before": F.col("rolls")}
     known = asked.select("origin", *(column.alias(name) for name, column in columns.items()), "moved_low", "moved_high")
     rejected = refused.select("place").distinct().withColumn("is_refused", F.lit(True))
     known = known.withColumnRenamed("origin", "base")
     based = claimed.withColumn("base", series.of(F.col("origin")))
-    joined = _with_moves(based.join(known, "base", "left").join(rejected, "place", "left"), moves)
+    joined = based.join(known, "base", "left").join(rejected, "place", "left")
+    joined = joined.withColumn("is_moved", F.lit(False)) if moves is None else _with_moves(joined, moves)
     in_hole = coverage.is_in(holes, F.col("topic"), F.col("partition"), F.col("origin_offset"))
     witness, is_open = _is_before(deleted_before) | in_hole, F.col("is_refused").isNull() & F.col("origin").isNotNull()
     agrees = F.when(F.col("is_known").isNull(), witness).otherwise(_equals_request())
