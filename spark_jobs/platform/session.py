@@ -44,6 +44,9 @@ _COMMON_SETTINGS = {
     # The claims to be copies are few: a filter of at most 8 MB spares the other requests the sort for a join with them.
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "10m",
     "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1t",
+    # More partitions than this are written to one file. By default, a task has a file and a compressor for each of up
+    # to 200: that took a seventh of a large audit.
+    "spark.shuffle.sort.bypassMergeThreshold": "10",
     # Rows that are kept in two kinds of files: otherwise Spark sorts them by their kind.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
