@@ -27,7 +27,7 @@ from spark_jobs.audit_rules.profiles import translated
 
 ASKED = tuple(field.name for field in Kind.ASKED.value)
 RECORD, REQUEST, CLAIM = "record", "request", "claim"
-"""Column with the sort of a record, and its values. It is no flag: Spark takes only comparisons for selective."""
+"""Column that says what a record is, and its values. No flag: Spark makes Bloom filters from comparisons only."""
 _MAX_DIGITS = 18
 """Most digits of an offset in `timer-of`."""
 _SWITCHES = ("pause", "resume")
