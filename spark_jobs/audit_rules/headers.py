@@ -93,7 +93,7 @@ def readable(value: Column) -> Column:
 def has_duplicates(headers: str) -> Column:
     """Return True if two headers of ours have the same name. headers: name of the column. See `foreign_hash`.
 
-    Few records have any name twice. A condition of IF keeps Spark from evaluating the rest for the others.
+    Few records have any name twice. Behind IF, the rest is evaluated for these alone; behind AND, for all.
     """
     pairs = combinations(_first_of(f"{headers}.key"), 2)
     few = f"coalesce({' OR '.join(f'{one} = {other}' for one, other in pairs)}, false)"

@@ -62,6 +62,7 @@ def lateness_percentiles(counts: DataFrame, *keys: str, percentiles: Sequence[in
 
 def lateness_bucket(value_ms: Column) -> Column:
     """Return `value_ms` rounded towards zero to four digits; below 10 s unchanged."""
+    # No number of a BIGINT has more than 19 digits.
     rounded = F.when(F.abs(value_ms) < _EXACT_BELOW_MS, value_ms)
     for step in (10**zeros for zeros in range(1, 15)):
         rounded = rounded.when(F.abs(value_ms) < _EXACT_BELOW_MS * step, value_ms - value_ms % step)

@@ -52,6 +52,7 @@ class ReadPlan:
 
     @property
     def judges_all_read(self) -> bool:
+        """True if every request that is read is in the range."""
         return bool(self.deleted_before) and [a.end for a in self.asked] == [r.end for r in self.read]
 
 

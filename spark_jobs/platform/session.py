@@ -47,7 +47,7 @@ _COMMON_SETTINGS = {
     # More partitions than this are written to one file. By default, a task has a file and a compressor for each of up
     # to 200: an audit of ten million took 238 s with that, and 224 s without.
     "spark.shuffle.sort.bypassMergeThreshold": "10",
-    # Rows that are kept in two kinds of files: otherwise Spark sorts them by their kind.
+    # Rows that are kept apart are written to several open files. Otherwise Spark sorts them first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",

@@ -24,11 +24,11 @@ MOST_HOURS = 24
 MOST_POINTS = 300
 EDGES_MS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
 _DAY_MS = 86_400_000
-_SHOWN = (
+_LATEST_COLUMNS = (
     *("lateness_ms", "origin", "delivered_topic", "delivered_partition", "delivered_offset"),
     *("due_ms", "released_ms", "class"),
 )
-"""Columns of the table of the latest deliveries."""
+"""Columns that the report shows of the latest deliveries."""
 _WIDTHS_MS = (1_000, 10_000, 60_000, 600_000, 3_600_000, _DAY_MS)
 
 
@@ -299,8 +299,8 @@ def _examples(table: DataFrame) -> tuple[Row, ...]:
 
 
 def _latest(delivered: DataFrame) -> tuple[Row, ...]:
-    """Return the latest deliveries, with the columns that the report shows: a pass over all columns takes longer."""
-    found = delivered.select(*_SHOWN).orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES)
+    """Return the latest deliveries. A pass over all columns would take longer."""
+    found = delivered.select(*_LATEST_COLUMNS).orderBy(F.desc("lateness_ms"), "origin").limit(MOST_EXAMPLES)
     return tuple(found.collect())
 
 
