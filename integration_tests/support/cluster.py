@@ -44,6 +44,7 @@ class Cluster:
         return name
 
     def create(self, name: str, partitions: int = 1, **config: str) -> None:
+        """Create a topic, and wait until the broker serves it: the controller's answer may come before."""
         # Tests write old timestamps, which retention would delete half a minute after the broker's start.
         settings = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, partitions, config=settings)
@@ -55,12 +56,17 @@ class Cluster:
             # A client that connects while its only broker starts may never find it (docs/design/kafka-reads.md).
             self.admin = AdminClient(self._address)
             self.admin.create_topics([topic], operation_timeout=PATIENCE_S)[name].result()
+        self._await_partitions(name, partitions)
 
     def grow(self, name: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(name, partitions)], operation_timeout=PATIENCE_S)[name].result()
+        self._await_partitions(name, partitions)
+
+    def _await_partitions(self, name: str, partitions: int) -> None:
         end_s = time.monotonic() + PATIENCE_S
         while len(self.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) < partitions:
             assert time.monotonic() < end_s, "answered, but not to be seen"
+            time.sleep(0.01)
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until the broker knows: until then it still takes records."""
