@@ -63,10 +63,10 @@ class Cluster:
         self._await_partitions(name, partitions)
 
     def _await_partitions(self, name: str, partitions: int) -> None:
-        end_s = time.monotonic() + PATIENCE_S
-        while len(self.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions) < partitions:
-            assert time.monotonic() < end_s, "answered, but not to be seen"
-            time.sleep(0.01)
+        def found() -> int:
+            return len(self.admin.list_topics(name, timeout=PATIENCE_S).topics[name].partitions)
+
+        until(lambda: found() >= partitions, f"{name} with {partitions} partitions")
 
     def delete(self, name: str) -> None:
         """Delete a topic, and wait until the broker knows: until then it still takes records."""
