@@ -218,8 +218,6 @@ class Transaction:
     journal: dict[Shard, bytes]
     progress: dict[Shard, Progress]
     group_metadata: object
-    acknowledged: frozenset[int] = frozenset()
-    """Indices of `outgoing` that an earlier try delivered already; not sent again (at-least-once)."""
 
 
 AbortReason = Literal["earlier", "stale-member", "fault"]
@@ -244,8 +242,6 @@ class Aborted:
 
     refused: dict[int, str]
     why: AbortReason = field(default="fault", compare=False)
-    acknowledged: frozenset[int] = field(default=frozenset(), compare=False)
-    """Indices of `outgoing` whose deliveries were acknowledged before the transaction (at-least-once)."""
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
     """Topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a quota.
 

@@ -248,8 +248,7 @@ class BridgeRunner:
         options = self._growth.options
         announced = replace(connection, address=own_address(settings))
         with ExitStack() as ends:
-            own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
-            sink = ConfluentSink(connection, journals, retrier, own_topics)
+            sink = ConfluentSink(connection, journals, retrier)
             ends.callback(sink.close)
             history = ConfluentHistory(connection, journals, retrier, LIMIT_S)
             ends.callback(history.close)
@@ -269,7 +268,7 @@ class BridgeRunner:
                     announced,
                     list(journals),
                     retrier,
-                    pace_s=POLL_INTERVAL_S[settings.delivery],
+                    pace_s=POLL_INTERVAL_S,
                     read_interval_s=settings.read_interval / 1000,
                 ),
                 history=history,

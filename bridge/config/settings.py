@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.loop_options import Delivery, TurnOptions
+from bridge.config.loop_options import TurnOptions
 from bridge.config.target_settings import TargetSettings, check_target_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
 from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
@@ -101,7 +101,6 @@ class Settings(BaseModel):
         CONTROL_TOPIC, description="Topic of operators' pauses and skips; senders need no right to it."
     )
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
-    delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Partitions of a timer topic that the bridge creates.", ge=1)
     replication_factor: int = Field(-1, description="Copies of topics that it creates; -1: the broker's default.")
     compressed_requests: Literal["refuse", "allow"] = Field(
@@ -330,6 +329,11 @@ class Settings(BaseModel):
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
+REMOVED = {
+    "delivery": "take it out: delivery is exactly once, and readers set isolation.level=read_committed",
+}
+"""Settings of former versions, each with what to do instead."""
+
 TABLES = ("kafka", "topics", "targets")
 """Settings that are TOML tables, so they have no option of their own name."""
 
@@ -405,6 +409,8 @@ def _error_text(error: Any) -> str:
         )
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    if error["type"] == "extra_forbidden" and name in REMOVED:
+        return f"{name}: removed; {REMOVED[name]}"
     if error["type"] == "extra_forbidden":
         near = _near(name, Settings)
         return f"there is no setting {name!r}" + (f": {near}" if near else "")

@@ -157,9 +157,7 @@ class CommitPipeline:
         entry.outgoing, entry.ends = [], []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
-        acknowledged: set[int] = set()
         for owned, frozen in entry.parts:
-            acknowledged.update(len(entry.outgoing) + row for row in frozen.draft.acknowledged_rows)
             try:
                 entry.outgoing += frozen.outgoing()
             except CorruptStoreError as error:
@@ -169,12 +167,11 @@ class CommitPipeline:
             progress[owned.shard] = frozen.progress
             if frozen.journal is not None:
                 journal[owned.shard] = frozen.journal.to_bytes()
-        transaction = Transaction(entry.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
-        entry.submitted = self._sink.submit(transaction)
+        entry.submitted = self._sink.submit(Transaction(entry.outgoing, journal, progress, group_metadata))
         return True
 
     def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
-        """Prepare the retry: park refused records, note acknowledged ones, open circuit breakers."""
+        """Prepare the retry: park refused records, open circuit breakers."""
         for index, code in outcome.refused.items():
             _, frozen, row = _locate(entry, index)
             if not frozen.reject(row, code):
@@ -182,9 +179,6 @@ class CommitPipeline:
                     f"{entry.outgoing[index].topic} refuses a record of the bridge's own ({code}): the bridge"
                     f" stops, so that no record is lost; fix the topic, then start again"
                 )
-        for index in outcome.acknowledged:
-            _, frozen, row = _locate(entry, index)
-            frozen.draft.acknowledged_rows.add(row)
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"

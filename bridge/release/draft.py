@@ -39,8 +39,6 @@ class Draft:
     """By row of `bodies`: those that go to the rejected topic, with the reason."""
     bare_rows: set[int] = field(default_factory=set)
     """By row of `FrozenDraft.outgoing`: records without payload, as the rejected topic does not take them whole."""
-    acknowledged_rows: set[int] = field(default_factory=set)
-    """By row of `bodies`: already delivered, though their transaction was aborted (at-least-once)."""
     copies: list[Outgoing] = field(default_factory=list)
     size_bytes: int = 0
     """Approximate size of bodies and copies."""
@@ -55,7 +53,7 @@ class Draft:
     def park_expired(self, now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`."""
         for row, body in enumerate(self.bodies):
-            if not body.plain and row not in self.acknowledged_rows and (why := expired(body, now_ms)):
+            if not body.plain and (why := expired(body, now_ms)):
                 self.parked_rows[row] = why
 
     def add_delivery(self, body: Body) -> None:
@@ -82,7 +80,6 @@ class Draft:
             moved_to.get(row, row - dropped) for row in self.bare_rows
         }  # outputs after bodies and copies keep their row, but for the copies that were dropped
         self.parked_rows = {moved_to[row]: why for row, why in self.parked_rows.items()}
-        self.acknowledged_rows = {moved_to[row] for row in self.acknowledged_rows}
         self.bodies = [self.bodies[row] for row in left]
         for copy, flight in copies.values():
             self.add_copy(copy, flight)

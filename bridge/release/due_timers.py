@@ -134,9 +134,7 @@ class DueTimers:
         rows = [
             row
             for row, body in enumerate(draft.bodies if breakers else ())
-            if breakers.is_open(body.target, now_ms)
-            and row not in draft.parked_rows
-            and row not in draft.acknowledged_rows
+            if breakers.is_open(body.target, now_ms) and row not in draft.parked_rows
         ]
         copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
         for row in rows:

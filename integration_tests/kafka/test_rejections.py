@@ -107,13 +107,10 @@ class TestRejections:
         assert self.run(world, sink, outgoing)[0] == {}
         assert sorted(filter(None, world.cluster.values(good))) == [b"1", b"1", b"1", b"2", b"3", b"3", b"3"]
 
-    @pytest.mark.parametrize("own_topics", [None, frozenset({"timer.requests"})], ids=["exactly once", "at least once"])
-    def test_case_25_what_compresses_is_taken_beside_a_smaller_one_that_does_not(
-        self, world: World, own_topics: frozenset[str] | None
-    ) -> None:
+    def test_case_25_what_compresses_is_taken_beside_a_smaller_one_that_does_not(self, world: World) -> None:
         small = world.cluster.topic("small", max_message_bytes="2000")
         text, noise = b"a" * 5000, random.Random(1).randbytes(3000)
-        sink = world.sink(own_topics=own_topics, compression="lz4")
+        sink = world.sink(compression="lz4")
         outgoing = [out(small, b"1"), out(small, text), out(small, noise), out(small, b"2")]
         for _ in range(2):
             assert self.run(world, sink, outgoing)[0] == {2: "too-large"}

@@ -47,8 +47,6 @@ class Simulated:
 
     fault: str
     history: History
-    is_doubled: bool
-    """True if some lives delivered at least once."""
 
 
 def played(seed: int, mutation: str = "") -> Simulated:
@@ -65,7 +63,7 @@ def played(seed: int, mutation: str = "") -> Simulated:
             _go_on(world)
         except Exception as wrong:  # noqa: BLE001  (of the bug: the records so far count)
             fault = f"{type(wrong).__name__}: {wrong}" if not mutation else ""
-    return Simulated(fault, _exported(world, gone), world.is_doubled)
+    return Simulated(fault, _exported(world, gone))
 
 
 def _go_on(world: World) -> None:
@@ -83,7 +81,7 @@ def _go_on(world: World) -> None:
             for _ in range(_MOST_TURNS):
                 for life in world.instances:
                     life.turn()
-                written = len(world.kafka.commits) + len(world.kafka.ahead)
+                written = len(world.kafka.commits)
                 quiet, seen = (quiet + 1 if written == seen and not world.planned else 0), written
                 if quiet > _QUIET_TURNS:
                     return

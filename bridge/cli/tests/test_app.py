@@ -38,6 +38,18 @@ def test_the_help_shows_defaults() -> None:
     assert "Kafka's address, host:port[,host:port...]. (required)" in told
 
 
+def test_a_removed_setting_is_refused_and_not_in_the_help() -> None:
+    told = CliRunner().invoke(app, ["check-config", "--bootstrap-servers", "kafka:9092", "--delivery", "at-least-once"])
+    assert (told.exit_code, told.output.splitlines()) == (
+        2,
+        [
+            "timer-bridge: delivery: removed; take it out: delivery is exactly once, and readers set"
+            " isolation.level=read_committed"
+        ],
+    )
+    assert "--delivery" not in CliRunner().invoke(app, ["run", "--help"]).stdout
+
+
 def test_the_help_of_each_command_has_an_example_that_parses() -> None:
     commands = get_group(app)
     context = Context(commands)

@@ -186,6 +186,8 @@ def test_a_setting_that_looks_like_a_service_variable_counts() -> None:
         load(SERVERS, {"TIMER_BRIDGE_HTTP_PORT": "http://10.0.0.1:8321"}, None)
     with pytest.raises(SettingsError, match="there is no setting 'port'"):
         load(SERVERS, {"TIMER_BRIDGE_PORT": "8321"}, None)
+    with pytest.raises(SettingsError, match="delivery: removed; take it out: delivery is exactly once, and readers"):
+        load(SERVERS, {"TIMER_BRIDGE_DELIVERY": "at-least-once"}, None)
     for name in Settings.model_fields:
         assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name
 

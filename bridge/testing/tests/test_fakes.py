@@ -1,13 +1,12 @@
 """The fakes behave like Kafka: an example, and cases that test_ports_contract.py does not cover."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
 
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import OutcomeUnknownError
-from bridge.ports import Aborted, Committed, Outgoing, Transaction
+from bridge.ports import Aborted, Outgoing, Transaction
 from bridge.testing.fake_kafka import murmur2
 from bridge.testing.fakes import (
     Crash,
@@ -240,20 +239,6 @@ class TestSink:
             outcomes.add(stands)
             kafka.timeline.advance(1)
         assert outcomes == {False, True}
-
-    def test_a_part_of_an_at_least_once_batch_may_stand(
-        self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
-    ) -> None:
-        sink = FakeSink(kafka, group, "bridge", "timer.journal", own_topics=frozenset({TIMERS}), rng=Random(0))
-        sink.fault_chance = 0.9
-        carried = transaction(READ, group_metadata, *(order(b"%d" % number) for number in range(9)))
-        fate = sink.submit(carried).wait()
-        assert isinstance(fate, Aborted)
-        assert 0 < len(fate.acknowledged) < 9
-        assert {b"%d" % index for index in fate.acknowledged} < set(values(kafka, "orders"))
-        sink.fault_chance = 0.0
-        assert sink.submit(replace(carried, acknowledged=fate.acknowledged)).wait() == Committed()
-        assert set(values(kafka, "orders")) == {b"%d" % number for number in range(9)}
 
     def test_a_crash_at_any_step_leaves_all_or_nothing(self) -> None:
         found, places = set(), set[str]()

@@ -29,7 +29,7 @@ from functools import partial
 from random import Random
 from unittest import mock
 
-from bridge.config.loop_options import Delivery, StoreOptions, TurnOptions
+from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import OutcomeUnknownError
 from bridge.garbage_collection import tune_gc
 from bridge.intake.target_policy import Policy
@@ -217,8 +217,6 @@ class World:
         self.series = Random(f"series {seed}")
         self.series_chance = self.series.choice((0.0, 0.1, 0.4))
         self.series_wishes = Wishes(self.series, reach_ms)
-        self.is_doubled = self.apart.random() < 0.25
-        """Some lives deliver at least once."""
         options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [InstanceRuns(self, name, options) for name in names]
@@ -759,7 +757,6 @@ class InstanceRuns:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
             on_start=self._check_opened,
-            delivery=self._draw_delivery(),
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
@@ -859,15 +856,10 @@ class InstanceRuns:
         rng = self.world.rng
         if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
             self.instance.options = self.world.draw_options()
-        self.instance.delivery = self._draw_delivery()
-        self.world.tell(f"{self.name} starts, {self.instance.delivery}")
+        self.world.tell(f"{self.name} starts")
         self._look_anew()
         self.own_turns.clear()
         self.instance.start()
-
-    def _draw_delivery(self) -> Delivery:
-        is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
-        return "at-least-once" if is_doubled else "exactly-once"
 
     def stop(self, *, in_order: bool = True) -> None:
         if not self.is_up:

@@ -140,7 +140,7 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     reasons = []
     for _ in range(6):
         records = [Outgoing("timer.receipts", -1, None, b"v", [], 0)]
-        fate = made.submit(Transaction(records, {}, {}, group_metadata, frozenset())).wait()
+        fate = made.submit(Transaction(records, {}, {}, group_metadata)).wait()
         assert isinstance(fate, Aborted)
         assert fate.unavailable == none
         reasons.append(status.ready().reason)
