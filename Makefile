@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
 INSTALL := $(BIN)/pip install --quiet --no-build-isolation
-LOCKS := requirements/run.lock requirements/spark.lock requirements/dev.lock
+EXTRAS := page rocksdb export registry spark
+LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,15 +23,28 @@ help: ## this list
 setup: $(READY) ## make .venv from the pinned versions; .venv/bin/timer-bridge is ready then
 
 $(READY): pyproject.toml kafka_timer/pyproject.toml requirements/build.lock $(LOCKS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
-	  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
-	$(INSTALL) --require-hashes --requirement requirements/build.lock
-	$(INSTALL) --require-hashes $(LOCKS:%=--requirement %)
-	$(INSTALL) --no-deps --editable ./kafka_timer --editable .
-	@mkdir -p .run
+	$(call install,$(LOCKS))
 	@touch $@
+
+.PHONY: setup-bridge
+setup-bridge: ## the same for the bridge alone; also setup-page, setup-rocksdb, setup-export, setup-registry, setup-spark
+	$(call install,requirements/run.lock)
+
+.PHONY: $(EXTRAS:%=setup-%)
+$(EXTRAS:%=setup-%): setup-%:
+	$(call install,requirements/run.lock requirements/$*.lock $(if $(filter spark,$*),requirements/export.lock))
+
+# $(call install,LOCKS): make .venv, and install the packages of LOCKS, the client and the bridge.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
+@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
+  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
+$(INSTALL) --require-hashes --requirement requirements/build.lock
+$(INSTALL) --require-hashes $(foreach lock,$(1),--requirement $(lock))
+$(INSTALL) --no-deps --editable ./kafka_timer --editable .
+@mkdir -p .run
+endef
 
 .PHONY: lock
 lock: ## write requirements/*.lock from pyproject.toml; pinned versions stay [ARGS='--upgrade-package NAME' or --upgrade]

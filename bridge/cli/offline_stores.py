@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from bridge import extras
 from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
@@ -83,6 +84,9 @@ def store_errors(path: Path) -> Iterator[None]:
         raise BridgeError(
             f"{path} is damaged: {error}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
         ) from error
+    except ModuleNotFoundError:
+        extras.require("rocksdb", f"{path}: engine rocksdb")
+        raise
     except PermissionError as error:
         raise BridgeError(f"{error.filename}: {error.strerror}: run as the user that the bridge runs as") from error
 

@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from bridge import extras
 from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
 from bridge.cli.output import table
 from bridge.config.durations import instant_text
@@ -134,6 +135,7 @@ def export(
 
 @contextmanager
 def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    extras.require("export", "export")
     # only here: pyarrow takes 25 MB, which a running bridge would keep
     from bridge.cli.parquet_export import pending_file
 

@@ -11,7 +11,8 @@ from integration_tests.conftest import ROOT
 from schemas.maven_jars import JarList, file_name
 from scripts.release.pin_jars import LISTS
 
-FILES = ("build", "run", "spark", "dev", "docs", "proof")
+EXTRAS = ("page", "rocksdb", "export", "registry", "spark")
+FILES = ("build", "run", *EXTRAS, "dev", "docs", "proof")
 
 
 @cache
@@ -56,7 +57,7 @@ def test_every_requirement_of_pyproject_is_locked() -> None:
     for file, wanted in {
         "build": told["build-system"]["requires"],
         "run": [*told["project"]["dependencies"], *client["dependencies"]],
-        "spark": extras["spark"],
+        **{extra: extras[extra] for extra in EXTRAS},
         "dev": [*extras["dev"], *client["optional-dependencies"]["testing"]],
         "docs": extras["docs"],
         "proof": extras["proof"],

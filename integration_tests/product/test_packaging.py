@@ -186,5 +186,5 @@ def test_it_tells_its_version_and_what_the_spark_jobs_lack(unpacked: Path, clien
     told = call(unpacked, client, CALL, "--version")
     assert (told.returncode, told.stdout) == (0, f"timer-bridge {about.name.split('-')[1].removesuffix('.dist')}\n")
     lacking = call(unpacked, client, CALL, "audit", "--help")
-    assert (lacking.returncode, "pip install '.[spark]'" in lacking.stderr) == (1, True)
+    assert (lacking.returncode, "pip install 'kafka-timer-bridge[spark]'" in lacking.stderr) == (1, True)
     assert "Traceback" not in lacking.stderr

@@ -10,7 +10,6 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.errors import BridgeError
 
 
 @pytest.mark.parametrize(
@@ -70,18 +69,6 @@ def test_the_help_of_each_spark_job_has_an_example(job: str, capsys: pytest.Capt
         app([job, "--help"])
     assert ended.value.code == 0
     assert f"Example: timer-bridge {job} --bootstrap-servers broker:9092 " in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("command", "module"),
-    [("audit", "audit"), ("backfill", "backfill.job"), ("archive", "archive"), ("import", "importer.job")],
-)
-def test_what_needs_spark_says_how_to_install_it(command: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"spark_jobs.{module}", None)
-    ended = CliRunner().invoke(app, [command, "--help"])
-    assert isinstance(ended.exception, BridgeError)
-    assert "this needs Spark" in str(ended.exception)
-    assert "pip install '.[spark]'" in str(ended.exception)
 
 
 @pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])
