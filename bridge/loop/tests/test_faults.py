@@ -44,7 +44,7 @@ from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
-from bridge.tests.simulation.world import with_engine
+from bridge.tests.simulation.option_generator import with_engine
 from schemas.headers import CONTROL, Headers
 from schemas.journal import JournalRecord
 from schemas.levels import parse_levels
