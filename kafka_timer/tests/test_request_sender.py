@@ -15,7 +15,8 @@ from kafka_timer import request_sender as outbox_module
 SOON_S = 2.0
 WHY = "the cluster does not let it"
 FATAL = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, WHY, fatal=True))
-PURGED, REFUSED = KafkaError(KafkaError._PURGE_QUEUE), KafkaException(KafkaError(KafkaError._FATAL, "of no use"))
+PURGED = KafkaError(-152)  # _PURGE_QUEUE
+REFUSED = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "of no use any more", fatal=True))
 
 
 def wrapped() -> SystemError:
@@ -141,7 +142,7 @@ def test_a_request_that_waits_for_room_fails_on_a_fatal_error() -> None:
 def test_an_error_callback_that_raises_does_not_end_the_serving() -> None:
     """confluent_kafka's own examples have such callbacks."""
     timers, producer = client()
-    producer.say(KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN)))
+    producer.say(KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION)))
     timers.schedule("orders", b"v", delay="1h")
     with pytest.raises(BrokerUnavailableError, match="not acknowledged"):
         timers.flush(0)

@@ -17,21 +17,13 @@ from bridge.kafka.reading import history
 TOPIC = "timer.requests"
 
 # librdkafka's own errors begin with an underscore.
-FATAL, PASSING, TIMED_OUT, AT_THE_END, BAD_COMPRESSION, NO_OFFSET, TOO_LONG, ALL_DOWN, SSL = map(
-    KafkaError,
-    (
-        KafkaError._FATAL,
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._PARTITION_EOF,
-        KafkaError._BAD_COMPRESSION,
-        KafkaError._AUTO_OFFSET_RESET,
-        KafkaError._MAX_POLL_EXCEEDED,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._SSL,
-    ),
+FATAL, PASSING, TIMED_OUT, AT_THE_END, BAD_COMPRESSION, NO_OFFSET, TOO_LONG, ALL_DOWN, SSL, LOG_TRUNCATION, STATE = (
+    KafkaError(getattr(KafkaError, f"_{name}"))
+    for name in (
+        *("FATAL", "TRANSPORT", "TIMED_OUT", "PARTITION_EOF", "BAD_COMPRESSION", "AUTO_OFFSET_RESET"),
+        *("MAX_POLL_EXCEEDED", "ALL_BROKERS_DOWN", "SSL", "LOG_TRUNCATION", "STATE"),
+    )
 )
-TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
 def as_fatal(error: KafkaError) -> KafkaError:

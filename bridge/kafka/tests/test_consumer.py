@@ -13,11 +13,11 @@ from bridge.kafka.consumer import UNREADABLE_HEADERS, ConfluentSource, PollPacer
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import (
     BAD_COMPRESSION,
+    LOG_TRUNCATION,
     NO_OFFSET,
     PASSING,
     TOO_LONG,
     TOPIC,
-    TRUNCATION,
     FakeConsumer,
     Fetched,
     as_fatal,
@@ -69,7 +69,7 @@ def test_an_error_instead_of_a_record_ends_a_poll_and_a_check(
         make(error)[0].serve_rebalance()
 
 
-TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {TRUNCATION} (broker 1)")
+TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
 TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
 CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 

@@ -291,20 +291,19 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
-    tried_ms: list[int] = []
+    real, tried_ms = world.bridge.disk_for, list[int]()
 
     def noted(shard: Shard) -> SimDisk:
         tried_ms.append(world.kafka.timeline.now_ms)
-        return world.bridge.disk_for(shard)
+        return real(shard)
 
     world.send("waits", 100_000)
     world.bridge.run(100)
     world.bridge.stop()
     world.bridge.lose_disks()
+    monkeypatch.setattr(world.bridge, "disk_for", noted)
     world.bridge.start()
-    world.bridge.disk_for(SHARD).fail_append(0)
-    assert world.bridge.bridge is not None
-    monkeypatch.setattr(world.bridge.bridge._partitions, "_disk_for", noted)
+    real(SHARD).fail_append(0)
     world.bridge.run(16_000)
     assert len(tried_ms) == 4
     assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
@@ -321,7 +320,7 @@ def reset_by_hand(world: World) -> None:
 
 
 def expired(world: World) -> None:
-    del world.kafka._offsets["timers", SHARD]
+    world.kafka.expire_offset("timers", SHARD)
 
 
 @pytest.mark.parametrize("loses_disk", [False, True])

@@ -140,10 +140,11 @@ class TestSink:
         assert sink.submit(transaction(READ, group_metadata, order(b"a"))).wait() == Aborted({})
         assert values(kafka, "orders") == []
 
-    def test_an_unknown_outcome_is_also_that_of_the_later_transaction(
-        self, kafka: FakeKafka, group: FakeGroup, group_metadata: object
-    ) -> None:
-        kafka._rng = Random(0)  # by which a dead client's commit may arrive
+    def test_an_unknown_outcome_is_also_that_of_the_later_transaction(self, group: FakeGroup) -> None:
+        kafka = FakeKafka(Timeline(), Random(0))  # by which a dead client's commit may arrive
+        for topic in (TIMERS, "timer.journal", "orders"):
+            kafka.create(topic, 2)
+        group_metadata = FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
         outcomes = set()
         for seed in range(20):
             sink = FakeSink(kafka, group, "bridge", "timer.journal", rng=Random(seed))
