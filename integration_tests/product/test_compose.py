@@ -60,36 +60,6 @@ def test_every_image_is_named_in_one_place() -> None:
         assert {each.strip("${}") for each in re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)} <= known
 
 
-def bake(base: str) -> subprocess.CompletedProcess[str]:
-    """Return what `docker buildx bake` would build on the base."""
-    docker, alone = shutil.which("docker"), shutil.which("buildx")
-    if docker and subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode == 0:
-        command = [docker, "buildx"]
-    else:
-        command = [alone] if alone else pytest.skip("no docker buildx; Docker's package docker-buildx-plugin has it")
-    command += ["bake", "--file", str(BAKE), "--print"]
-    environment = os.environ | {"BASE": base, "REPOSITORY": "registry.example/timer-bridge", "TAG": "1.2.3"}
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_bake_builds_both_images_on_a_base_with_a_digest() -> None:
-    base = f"{images()['BASE'].partition('@')[0]}@sha256:{0:064d}"
-    told = bake(base)
-    assert told.returncode == 0, told.stderr
-    targets = json.loads(told.stdout)["target"]
-    assert {name: target["tags"] for name, target in targets.items()} == {
-        "bridge": ["registry.example/timer-bridge:1.2.3"],
-        "audit": ["registry.example/timer-bridge-audit:1.2.3"],
-    }
-    for name, target in targets.items():
-        assert (target["target"], target["args"]["BASE"]) == (name, base)
-        assert ROOT / target["dockerfile"] == DOCKERFILE
-        assert f" AS {name}\n" in DOCKERFILE.read_text()
-    refused = bake(base.partition("@")[0])
-    assert refused.returncode != 0
-    assert "BASE: no digest; run `make images`" in refused.stderr
-
-
 def test_every_service_has_limits_and_its_log_is_rotated() -> None:
     services = yaml.safe_load(FILE.read_text())["services"]
     assert set(services) == {"kafka", *BRIDGES, "prometheus", "grafana", "audit"}
