@@ -41,7 +41,7 @@ COMMAND = [sys.executable, "-m", "pytest", "-p", "integration_tests.support.reru
 
 def run(folder: Path, project: str, *arguments: str) -> tuple[int, list[str]]:
     """Return the exit code and the lines of the output."""
-    (folder / "pytest.ini").write_text("[pytest]")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\ncache_dir = cache")
     (folder / "test_it.py").write_text(project)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

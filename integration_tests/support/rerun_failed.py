@@ -49,7 +49,7 @@ class Rerun:
 
 
 def passes_alone(name: str, config: pytest.Config) -> bool:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", name]
+    command = [sys.executable, "-m", "pytest", name]
     return subprocess.run(command, cwd=config.rootpath, check=False).returncode == pytest.ExitCode.OK
 
 
