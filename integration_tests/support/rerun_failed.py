@@ -33,6 +33,7 @@ class Rerun:
         terminal.write_line("")
         for name in failed:
             terminal.write_line(f"{name}: runs once more, alone")
+            terminal.flush()
             if passes_alone(name, session.config):
                 self.flaky.append(name)
         for kind in ("failed", "error"):
