@@ -83,13 +83,14 @@ static: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .run/imports.log || { cat .run/imports.log; exit 1; }
 
-# SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI.
+# SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI. Below
+# it is a line `flaky: NAME` for each test with a broker or Spark that failed and then passed alone.
 .PHONY: test
 test: export SEEDS ?= 100
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch
-	$(BIN)/python -m pytest $(WAITING)
+	$(BIN)/python -m pytest -p integration_tests.support.rerun_failed $(WAITING)
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000

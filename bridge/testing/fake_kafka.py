@@ -225,6 +225,10 @@ class FakeKafka:
         """Commit an offset as another client does: an operator, or a consumer with our group id."""
         self._offsets[group, shard] = (next(self._positions), offset, metadata)
 
+    def expire_offset(self, group: str, shard: Shard) -> None:
+        """Forget a committed offset, as a broker does some time after the group's last member has left."""
+        del self._offsets[group, shard]
+
     def wait_readable(self, log: Partition, end: int) -> None:
         """Wait until no transaction is open below `end`."""
         while log.last_stable < end:

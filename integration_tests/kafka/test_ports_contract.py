@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import FencedError
 from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Retrier
+from bridge.kafka.tests.fake_clients import AT_THE_END
 from bridge.ports import (
     MAX_IN_FLIGHT,
     Aborted,
@@ -263,7 +264,7 @@ class ConfluentHarness:
             if error is None:
                 found.append(published(message))
             else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
+                assert error.code() == AT_THE_END.code(), error
                 told: Any = message
                 if told.offset() >= ends[told.partition()]:
                     ended.add(told.partition())

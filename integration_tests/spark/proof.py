@@ -12,8 +12,8 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from bridge.tests.simulation.option_generator import OWN_TOPICS
 from bridge.tests.simulation.request_generator import CRON_UNIT_MS
-from bridge.tests.simulation.world import OWN_TOPICS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from schemas import headers as names
 from spark_jobs.audit_rules import evidence, series

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-import bridge.tests.simulation.world as simulation
+import bridge.tests.simulation.option_generator as options
 from bridge.testing.fake_log import Entry, Partition, State
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
 from bridge.tests.simulation.planted_bugs import applied
@@ -28,7 +28,8 @@ from bridge.tests.simulation.request_generator import (
     SMALL,
     TIMERS,
 )
-from bridge.tests.simulation.world import World, small_intervals
+from bridge.tests.simulation.run import small_intervals
+from bridge.tests.simulation.world import World
 from schemas.control import Paused
 from schemas.headers import Rules
 from spark_jobs.audit_rules.evidence import PartitionCount
@@ -103,12 +104,12 @@ def _nothing_lost(gone: dict[Partition, list[Entry]]) -> Iterator[None]:
 
 
 def _same_levels() -> AbstractContextManager[object]:
-    drawn = simulation.draw_rules
+    drawn = options.draw_rules
 
     def draw(rng: Random, reach_ms: int) -> Rules:
         return drawn(rng, reach_ms).model_copy(update={"levels_ms": LEVELS_MS})
 
-    return mock.patch.object(simulation, "draw_rules", draw)
+    return mock.patch.object(options, "draw_rules", draw)
 
 
 def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:

@@ -98,6 +98,9 @@ def stopped(store: Store) -> Progress:
     return store.committed_progress
 
 
+# -- against a sorted list
+
+
 @dataclass
 class Model:
     """The store as a sorted list. requests[offset]: wake-up time. held: out-of-order offsets."""
@@ -442,6 +445,9 @@ def disk() -> Disk:
     return SimDisk(random.Random(0))
 
 
+# -- what a store holds
+
+
 def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> None:
     for tick_ms in (10, 100, 200, 500, 1000):
         store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
@@ -510,6 +516,9 @@ def test_a_store_with_another_tick_is_refused_unchanged() -> None:
     with pytest.raises(ValueError, match="tick_ms 70, the store was built by wheel with 10"):
         Store.open(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
     assert disk.contents() == before
+
+
+# -- files, damage and compaction
 
 
 def test_case_24_a_failed_append_changes_nothing() -> None:
@@ -662,6 +671,9 @@ def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -
         store.release_queue.take_due(1500, 9, 1 << 20)
 
 
+# -- shutdown snapshots
+
+
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
@@ -720,6 +732,9 @@ def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
         file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
     store = reopen(disk, progress, set())
     assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
+
+
+# -- files and indexes that go
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -878,6 +893,9 @@ def test_empty_topics_are_dropped(
     names = [each.name for each in store._index.dues._topics.values()]
     assert "orders" in names
     assert len(names) < 60
+
+
+# -- syncs that fail
 
 
 def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

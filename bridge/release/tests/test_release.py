@@ -42,6 +42,9 @@ def until(world: World, ms: int) -> Headers:
     return [("timer-expire-ms", b"%d" % (world.now_ms + ms))]
 
 
+# -- expiry
+
+
 @pytest.mark.parametrize("delay_ms", [500, 2500], ids=["due within the window", "rolled twice"])
 @TROUBLE
 def test_a_timer_that_expires_before_its_release_is_rejected_once(trouble: Trouble, delay_ms: int) -> None:
@@ -714,6 +717,9 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
     ask(world, b"resume", b"limited")
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]
+
+
+# -- the control topic
 
 
 def test_the_newest_control_record_applies_to_its_timer_topic_and_malformed_ones_are_ignored(

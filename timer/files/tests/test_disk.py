@@ -176,13 +176,6 @@ class TestKill:
                 use()
         assert fresh.contents() == {"log": b"", "wheel": bytes(8)}
 
-    def test_an_old_view_of_a_mapping_writes_into_nothing(self) -> None:
-        disk = SimDisk()
-        view = disk.map("wheel", 8).buffer
-        fresh = disk.reopen()
-        view[0:1] = b"x"
-        assert fresh.contents() == {"wheel": bytes(8)}
-
 
 def after_power_loss(prepare: Callable[[SimDisk], None], seeds: int = 200) -> list[dict[str, bytes]]:
     found = []
@@ -297,13 +290,6 @@ class TestFaults:
         whole = b"a" * SECTOR + b"b" * SECTOR + b"c" * SECTOR
         assert found == {whole} if is_rewritten else lost in found  # often, as the kernel may have been quicker
 
-    def test_a_copy_is_another_disk(self) -> None:
-        disk = SimDisk()
-        disk.open("log").append(b"abc")
-        old = disk.copy()
-        disk.open("log").append(b"def")
-        assert (old.read("log"), disk.read("log")) == (b"abc", b"abcdef")
-
 
 class TestFuse:
     def test_every_step_of_an_append_may_be_the_last(self) -> None:
@@ -325,13 +311,6 @@ class TestFuse:
             ("disk.append done", b"abcd"),
             ("alive", b"abcd"),
         ]
-
-    def test_a_burnt_fuse_stays_burnt(self) -> None:
-        fuse = Fuse()
-        fuse.arm(1)
-        for _ in range(3):
-            with pytest.raises(Crash, match="first"):
-                fuse.step("first" if not fuse.burnt else "later")
 
     def test_a_fuse_may_wait_for_one_kind_of_call(self) -> None:
         fuse = Fuse()

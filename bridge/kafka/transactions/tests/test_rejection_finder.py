@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from bridge.kafka.tests.fake_clients import PASSING
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.contents import SendFailure
 from bridge.kafka.transactions.record_sender import size_of
@@ -38,7 +39,7 @@ class Broker:
     def partitions_of(self, topic: str) -> int | KafkaError:
         told = self.codes.get(topic, [4])
         found = told.pop(0) if len(told) > 1 else told[0]
-        if isinstance(found, KafkaError) and found.code() == KafkaError._TRANSPORT:
+        if isinstance(found, KafkaError) and found.code() == PASSING.code():
             raise KafkaException(found)
         return found
 
@@ -72,7 +73,7 @@ def test_unknown_topics_delay_others_once_a_second(broker: Broker) -> None:
 def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_not(broker: Broker) -> None:
     broker.codes |= {
         "denied": [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)],
-        "down": [KafkaError(KafkaError._TRANSPORT)],
+        "down": [PASSING],
         "odd": [KafkaError(KafkaError.LEADER_NOT_AVAILABLE)],
     }
     assert broker.culprits.known([out("denied")]) == {0: "not-authorized"}
