@@ -142,14 +142,11 @@ class Store(ABC):
     def _append(self, batch: Batch) -> None:
         """Store `batch`, which is not empty."""
 
-    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_], batch: Batch) -> None:
-        if is_in_order.all():
-            self.release_queue.push(run)
-            return
-        is_cooling = batch.cooling_down()
-        self.release_queue.out_of_order.push(run[~is_in_order & ~is_cooling])
-        self.release_queue.out_of_order.cool_down(run[is_cooling], *batch.cooldown_ms)
-        self.release_queue.push(run[is_in_order])
+    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_]) -> None:
+        if not is_in_order.all():
+            self.release_queue.out_of_order.push(run[~is_in_order])
+            run = run[is_in_order]
+        self.release_queue.push(run)
 
     # -- committing
 

@@ -178,7 +178,7 @@ class WheelStore(Store):
         self._retain_marks(first + len(added), ended)
         run = run_of(timers, extra, first)
         self._index.add(run)
-        self._enqueue(run, chained[: len(added)], batch)
+        self._enqueue(run, chained[: len(added)])
         if len(ended):
             self.release_queue.end(ended)
 

@@ -41,6 +41,7 @@ from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
 from timer.format.body import Body, LongNameError, frame_size
+from timer.format.unit import MAX_DELAY_MS
 from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
 
 _NO_PAUSE = Refusal(
@@ -262,7 +263,7 @@ class BatchIntake:
         if flight.due_ms != claim.schedule.due_ms:  # moved while it was in flight
             self._roll(body, flight.due_ms)
         elif self._must_cool_down(flight, visit):
-            self._cool_down(body, visit)
+            self._cool_down(body)
         else:
             self._place(body, visit)
 
@@ -272,9 +273,9 @@ class BatchIntake:
         is_soon = visit < min(self.now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self.now_ms
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)
 
-    def _cool_down(self, body: Body, visit: int) -> None:
+    def _cool_down(self, body: Body) -> None:
         if self._counts_bytes:
             self.quota.size_bytes -= frame_size(body)
-        until_ms = self.now_ms + roll_cooldown_ms(self._window_ms)
+        wake_ms = min(self.now_ms + roll_cooldown_ms(self._window_ms), body.due_ms, body.timestamp_ms + MAX_DELAY_MS)
         self._decisions.held.append(body.origin_offset)
-        self._ids.put(body, Place.STORED, self._taken.batch.cool_down(body, visit, self.now_ms, until_ms))
+        self._ids.put(body, Place.STORED, self._taken.batch.hold(body, wake_ms))

@@ -106,7 +106,7 @@ class RocksStore(Store):
     def _append(self, batch: Batch) -> None:
         rows, in_order, frames = rows_and_frames(batch, self._timers.end_unit)
         self._timers.add(rows, in_order, frames)
-        self._enqueue(rows, in_order, batch)
+        self._enqueue(rows, in_order)
         ended = batch.ended()
         if len(ended):
             self.release_queue.end(ended)

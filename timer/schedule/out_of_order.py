@@ -1,12 +1,8 @@
 """Pending timers whose key has passed, so that K says nothing about them. The journal names each.
 
-push       waits for its wake-up time: the clock went back before K
-block      waits for its target, which takes no more now (timer.schedule.release_policy)
-cool_down  waits until `until_ms` or its due time: it was just rolled. With a clock ahead of the brokers' it would
-           roll again soon. A clock that steps back ends the cooldown.
+push    waits for its wake-up time: the clock went back before K, or it was just rolled (roll cooldown)
+block   waits for its target, which takes no more now (timer.schedule.release_policy)
 """
-
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,44 +10,12 @@ from numpy.typing import NDArray
 from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 from timer.schedule.row_queue import RowQueue
 
-_GROUPS_PER_COOLDOWN = 8
-"""Timers whose cooldowns begin within an eighth of a cooldown form one group."""
-
-
-@dataclass(slots=True)
-class _CoolingDown:
-    since_ms: int
-    until_ms: int
-    runs: list[Rows] = field(default_factory=list)
-
-    def rows(self) -> Rows:
-        return joined(self.runs)
-
-    def first_due_ms(self) -> int:
-        return min(int(run["due_ms"].min()) for run in self.runs)
-
-    def has_ended(self, now_ms: int) -> bool:
-        """True if the cooldown of some rows is over, or the clock is before its beginning."""
-        return not self.since_ms <= now_ms < self.until_ms or self.first_due_ms() <= now_ms
-
-    def take(self, now_ms: int) -> list[Rows]:
-        """Remove and return the rows whose cooldown is over."""
-        if not self.since_ms <= now_ms < self.until_ms:
-            taken, self.runs = self.runs, []
-            return taken
-        if self.first_due_ms() > now_ms:
-            return []
-        rows = self.rows()
-        self.runs = [rows[rows["due_ms"] > now_ms]]
-        return [rows[rows["due_ms"] <= now_ms]]
-
 
 class OutOfOrderTimers:
     """Rows of TIMER_ROW; the bodies are on disk."""
 
     def __init__(self) -> None:
         self._queue = RowQueue()
-        self._cooling_down: list[_CoolingDown] = []
         self._blocked: dict[int, RowQueue] = {}
         """By hash of the target."""
         self._units: set[int] = set()
@@ -68,26 +32,11 @@ class OutOfOrderTimers:
     def rows(self) -> Rows:
         """Return all rows, in no order."""
         blocked = (queue.rows() for queue in self._blocked.values())
-        return joined([self._queue.rows(), *(each.rows() for each in self._cooling_down), *blocked])
+        return joined([self._queue.rows(), *blocked])
 
     def push(self, run: Rows) -> None:
         self._units.update(run["unit"].tolist())
         self._queue.push(run)
-
-    def cool_down(self, run: Rows, since_ms: int, until_ms: int) -> None:
-        """Add `run`, which `take` does not return from `since_ms` to about `until_ms` unless it is due."""
-        if len(run) == 0:
-            return
-        last = self._cooling_down[-1] if self._cooling_down else None
-        if (
-            last is None
-            or since_ms < last.since_ms
-            or _GROUPS_PER_COOLDOWN * (since_ms - last.since_ms) > until_ms - since_ms
-        ):
-            last = _CoolingDown(since_ms, until_ms)
-            self._cooling_down.append(last)
-        last.runs.append(run)
-        self._units.update(run["unit"].tolist())
 
     def remove(self, units: Ints) -> None:
         """Remove the rows of `units`; other units are ignored."""
@@ -96,9 +45,6 @@ class OutOfOrderTimers:
             return
         for queue in (self._queue, *self._blocked.values()):
             queue.remove(units)
-        for each in self._cooling_down:
-            each.runs = [kept for run in each.runs if len(kept := run[~isin(run["unit"], units)])]
-        self._drop_empty()
         self._units.difference_update(units.tolist())
 
     def block(self, hash_: int, run: Rows) -> None:
@@ -144,25 +90,15 @@ class OutOfOrderTimers:
         """Set the body positions of the rows of `units`; other units are ignored."""
         for queue in (self._queue, *self._blocked.values()):
             queue.repoint(units, bodies)
-        where = dict(zip(units.tolist(), bodies.tolist(), strict=True))
-        for each in self._cooling_down:
-            for run in each.runs:
-                run["body"] = [where.get(unit, body) for unit, body in run[["unit", "body"]].tolist()]
 
     def next_visit_ms(self) -> int | None:
-        """Return the earliest wake-up time or end of a cooldown, None if there is none. Blocked rows do not count."""
-        visit_ms = self._queue.next_visit_ms()
-        if not self._cooling_down:
-            return visit_ms
-        looks = [min(each.until_ms, each.first_due_ms()) for each in self._cooling_down]
-        return min(looks if visit_ms is None else [*looks, visit_ms], default=None)
+        """Return the earliest wake-up time, None if there is none. Blocked rows do not count."""
+        return self._queue.next_visit_ms()
 
     def has_due(self, now_ms: int) -> bool:
         """True if `take` returns rows now."""
         visit_ms = self._queue.next_visit_ms()
-        return (visit_ms is not None and visit_ms <= now_ms) or any(
-            each.has_ended(now_ms) for each in self._cooling_down
-        )
+        return visit_ms is not None and visit_ms <= now_ms
 
     def is_idle(self, now_ms: int) -> bool:
         """True if no row is blocked and `take` returns none now."""
@@ -170,18 +106,8 @@ class OutOfOrderTimers:
 
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Remove and return the rows whose wake-up time has come; limits as in RowQueue.take."""
-        if self._cooling_down:
-            for each in self._cooling_down:
-                for run in each.take(now_ms):
-                    self._queue.push(run)
-            self._drop_empty()
         return self._forget_units(self._queue.take(now_ms, limit, limit_bytes))
 
     def _forget_units(self, run: Rows) -> Rows:
         self._units.difference_update(run["unit"].tolist())
         return run
-
-    def _drop_empty(self) -> None:
-        for each in self._cooling_down:
-            each.runs = [run for run in each.runs if len(run)]
-        self._cooling_down = [each for each in self._cooling_down if each.runs]

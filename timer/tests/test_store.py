@@ -54,9 +54,6 @@ def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 
     return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
 
 
-COOLDOWN_MS = 7
-
-
 def timer_at(offset: int, visit_ms: int, *, size: int = 3) -> Body:
     """Return a timer of one of two topics. Each fifth rolls at its wake-up time, as it is due some hours later."""
     due_ms = visit_ms + (0 if offset % 5 else (offset % 7) * HOUR_MS)
@@ -143,25 +140,19 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.low = 0
         self.slots = OPTIONS.slots
         """Of the store: more than `options` have after a start with pending timers that span more than a lap."""
-        self.cooling_down: dict[int, tuple[int, int, int]] = {}
 
     @rule(
         visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12),
-        is_cooling=st.booleans(),
+        is_held=st.booleans(),
     )
-    def add(self, visits: list[int], *, is_cooling: bool) -> None:
-        """is_cooling: each third timer is in roll cooldown, whatever its key."""
+    def add(self, visits: list[int], *, is_held: bool) -> None:
+        """is_held: each third timer is out of order, whatever its key."""
         batch = Batch()
-        until_ms = self.now_ms + COOLDOWN_MS
         first = len(self.staged.requests)
-        added, held, cooling_down = [], set(), {}
+        added, held = [], set()
         for offset, ahead in enumerate(visits, first):
             visit_ms = max(self.now_ms + ahead, START_MS)
-            if is_cooling and offset % 3 == 0:
-                batch.cool_down(timer_at(offset, visit_ms), visit_ms, self.now_ms, until_ms)
-                cooling_down[offset] = (self.now_ms, until_ms, timer_at(offset, visit_ms).due_ms)
-                held.add(offset)
-            elif Key(visit_ms, offset) > self.staged.settled:
+            if Key(visit_ms, offset) > self.staged.settled and not (is_held and offset % 3 == 0):
                 batch.add(timer_at(offset, visit_ms, size=offset % 50), visit_ms)
             else:
                 batch.hold(timer_at(offset, visit_ms), visit_ms)
@@ -181,7 +172,6 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.requests += added
         self.staged.held |= held
         self.staged_held |= held
-        self.cooling_down |= cooling_down
 
     @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
     def end(self, chosen: list[float], unknown: int) -> None:
@@ -220,13 +210,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         live = self.staged.live()
         rows = [k for k in live if k.origin_offset not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
-        cooling_down = {o: r for o, r in self.cooling_down.items() if r[0] <= now_ms < min(r[1:])}
-        awake = [k for k in live if k.origin_offset in self.staged.held - cooling_down.keys()]
-        released = [k for k in awake if k.visit_ms <= now_ms]
+        released = [k for k in live if k.origin_offset in self.staged.held and k.visit_ms <= now_ms]
         due = self.store.release_queue.take_due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
-        if len(due.rows) < limit:  # else there was no room to look at cooldowns
-            self.cooling_down = cooling_down
         rows, released = rows[: len(due.rows)], released[: len(due.released)]
         assert origins(self.store, due) == [k.origin_offset for k in rows + released]
         if rows:
@@ -309,7 +295,6 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.store.close()
         self.store = self.catch_up(self.checkpoint_found())
         self.staged = self.committed.copy()
-        self.cooling_down = {}
         self.clear_staged()
 
     def recover(self, *, may_be_wrong: bool) -> None:
@@ -326,7 +311,6 @@ class StoreAgainstList(RuleBasedStateMachine):
                 raise
             self.store = self.catch_up(None)
         self.staged = self.committed.copy()
-        self.cooling_down = {}
         self.clear_staged()
 
     def checkpoint_found(self) -> Checkpoint | None:
@@ -401,11 +385,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         wake_up_ms = self.store.release_queue.next_visit_ms(10**6)
         if waiting:
             assert wake_up_ms is not None
-            times = [
-                min(self.cooling_down[k.origin_offset][1:]) if k.origin_offset in self.cooling_down else k.visit_ms
-                for k in waiting
-            ]
-            assert wake_up_ms <= max(self.now_ms, min(times))  # any past time will do
+            assert wake_up_ms <= max(self.now_ms, min(k.visit_ms for k in waiting))  # any past time will do
 
 
 @pytest.mark.thorough
