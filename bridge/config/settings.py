@@ -416,12 +416,19 @@ _NAMED_TABLES: dict[str, tuple[type[BaseModel], str, str]] = {
     "targets": (TargetSettings, "PATTERN", "limit"),
 }
 
+_REMOVED_KEYS = dict.fromkeys(
+    [("targets", "fresh_share"), ("targets", "fresh")],
+    "take it out: the timers of a target with a rate leave in the order of their due times",
+)
+
 
 def _table_error_text(tables: str, table: str = "", key: str = "", *_: str, error: Any, text: str) -> str:
     kind, placeholder, meaning = _NAMED_TABLES[tables]
     name = f'{tables}."{table}"'
     if error["type"] == "missing":
         return f"{name}.{key} is missing: give it, or take the table out"
+    if error["type"] == "extra_forbidden" and (tables, key) in _REMOVED_KEYS:
+        return f"{name}.{key}: removed; {_REMOVED_KEYS[tables, key]}"
     if error["type"] == "extra_forbidden":
         in_quotes = f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         return f"{name} has no key {key!r}: {_near(key, kind) or in_quotes}"

@@ -205,11 +205,11 @@ class OwnedPartition:
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
 
-    def next_look_ms(self, until_ms: int) -> int:
+    def next_look_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self._intake.is_transaction_full else until_ms]
         if self.is_claimed and (self.release_barrier is None or self.backlog):
-            looks.append(self._due.next_ms(until_ms))
+            looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
         return min(looks)

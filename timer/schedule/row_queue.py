@@ -9,6 +9,7 @@ A tick that opens is one run; requests for open ticks are small runs. Many small
 
 import numpy as np
 
+from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 
 _MAX_RUNS = 16
@@ -17,6 +18,10 @@ _MAX_RUNS = 16
 def in_order(run: Rows) -> Rows:
     """Return `run` sorted by (visit_ms, origin offset)."""
     return run[np.lexsort((run["origin"], run["visit_ms"]))]
+
+
+def last_key(rows: Rows) -> Key:
+    return Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
 
 
 class RowQueue:

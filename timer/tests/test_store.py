@@ -33,8 +33,6 @@ from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
-from timer.schedule import target_backlog
-from timer.schedule.release_policy import OpenGate
 from timer.schedule.release_queue import Due
 from timer.store import Store
 from timer.testing import SimDisk
@@ -985,16 +983,13 @@ def refusing(files: object) -> Syncing:
 # -- targets that wait
 
 
-class Rate(OpenGate):
-    """Four timers of each target may leave now, half of them fresh ones."""
+class Rate:
+    """Four timers of each target may leave in each turn."""
 
-    def allowance(self, target: str) -> int:
-        del target
+    def allowance(self, target: str, now_ms: int) -> int:
         return 4
 
-    def fresh(self, target: str) -> tuple[float, int]:
-        del target
-        return 0.5, 100
+    def spend(self, target: str, timers: int, now_ms: int) -> None: ...
 
 
 def to(target: str, offset: int, due_ms: int) -> Body:
@@ -1056,24 +1051,14 @@ def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit
 
 
 @of_each_engine
-def test_recent_timers_of_a_backlog_get_their_share_and_what_the_oldest_leave() -> None:
-    """Those in between are loaded when they are the oldest."""
+def test_key_ranges_of_an_older_bridge_are_served_in_order_and_what_has_left_between_them_stays_away() -> None:
+    """It served fresh timers ahead of the oldest ones."""
     wait = Wait("orders", False, stretches(1000, 1100, 1200, 1300, 1400))
     store = Store.create(SimDisk(), OPTIONS, EMPTY, [wait])
-    dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1420))
+    dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1413))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
-    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
-    fresh = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
-    oldest = [[1050, 1051], [1052], [1250, 1251]]
-    assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, fresh, strict=True)]
-
-
-@of_each_engine
-@pytest.mark.parametrize(("most", "ranges"), [(1, 1), (2, 2)])
-def test_key_ranges_of_an_earlier_process_count_too(most: int, ranges: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_backlog, "MAX_EXTRA_KEY_RANGES", most)
-    waits = [Wait("orders", True, stretches(1000, 1100, 1200)), Wait("bills", False, stretches(1000))]
-    store = Store.create(SimDisk(), OPTIONS, EMPTY, waits)
-    store.add(batch_of(to("orders", 0, 1050), *(to("bills", offset, 1050) for offset in range(1, 9))), 9)
-    store.release_queue.take_due(1300, 99, 1 << 20, Rate())
-    assert [len(wait.stretches) for wait in store.release_queue.waits] == [2, ranges]
+    assert store.release_queue.waits == (wait,)
+    assert not store.release_queue.is_unreleased("orders", Key(1150, 3))
+    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(4)]
+    assert turns == [[1050, 1051, 1052], [1250, 1251, 1252, 1253], [1254], [1410, 1411, 1412]]
+    assert not store.release_queue.must_wait("orders")

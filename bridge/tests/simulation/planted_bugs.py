@@ -42,9 +42,9 @@ from timer.index.origin_index import OriginIndex
 from timer.maintenance.startup_scan import LiveScan
 from timer.rocksdb import store as rocks_store
 from timer.rocksdb.rocks_timers import RocksTimers
+from timer.schedule.blocked_targets import BlockedTargets
 from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due, ReleaseQueue
-from timer.schedule.target_backlog import TargetBacklog
 from timer.store import Store
 from timer.wheel_store import WheelStore
 
@@ -305,12 +305,12 @@ def rules_of_now(patches: Patches) -> None:
 
 def pause_forgotten(patches: Patches) -> None:
     """A start knows what waits, but not that it is paused."""
-    made = TargetBacklog.__init__
+    made = BlockedTargets.__init__
 
-    def init(self: TargetBacklog, waits: Any, tick_ms: int) -> None:
-        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+    def init(self: BlockedTargets, waits: Any) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits])
 
-    _replace(patches, TargetBacklog, "__init__", init)
+    _replace(patches, BlockedTargets, "__init__", init)
 
 
 def fails_for_all(patches: Patches) -> None:
@@ -474,7 +474,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.
-    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, until_ms: until_ms),
+    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, now_ms, until_ms: until_ms),
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
