@@ -3,14 +3,14 @@
     add(batch) -> on disk   release_queue.take_due(now) -> rows in order   queries.bodies(rows)   committed(...)
 
     Store          what every engine does: order of release, progress, staging
-    WheelStore     engine `wheel`: TimerLog, TimerWheel and body log                timer.wheel_store
+    WheelStore     engine `wheel`: TimerLog, TimerWheel and body log                timer.wheel.store
     RocksStore     engine `rocksdb`: the same timers in a RocksDB database          timer.rocksdb.store
     .release_queue what leaves next, and which targets wait                         timer.schedule.release_queue
-    .queries       find, listings, counts                                           timer.store_queries
+    .queries       find, listings, counts                                           StoreQueries
 
 Rules of every engine:
 1. A row is pending if it is out of order, or its key (visit_ms, origin offset) is above K, or its key is in a key range
-   of its target's backlog (timer.schedule.pending_keys), and it was not ended.
+   of its target's backlog (timer.schedule.pending_timers), and it was not ended.
 2. `add` and `take_due` stage changes until `committed`. Memory has no undo: if the transaction is lost, the store is
    closed and opened again at its checkpoint.
 3. A checkpoint starts only when everything staged is committed.
@@ -18,40 +18,149 @@ Rules of every engine:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Key, Progress
-from timer.errors import CorruptStoreError, WheelFullError
-from timer.files.disk import Disk
-from timer.files.segment_log import delete_other_files
+from timer.disk import Disk, Syncing
 from timer.format.batch import Batch
+from timer.format.body import Body, Peek
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.format.file_names import BODIES, DATABASE, IDS, UNITS, WHEEL
-from timer.format.unit import Rows
+from timer.format.unit import Rows, topic_hash
+from timer.index.due_counts import HOUR_MS, DueRange, DueRangeSearch
 from timer.options import StoreOptions
+from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store_queries import StoreQueries
 
 
-def wipe(disk: Disk) -> None:
-    """Remove a store of any engine. The checkpoint goes first and durably, so that a crash in between leaves no store.
+class StoreQueries(ABC):
+    """Changes nothing. Raises CorruptStoreError."""
 
-    The checkpoint is emptied, not removed: after a loss of power a removed file may be back, and an old checkpoint
-    would name the files of a later store.
-    """
-    disk.start_replace(NAME, b"").wait()
-    disk.remove(WHEEL)
-    disk.remove_folder(DATABASE)
-    for folder in (UNITS, BODIES, IDS):
-        delete_other_files(disk, folder, ())
+    def __init__(self, release_queue: ReleaseQueue, timers: PendingTimers) -> None:
+        self._release_queue = release_queue
+        self._timers = timers
+
+    @property
+    @abstractmethod
+    def pending_bytes(self) -> int:
+        """Bytes of the bodies of pending timers. Exact after every kind of start."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes on disk, without what has a fixed size."""
+
+    @property
+    def targets(self) -> int:
+        """Number of target topics with pending timers."""
+        return self._timers.dues.targets
+
+    def has_target(self, target: str) -> bool:
+        return self._timers.dues.has(topic_hash(target))
+
+    def pending_by_topic(self) -> dict[str, int]:
+        return self._timers.dues.counts()
+
+    def due_hours(self) -> dict[str, dict[int, int]]:
+        """Return, by target topic, the start of each hour (epoch ms) and the number of timers due in it."""
+        return self._timers.dues.hours()
+
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
+        """Return, by target topic, the number of pending timers and their first and last due time.
+
+        Unknown times are looked up in the ticks of their hour, or in the log if timers of that hour roll first. If
+        `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
+        hour.
+        """
+        search = DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows)
+        return search.ranges(is_over, needs_last=needs_last)
+
+    def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
+        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
+        yield self._release_queue.out_of_order.rows()
+        tick_ms = self._timers.tick_ms
+        tick: int | None = hour * HOUR_MS // tick_ms - 1
+        last = ((hour + 1) * HOUR_MS - 1) // tick_ms
+        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
+            yield self._release_queue.load_tick(tick)
+
+    @abstractmethod
+    def _all_rows(self) -> Iterator[Rows]:
+        """Yield all pending rows block by block, in the order of the log."""
+
+    @abstractmethod
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
+        """Return the pending rows of one block of the log from unit `first` on, and the next `first`, None at the end.
+
+        In the order of the log. A listing in several calls returns every row that stays pending; a row that rolls
+        meanwhile may come twice, or not at all while its copy is in flight.
+        """
+
+    @abstractmethod
+    def pending_at(self, unit: int) -> Rows:
+        """Return the row of `unit`, no row if it is not pending any more."""
+
+    @abstractmethod
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        """Return the row (one TIMER_ROW) of each id that has a pending timer."""
+
+    @abstractmethod
+    def find_origin(self, origin_offset: int) -> Rows:
+        """Return the row of the pending timer with this origin offset, no row if there is none."""
+
+    @abstractmethod
+    def bodies(self, rows: Rows) -> list[Body]:
+        """Return the bodies of `rows`, in their order."""
+
+    @abstractmethod
+    def peek(self, row: Rows) -> Peek:
+        """Return the beginning of the body of `row`, one TIMER_ROW."""
+
+
+@dataclass(slots=True)
+class CheckpointWriter:
+    """dead_units, dead_bodies: segments without pending rows, to be deleted once `checkpoint` is durable."""
+
+    disk: Disk
+    checkpoint: Checkpoint
+    dead_units: list[int]
+    dead_bodies: list[int]
+    logs: Syncing
+    replacing: Syncing | None = None
+
+    def poll(self) -> bool:
+        """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
+        if self.replacing is None:
+            if not self.logs.done():
+                return False
+            self.replacing = self.disk.start_replace(NAME, self.checkpoint.to_bytes())
+        return self.replacing.done()
+
+    def abandon(self) -> None:
+        """Make sure that nothing is written later: the checkpoint would name logs of another opening.
+
+        Waits for a replacement that has started.
+        """
+        if self.replacing is not None:
+            with suppress(OSError):
+                self.replacing.wait()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
+        self.logs.wait()
+        if not self.poll() and self.replacing is not None:
+            self.replacing.wait()
 
 
 class Store(ABC):
-    """See the module. Opened by `Store.create` (empty) or `Store.open` (at its checkpoint)."""
+    """See the module. Opened by timer.engines."""
 
     release_queue: ReleaseQueue
     queries: StoreQueries
@@ -68,43 +177,6 @@ class Store(ABC):
         self._committed = progress
 
     # -- opening and closing
-
-    @staticmethod
-    def create(disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait] = ()) -> "Store":
-        """Create an empty store in place of any other. The caller adds the requests from `progress.low_offset` on."""
-        wipe(disk)
-        store = _engine(options)(disk, options, progress, None, waits)
-        if progress.low_offset == progress.next_offset:
-            store.skip_checkpoint()  # nothing to keep, perhaps nothing committed yet
-        return store
-
-    @staticmethod
-    def open(
-        disk: Disk,
-        options: StoreOptions,
-        found: Checkpoint,
-        progress: Progress,
-        held: Collection[int],
-        ended: Collection[int],
-        waits: Collection[Wait] = (),
-    ) -> "Store":
-        """Open the store at the checkpoint `found`, as of `progress`, `held` and `ended` (origins) and `waits`.
-
-        The caller adds the requests from `found.progress.next_offset` on. `options` must have the engine and the tick
-        of `found`. Raises CorruptStoreError, WheelFullError, and OSError if the disk is full.
-        """
-        if (found.engine, found.tick_ms) != (options.engine, options.tick_ms):
-            raise ValueError(
-                f"engine {options.engine} with tick_ms {options.tick_ms}, the store was built by {found.engine} with"
-                f" {found.tick_ms}"
-            )
-        store = _engine(options)(disk, options, progress, found, waits)
-        try:
-            store.restore(found, held, ended)
-        except (CorruptStoreError, WheelFullError, OSError):
-            store.close()
-            raise
-        return store
 
     @abstractmethod
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
@@ -201,14 +273,3 @@ class Store(ABC):
 
     def compact_some(self) -> None:  # noqa: B027
         """Run one bounded step of a compaction; start one if it is worth it."""
-
-
-def _engine(options: StoreOptions) -> type[Store]:
-    """Return the class of the engine. Imported here: a bridge without that engine does not load its library."""
-    if options.engine == "rocksdb":
-        from timer.rocksdb.store import RocksStore
-
-        return RocksStore
-    from timer.wheel_store import WheelStore
-
-    return WheelStore

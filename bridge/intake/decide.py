@@ -1,14 +1,14 @@
 """Decide what each request means for the store, without I/O.
 
-    key = (visit_ms, origin offset)   visit_ms: the wake-up time (timer.schedule.wake_time)
+    key = (visit_ms, origin offset)   visit_ms: the wake-up time (timer.schedule.release_policy)
     K, C                              the last settled key, the next offset to read (schemas.progress)
 
     refused                          -> rejected topic, named in the journal
-    key >  K                         -> store, in its order        (a target that waits: timer.schedule.target_backlog)
+    key >  K                         -> store, in its order        (a target that waits: timer.schedule.blocked_targets)
     key <= K, wake-up time <= now    -> overdue: leaves in the transaction that moves C past it
     key <= K, its target waits       -> out of order ("held"), until it may leave
     key <= K, wake-up time >  now    -> out of order: the clock went back below K; stored, named in the journal
-    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.out_of_order)
+    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.queues)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id (bridge.intake.pending_ids). A
 schedule then takes its place; a cancel does not. Timers to release are chosen after intake, and a request that names a
@@ -42,7 +42,7 @@ from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
 from timer.format.body import Body, LongNameError, frame_size
 from timer.format.unit import MAX_DELAY_MS
-from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
+from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
 
 _NO_PAUSE = Refusal(
     "denied-action",

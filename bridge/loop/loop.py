@@ -31,7 +31,7 @@ from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
-from timer.files.disk import Disk
+from timer.disk import Disk
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
 log = logging.getLogger(__name__)

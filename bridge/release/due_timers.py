@@ -21,7 +21,7 @@ from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.body import Body
 from timer.format.unit import isin
-from timer.schedule.wake_time import most_wait_ms
+from timer.schedule.release_policy import most_wait_ms
 from timer.store import Store
 
 TOO_LARGE_TO_WAIT = Refusal(

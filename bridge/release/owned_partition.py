@@ -28,7 +28,7 @@ from schemas.headers import MAX_INT64, Refusal
 from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
-from timer.files.disk import Disk
+from timer.disk import Disk
 from timer.format.body import Body
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 

@@ -16,10 +16,10 @@ from timer.format.unit import (
     UNIT_SIZE,
     Ints,
     Rows,
+    hashes_of,
     joined,
     topic_hash,
 )
-from timer.index.id_index import hashes_of
 
 TimerToAdd: TypeAlias = tuple[Body, int, int]
 """A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from schemas.journal import END, Wait
 from schemas.progress import Key
 from timer.format.unit import NO_ROWS, Ints, Rows, intersect, isin, topic_hash
-from timer.schedule.pending_keys import KeyRanges, in_key_ranges
-from timer.schedule.row_queue import RowQueue, in_order, last_key
+from timer.schedule.pending_timers import KeyRanges, in_key_ranges
+from timer.schedule.queues import RowQueue, in_order, last_key
 
 _MAX_ROWS = 4096
 _MAX_WOKEN = 64

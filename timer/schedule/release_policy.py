@@ -1,8 +1,19 @@
-"""How many timers leave in one turn: a room for all targets together, and an allowance for each limited one.
+"""When a timer wakes up, and how many leave in one turn. Pure functions of times, rows and allowances.
 
-rows, allowances  -> leaving       which rows leave; the others wait
-queue, room       -> Room.take     the first rows that have room
-targets           -> rotated_to    round robin: a target that got nothing is the first in the next turn
+The wake-up time (`visit_ms`) is the due time, or an earlier time to roll if that is beyond the roll window:
+
+    window 60     due in  50 -> wake up in 50, delivered
+                  due in  70 -> 10 beyond the window, less than a third of it: wake up in 30, so that the last wait is
+                                not a short one
+                  due in 200 -> wake up in 60, copied to the end of the timer topic, and again from there
+
+RIP-43's rule, from the record's timestamp. A request that is overdue when sent wakes up at its timestamp.
+
+A turn has a room for all targets together, and an allowance for each limited one:
+
+    rows, allowances  -> leaving       which rows leave; the others wait
+    queue, room       -> Room.take     the first rows that have room
+    targets           -> rotated_to    round robin: a target that got nothing is the first in the next turn
 """
 
 from collections.abc import Mapping
@@ -13,7 +24,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.format.unit import NO_ROWS, Rows
-from timer.schedule.row_queue import RowQueue
+from timer.schedule.queues import RowQueue
+
+
+def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
+    """Return the wake-up time, epoch ms. It is below `due_ms` exactly if the timer rolls then."""
+    rest_ms = due_ms - timestamp_ms
+    if rest_ms <= window_ms:
+        return max(due_ms, timestamp_ms)
+    if 3 * (rest_ms - window_ms) < window_ms:
+        return timestamp_ms + window_ms // 2
+    return timestamp_ms + window_ms
+
+
+def most_wait_ms(window_ms: int) -> int:
+    """Return how long a timer waits for its target before it rolls, so that wake-up times span at most two windows."""
+    return window_ms * 3 // 4
+
+
+def roll_cooldown_ms(window_ms: int) -> int:
+    """Return the time in which a timer does not roll again, an eighth of the window.
+
+    Otherwise a clock ahead of the brokers' by a window would roll it without end: the wake-up time of a copy is counted
+    from the brokers' timestamp.
+    """
+    return window_ms // 8
 
 
 class Gate(Protocol):

@@ -20,11 +20,9 @@ from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.unit import NO_ROWS, Ints, Rows, joined
 from timer.index.due_counts import HOUR_MS
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget, BlockedTargets
-from timer.schedule.out_of_order import OutOfOrderTimers
-from timer.schedule.pending_keys import Waits
-from timer.schedule.pending_timers import PendingTimers
+from timer.schedule.pending_timers import PendingTimers, Waits
+from timer.schedule.queues import OutOfOrderTimers, RowQueue, last_key
 from timer.schedule.release_policy import Gate, Room, count_due, leaving, passing, rotated_to
-from timer.schedule.row_queue import RowQueue, last_key
 
 _PAUSED_CHECKS = 8
 """A paused target is checked at least this many times before its first timer must roll."""

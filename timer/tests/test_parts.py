@@ -11,17 +11,17 @@ from schemas.headers import Headers
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.files.wheel import SLOT_SIZE, Wheel
 from timer.format import body as record
 from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.format.checkpoint import Checkpoint, runs
-from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, stable_argsort, topic_hash, unique_counts
+from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, hash_of, hashes_of, stable_argsort, topic_hash, unique_counts
 from timer.index import id_index as ids
-from timer.index.id_index import IdIndex, hash_of, hashes_of
+from timer.index.id_index import IdIndex
 from timer.schedule import blocked_targets
 from timer.schedule.blocked_targets import BacklogReader, BlockedTargets
-from timer.schedule.row_queue import RowQueue
-from timer.schedule.wake_time import most_wait_ms, roll_cooldown_ms, visit_ms
+from timer.schedule.queues import RowQueue
+from timer.schedule.release_policy import most_wait_ms, roll_cooldown_ms, visit_ms
+from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
 

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.disk import Disk, RealDisk, RealFile, Syncing
+from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
-from timer.files.disk import Disk, RealDisk, RealFile, Syncing
-from timer.files.segment_log import UnitLog
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
@@ -36,7 +36,8 @@ from timer.options import StoreOptions
 from timer.schedule.release_queue import Due
 from timer.store import Store
 from timer.testing import SimDisk
-from timer.wheel_store import WheelStore
+from timer.wheel.store import WheelStore
+from timer.wheel.timer_log import UnitLog
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
 START_MS = 1000
@@ -76,7 +77,7 @@ def found_in(disk: Disk) -> Checkpoint:
 
 
 def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
-    return Store.open(disk, OPTIONS, found_in(disk), progress, held, ())
+    return open_store(disk, OPTIONS, found_in(disk), progress, held, ())
 
 
 def checkpointed(store: Store) -> None:
@@ -126,7 +127,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.random = random.Random(seed)
         self.disk = SimDisk(self.random)
         self.options = self.base
-        self.store = Store.create(self.disk, self.base, EMPTY)
+        self.store = create_store(self.disk, self.base, EMPTY)
         self.now_ms = START_MS
         self.staged = Model()
         self.committed = Model()
@@ -332,9 +333,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         held -= released
         ended = {o for _, _, removed in entries for o in removed}
         if found is None:
-            store, start = Store.create(self.disk, options, self.progress), self.progress.low_offset
+            store, start = create_store(self.disk, options, self.progress), self.progress.low_offset
         else:
-            store = Store.open(self.disk, options, found, self.progress, held, ended)
+            store = open_store(self.disk, options, found, self.progress, held, ended)
             start = found.progress.next_offset
         batch = Batch()
         for offset in range(start, self.progress.next_offset):
@@ -388,7 +389,7 @@ class StoreAgainstList(RuleBasedStateMachine):
 
 @pytest.mark.thorough
 def test_the_store_behaves_like_a_sorted_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4)
+    monkeypatch.setattr("timer.index.id_index.BLOCK_UNITS", 4)
     StoreAgainstList.times_full = 0
     run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
     assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
@@ -422,7 +423,7 @@ def disk() -> Disk:
 
 def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> None:
     for tick_ms in (10, 100, 200, 500, 1000):
-        store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
+        store = create_store(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
         store.add(batch_of(*(body(i, due_ms) for i, due_ms in enumerate((12000, 12001, 12999)))), 3)
         left = {
             now: origins(store, store.release_queue.take_due(now, 9, 1 << 20))
@@ -434,7 +435,7 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
 
 @of_each_engine
 def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(9, 1100)._replace(origin_offset=3)), 10)
     assert store.progress().low_offset == 9
 
@@ -444,11 +445,11 @@ def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
 @pytest.mark.parametrize("seed", range(12, 16))
 def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of rolled timers lie among later requests. Files of few units each are deleted once they are empty."""
-    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4 if seed % 2 else 16)
+    monkeypatch.setattr("timer.index.id_index.BLOCK_UNITS", 4 if seed % 2 else 16)
     rng = random.Random(seed)
     disk = SimDisk(rng)
     options = replace(OPTIONS, segment_bytes=(3 if seed % 3 else 30) * 52 + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     pending: dict[int, int] = {}
     for offset in range(120):
         origin = offset
@@ -476,7 +477,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             disk.kill()
             disk = disk.reopen()
             found = found_in(disk)
-            store = Store.open(disk, options, found, found.progress, (), ())
+            store = open_store(disk, options, found, found.progress, (), ())
         found_ms = [store.queries.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
         assert found_ms == [[pending[origin]] if origin in pending else [] for origin in range(offset + 1)]
 
@@ -486,13 +487,13 @@ def test_a_store_with_another_tick_is_refused_unchanged() -> None:
     stored(disk, lambda _: batch_of(body(0, 1100)), next_offset=1)
     before = disk.contents()
     with pytest.raises(ValueError, match="tick_ms 70, the store was built by wheel with 10"):
-        Store.open(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
+        open_store(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
     assert disk.contents() == before
 
 
 def test_case_24_a_failed_append_changes_nothing() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
     eleven = batch_of(*(body(i, 1100) for i in range(1, 12)))
     for taken in (0, 1, 2):
@@ -510,7 +511,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
     """1 % a year ahead (one window, to the wheel), 99 % a minute: the disk holds little more than pending timers."""
     disk = SimDisk(random.Random(5))
     options = StoreOptions(tick_ms=1000, slots=4096, segment_bytes=20_000, compact_ahead_ms=60_000)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     offset, live = 0, 0
     for minute in range(60):
         now_ms = START_MS + 60_000 * minute
@@ -537,7 +538,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
 def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_used(size: int) -> None:
     """A loss of power tore the unit while a compaction repointed it."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
     stopped(store)
     (name,) = disk.names("timer")
@@ -563,7 +564,7 @@ def ended(store: Store, *origins: int) -> Batch:
 
 def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
     """Create a store with `batches`, close it, and return its progress."""
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     for batch in batches:
         store.add(batch(store), next_offset)
     stopped(store)
@@ -592,7 +593,7 @@ def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it() -> None
 def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> None:
     """Even if only half of it is back: its file in ids/ may be lost."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
     store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
     first = disk.names("timer")[0]
@@ -661,7 +662,7 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     """Their names make a line of more than 1 MiB."""
     disk = SimDisk(random.Random(0))
     options = replace(OPTIONS, segment_bytes=1 << 20)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     count = 6000
     batch = Batch()
     for offset in range(count):
@@ -670,13 +671,13 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     store.add(batch, count)
     stopped(store)
     found = found_in(disk)
-    again = Store.open(disk.reopen(), options, found, found.progress, (), ())
+    again = open_store(disk.reopen(), options, found, found.progress, (), ())
     assert (again.pending, again.queries.targets) == (count, count)
 
 
 @of_each_engine
 def test_due_ranges_of_a_search_that_ends_early_are_exact_to_the_hour() -> None:
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
     ranges = store.queries.due_ranges
     assert ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
@@ -704,7 +705,7 @@ def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
 def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) -> None:
     """An empty body file was left and the full one before it deleted: no file gave the end of the log."""
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
     store.release_queue.take_due(1010, 99, 1 << 20)
@@ -722,7 +723,7 @@ def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) 
 
 def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
 
     def add(first: int, *dues_ms: int) -> None:
         bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
@@ -748,14 +749,14 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
 def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
     """A chain of the tick of K passes through settled units: here unit 1, in a file of its own."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     for offset, due_ms in enumerate((1105, 1101, 1300)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     assert origins(store, store.release_queue.take_due(1101, 99, 1 << 20)) == [1]
     checkpointed(store)
     assert len(disk.names("timer")) == 3
     store.close()
-    store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+    store = open_store(disk, options, found_in(disk), store.progress(), (), ())
     assert origins(store, store.release_queue.take_due(1109, 99, 1 << 20)) == [0]
     store.release_queue.take_due(1110, 99, 1 << 20)
     store.add(batch_of(body(3, 1310)), 4)
@@ -767,23 +768,23 @@ def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
 def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> None:
     """The journal ended the timers after the checkpoint, so the delete marks are written at the opening."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     stopped(store)
     progress = store.progress()._replace(next_offset=8)  # after three cancels
-    store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
+    store = open_store(disk, options, found_in(disk), progress, (), (1, 2, 3))
     assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
         store.committed(store.progress())
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
         store.close()
-        store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+        store = open_store(disk, options, found_in(disk), store.progress(), (), ())
         assert store.pending == 1
     progress = store.progress()._replace(next_offset=9)
     store.close()
-    store = Store.open(disk, options, found_in(disk), progress, (), (0,))
+    store = open_store(disk, options, found_in(disk), progress, (), (0,))
     store.add(batch_of(body(9, 1700)), 10)
     assert origins(store, store.release_queue.take_due(1700, 99, 1 << 20)) == [9]
     store.release_queue.take_due(1710, 99, 1 << 20)
@@ -793,7 +794,7 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
 
 @of_each_engine
 def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
     store.committed(store.progress())
     store.add(batch_of(body(1, 1100)), 2)
@@ -806,7 +807,7 @@ def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk)
 @pytest.mark.parametrize("place", ["backlog", "open tick", "out of order"])
 def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, place: str) -> None:
     """Their rows were in memory before the compaction: loaded ahead, in the queue, or out of order."""
-    store = Store.create(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
+    store = create_store(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
     store.release_queue.pause("bills", is_paused=place == "backlog")
     for offset in range(40):
         waits = offset % 10 == 0
@@ -829,7 +830,7 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, pla
 
 
 def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     assert isinstance(store, WheelStore)
     store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
     assert (store.pending, len(store._index.ids)) == (10, 0)
@@ -841,7 +842,7 @@ def test_empty_topics_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dues, "_MAX_EMPTY_TOPICS", 50)
-    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
+    store = create_store(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
     assert isinstance(store, WheelStore)
     store.add(batch_of(body(0, START_MS + 10_000)), 1)
     for number in range(1, 200):
@@ -860,7 +861,7 @@ def test_empty_topics_are_dropped(
 
 def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(tmp_path)
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     for offset in range(30):
         store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
     stopped(store)
@@ -880,7 +881,7 @@ def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytes
         with monkeypatch.context() as patched:
             patched.setattr(disk, "open", open_some)
             try:
-                Store.open(disk, OPTIONS, found, found.progress, (), ()).close()
+                open_store(disk, OPTIONS, found, found.progress, (), ()).close()
             except OSError:
                 failing += 1
             else:
@@ -900,7 +901,7 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
     store.committed(store.progress())
     with monkeypatch.context() as patched:
@@ -912,7 +913,7 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
     disk.lose_power(random.Random(3))
     disk = disk.reopen()
     found = found_in(disk)
-    assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
+    assert open_store(disk, OPTIONS, found, found.progress, (), ()).pending == 31
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -920,7 +921,7 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
     """Linux considers bytes of a failed sync written: a second fsync reports success."""
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
-        store = Store.create(disk, OPTIONS, EMPTY)
+        store = create_store(disk, OPTIONS, EMPTY)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
             store.committed(store.progress())
@@ -942,7 +943,7 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
 
 def test_files_that_cannot_be_rewritten_prevent_a_checkpoint() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
     store.committed(store.progress())
     disk.fail_sync()
@@ -1011,7 +1012,7 @@ def stretches(*edges_ms: int) -> tuple[tuple[Key, Key], ...]:
 
 @of_each_engine
 def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.release_queue.pause("bills", is_paused=True)
     store.add(held(to("bills", 0, 1100), to("orders", 1, 1100)), 2)
     assert origins(store, store.release_queue.take_due(1100, 9, 1 << 20)) == [1]
@@ -1020,7 +1021,7 @@ def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
 @of_each_engine
 def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None:
     """By our clock, which is ahead of the brokers', the copy has waited for too long at once."""
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.release_queue.pause("orders", is_paused=True)
     store.add(batch_of(body(0, 1100)), 1)
 
@@ -1037,7 +1038,7 @@ def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None
 @of_each_engine
 def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit() -> None:
     """One target has none that waited too long."""
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     targets = ("young", "orders", "bills")
     for target in targets:
         store.release_queue.pause(target, is_paused=True)
@@ -1054,7 +1055,7 @@ def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit
 def test_key_ranges_of_an_older_bridge_are_served_in_order_and_what_has_left_between_them_stays_away() -> None:
     """It served fresh timers ahead of the oldest ones."""
     wait = Wait("orders", False, stretches(1000, 1100, 1200, 1300, 1400))
-    store = Store.create(SimDisk(), OPTIONS, EMPTY, [wait])
+    store = create_store(SimDisk(), OPTIONS, EMPTY, [wait])
     dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1413))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
     assert store.release_queue.waits == (wait,)

@@ -17,9 +17,9 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.intake.copies_in_flight import id_hash
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
-from timer.files.read_only_disk import ReadOnlyDisk
+from timer.disk import ReadOnlyDisk
 from timer.format.body import Body
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 from timer.tests.history import START_MS, History, full_history
 
 HOUR_MS = 3_600_000

@@ -69,8 +69,8 @@ from schemas.control import Paused, control_record
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import JournalRecord
 from schemas.origin import Shard
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 from timer.format.unit import Rows, joined
 from timer.options import Engine
 from timer.store import Store

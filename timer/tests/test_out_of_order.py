@@ -3,7 +3,7 @@
 import numpy as np
 
 from timer.format.unit import TIMER_ROW, Ints, Rows
-from timer.schedule.out_of_order import OutOfOrderTimers
+from timer.schedule.queues import OutOfOrderTimers
 
 
 def rows(*added: tuple[int, int, int]) -> Rows:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from timer.disk import Disk, ReadOnlyDisk, RealDisk
+from timer.engines import wipe
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk, RealDisk
-from timer.files.read_only_disk import ReadOnlyDisk
 from timer.format.checkpoint import NAME
 from timer.format.unit import UNIT_SIZE
-from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore, read_checkpoint
-from timer.store import wipe
+from timer.stopped_store import EmptyStoreError, NoStoreError, StoppedStore, read_checkpoint
 from timer.testing import SimDisk
 from timer.tests.history import OPTIONS, START_MS, History, full_history
 

@@ -11,24 +11,19 @@ same facts.
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from timer.disk import Disk, LogFile
 from timer.errors import CorruptStoreError
-from timer.files.body_reader import BodyReader
-from timer.files.disk import Disk
-from timer.files.segment_log import FrameLog, UnitLog
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
-from timer.format.file_names import BODIES, IDS, UNITS
-from timer.format.unit import TIMER_ROW, Rows
+from timer.format.unit import TIMER_ROW, Rows, hash_of
 from timer.index.due_counts import DueCounts
-from timer.index.id_index import hash_of
-from timer.index.segment_liveness import EndedUnits, LiveCounts
-from timer.maintenance.startup_scan import LiveScan, ranges_at
-from timer.schedule.row_queue import in_order
+from timer.schedule.queues import in_order
 
 
 class NoStoreError(Exception):
@@ -37,11 +32,6 @@ class NoStoreError(Exception):
 
 class EmptyStoreError(NoStoreError):
     """A store without a first checkpoint. That is not a fault."""
-
-
-class LogFile(NamedTuple):
-    name: str
-    size: int
 
 
 class StoredTimer(NamedTuple):
@@ -103,54 +93,22 @@ class StoredRows(Protocol):
         """Return the files of the logs, as they are now."""
         ...
 
+    def verify(self, *, is_closed: bool) -> tuple[int, int]:
+        """Check what a start and deliveries read. Return the number of timers and of ticks."""
+        ...
+
     def close(self) -> None: ...
 
 
-class WheelRows:
-    """The engine `wheel`."""
-
-    def __init__(self, disk: Disk, checkpoint: Checkpoint) -> None:
-        self._disk = disk
-        self._checkpoint = checkpoint
-        self.units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
-        self.frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
-        self.reader = BodyReader(self.frames)
-        self.units.end = checkpoint.units_end
-
-    def close(self) -> None:
-        self.units.close()
-        self.frames.close()
-
-    def files(self) -> list[LogFile]:
-        found = []
-        for folder in (UNITS, IDS, BODIES):
-            for name in self._disk.names(folder):
-                file = self._disk.open(f"{folder}/{name}")
-                found.append(LogFile(f"{folder}/{name}", file.size()))
-                file.close()
-        return found
-
-    def live(self) -> Iterator[Rows]:
-        checkpoint = self._checkpoint
-        held = np.array(checkpoint.held, np.int64)
-        scan = LiveScan(
-            self.units, checkpoint, checkpoint.progress.settled, held, np.empty(0, np.int64), ranges_at(checkpoint)
-        )
-        ended = EndedUnits(self.units.per_segment)
-        scan.mark(ended, LiveCounts())
-        yield from scan.live(ended)
-        yield from scan.held.values()
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self.reader.read(rows)
-
-
 def _rows_of(disk: Disk, checkpoint: Checkpoint) -> StoredRows:
-    if checkpoint.database is None:
-        return WheelRows(disk, checkpoint)
-    from timer.inspect.rocksdb_rows import RocksRows  # imported here: RocksDB is loaded only if it is used
+    """Open the rows of the checkpoint's engine. Imported here: RocksDB is loaded only if it is used."""
+    if checkpoint.engine == "rocksdb":
+        from timer.rocksdb.stopped import RocksRows
 
-    return RocksRows(disk, checkpoint)
+        return RocksRows(disk, checkpoint)
+    from timer.wheel.stopped import WheelRows
+
+    return WheelRows(disk, checkpoint)
 
 
 class StoppedStore:
@@ -218,3 +176,42 @@ class StoppedStore:
             for start_ms, number in zip(starts.tolist(), numbers.tolist(), strict=True):
                 counts[start_ms] = counts.get(start_ms, 0) + number
         return sorted(counts.items())[:limit]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """at: the byte of the file at which the faulty record begins, None if the whole file is at fault."""
+
+    file: str
+    at: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.at is None else f', byte {self.at}'}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """fault: the first one, None if the store is sound."""
+
+    fault: StoreFault | None
+    closed: bool = False
+    """True if the store was closed cleanly at its checkpoint."""
+    live: int = 0
+    ticks: int = 0
+    """Ticks with pending timers."""
+
+    def __str__(self) -> str:
+        return f"{self.live} live timers in {self.ticks} ticks"
+
+
+def verify(disk: Disk) -> Verified:
+    """Check all that the next start and deliveries read of the store on `disk`, up to the first fault.
+
+    Raises NoStoreError if there is no store, or one of another format.
+    """
+    try:
+        with StoppedStore(disk) as store:
+            return Verified(None, store.closed, *store.rows.verify(is_closed=store.closed))
+    except CorruptStoreError as error:
+        return Verified(StoreFault(error.where, error.at, error.what))

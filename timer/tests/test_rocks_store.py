@@ -9,14 +9,15 @@ import pytest
 from rocksdict import Cache
 
 from schemas.progress import NOTHING_SETTLED, Progress
+from timer.disk import RealDisk
+from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError
-from timer.files.disk import RealDisk
 from timer.format.batch import Batch
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.inspect.verify import verify
 from timer.options import StoreOptions
 from timer.rocksdb import database
 from timer.rocksdb.database import Changes, Database, keys
+from timer.stopped_store import verify
 from timer.store import Store
 from timer.tests.history import START_MS, body
 
@@ -32,7 +33,7 @@ def batch_of(*dues_ms: int, first: int = 0) -> Batch:
 
 
 def created(folder: Path) -> Store:
-    return Store.create(RealDisk(folder), OPTIONS, Progress(0, NOTHING_SETTLED, 0))
+    return create_store(RealDisk(folder), OPTIONS, Progress(0, NOTHING_SETTLED, 0))
 
 
 def checkpointed(store: Store) -> None:
@@ -45,7 +46,7 @@ def reopened(folder: Path) -> Store:
     disk = RealDisk(folder)
     found = Checkpoint.from_bytes(disk.read(NAME) or b"")
     assert found is not None
-    return Store.open(disk, OPTIONS, found, found.progress, found.held, ())
+    return open_store(disk, OPTIONS, found, found.progress, found.held, ())
 
 
 def due_origins(store: Store, now_ms: int) -> list[int]:
@@ -137,7 +138,7 @@ def test_another_engine_leaves_no_file_of_this_one(tmp_path: Path) -> None:
     store.add(batch_of(START_MS + 1), 1)
     checkpointed(store)
     store.close()
-    Store.create(RealDisk(tmp_path), StoreOptions(slots=64), Progress(0, NOTHING_SETTLED, 0)).close()
+    create_store(RealDisk(tmp_path), StoreOptions(slots=64), Progress(0, NOTHING_SETTLED, 0)).close()
     assert not (tmp_path / "rocksdb").exists()
     created(tmp_path).close()
     assert not (tmp_path / "wheel").exists()

@@ -14,12 +14,11 @@ from schemas.progress import Key
 from timer.errors import CorruptStoreError
 from timer.format.batch import Batch, id_hashes
 from timer.format.body import Body, pack, unpack
-from timer.format.file_names import DATABASE
+from timer.format.checkpoint import DATABASE
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, joined, topic_hash
 from timer.index.due_counts import DueCounts
-from timer.index.empty_ticks import EmptyTicks
 from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
-from timer.schedule.pending_keys import Waits
+from timer.schedule.pending_timers import EmptyTicks, Waits
 
 _BLOCK_ROWS = 1 << 13
 

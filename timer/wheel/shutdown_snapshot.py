@@ -17,15 +17,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from schemas.headers import MAX_INT64
+from timer.disk import Disk, File
 from timer.errors import UnreadableError
-from timer.files.disk import Disk, File
-from timer.format.checkpoint import CLOSED, Checkpoint
-from timer.format.file_names import WHEEL
+from timer.format.checkpoint import CLOSED, WHEEL, Checkpoint
 from timer.format.unit import TIMER_ROW, Ints, Rows
 from timer.index.due_counts import HOUR_MS, TopicState
 from timer.index.id_index import IdIndex
-from timer.index.pending_index import PendingIndex
-from timer.index.segment_liveness import LiveCounts
+from timer.index.pending_index import LiveCounts, PendingIndex
 
 RESUME = "resume"
 _CHUNK_BYTES = 8 << 20

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from timer.errors import WheelFullError
-from timer.format.checksum import Checks
-from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
-from timer.index.empty_ticks import EmptyTicks
+from timer.format.unit import Checks, Ints, Rows, stable_argsort, unique_counts
+from timer.schedule.pending_timers import EmptyTicks
 
 SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">u4")])
 SLOT_SIZE = 32

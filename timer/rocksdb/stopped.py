@@ -5,23 +5,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from timer.disk import Disk, LogFile
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 from timer.format.body import Body
-from timer.format.checkpoint import Checkpoint
-from timer.format.file_names import DATABASE
-from timer.format.unit import Rows, topic_hash
-from timer.index.id_index import hash_of
-from timer.inspect.offline_store import LogFile
+from timer.format.checkpoint import DATABASE, Checkpoint
+from timer.format.unit import Rows, hash_of, topic_hash
 from timer.rocksdb.database import BINDINGS_FILE, ROW_SIZE, Database
-from timer.rocksdb.rocks_timers import RocksTimers
+from timer.rocksdb.timers import RocksTimers
 
 _BODIES = 64
 """Bodies in memory at once."""
 
 
 class RocksRows:
-    """See timer.inspect.offline_store.StoredRows."""
+    """See timer.stopped_store.StoredRows."""
 
     def __init__(self, disk: Disk, checkpoint: Checkpoint) -> None:
         self._name = f"{DATABASE}/{checkpoint.database}"
@@ -53,7 +50,7 @@ class RocksRows:
     def bodies(self, rows: Rows) -> list[Body]:
         return self._timers.bodies(rows)
 
-    def verify(self) -> tuple[int, int]:
+    def verify(self, *, is_closed: bool) -> tuple[int, int]:  # noqa: ARG002
         """Check every value, and the four orders against each other. Return the number of timers and of ticks.
 
         RocksDB checks the checksum of each block that it reads. Raises CorruptStoreError.

@@ -1,23 +1,95 @@
 """Keep a store durable and its files few: checkpoints, deletion of segments, compaction.
 
-start -> logs durable -> checkpoint durable -> segments without pending rows deleted     polled once a turn
-compact_some                                                                             one step each turn
+    start -> logs durable -> checkpoint durable -> segments without pending rows deleted     polled once a turn
+    compact_some                                                                             one step each turn
+
+A compaction moves the few pending bodies of a large file to the end of the body log, so that the file can be deleted:
+
+    1 copy      some frames in each step to the end                           the units still point to the old ones
+    2 wait      until a checkpoint has made the copies durable
+    3 repoint   some units in each step, in place                             old and new frames both exist
+    4 delete    the old file has no pending bodies: after the next checkpoint, like any other
+
+At each crash point every unit points to an existing frame. A unit torn while it is overwritten points to other bytes;
+the reader notices that like any damage.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from schemas.headers import MAX_INT64
 from schemas.progress import Progress
+from timer.disk import Disk
 from timer.errors import UnreadableError
-from timer.files.disk import Disk
-from timer.files.segment_log import FrameLog, UnitLog
 from timer.format.checkpoint import Checkpoint
-from timer.format.unit import Ints
+from timer.format.unit import Ints, Rows
 from timer.index.pending_index import PendingIndex
-from timer.maintenance.checkpoint_writer import CheckpointWriter
-from timer.maintenance.compaction import Compaction
 from timer.options import StoreOptions
-from timer.schedule.pending_log import PendingLog
+from timer.store import CheckpointWriter
+from timer.wheel.pending_units import PendingLog
+from timer.wheel.timer_log import FrameLog, UnitLog
+
+_STEP_UNITS = 4096
+
+
+@dataclass(eq=False)
+class Compaction:
+    """One compaction of the body file `base`, whose pending units are in [next, last]."""
+
+    _units: UnitLog
+    _bodies: FrameLog
+    _live_rows: Callable[[int, int], Rows]
+    _base: int
+    _next: int
+    _last: int
+
+    def __post_init__(self) -> None:
+        self._end = self._bodies.file_end(self._base)
+        self._moved: list[tuple[Ints, Ints]] = []
+        self._copied_to: int | None = None
+        """End of the body log when the last frame was copied."""
+        self.first_copy: int | None = None
+        """From here on the body log holds copies without units: none of its files may be deleted."""
+
+    def copy_some(self) -> None:
+        """Run a part of step 1. Raises OSError if the disk is full: drop the compaction, its copies are garbage."""
+        if self._copied_to is not None:
+            return
+        segment = self._units.segment(self._next)
+        end = min(self._last + 1, (segment + 1) * self._units.per_segment, self._next + _STEP_UNITS)
+        rows = self._live_rows(self._next, end)
+        rows = rows[(rows["body"] >= self._base) & (rows["body"] < self._end)]
+        if len(rows):
+            frames = [
+                self._bodies.read(position, size)
+                for position, size in zip(rows["body"].tolist(), rows["body_size"].tolist(), strict=True)
+            ]
+            copies = self._bodies.append(frames)
+            self._moved.append((rows["unit"].copy(), copies))
+            if self.first_copy is None:
+                self.first_copy = int(copies[0])
+        self._next = end
+        if self._next > self._last:
+            self._copied_to = self._bodies.end
+
+    def is_durable_at(self, body_end: int) -> bool:
+        """True if a durable checkpoint with this end of the body log holds every copy (step 2)."""
+        return self._copied_to is not None and body_end >= self._copied_to
+
+    def repoint_some(self) -> tuple[Rows, Ints]:
+        """Run a part of step 3, until `is_over`. Return pending rows as they were, and their new body positions."""
+        numbers, positions = self._moved.pop()
+        rows = [self._live_rows(unit, unit + 1) for unit in numbers.tolist()]
+        alive = np.array([len(row) > 0 for row in rows], np.bool_)
+        for unit, position in zip(numbers[alive].tolist(), positions[alive].tolist(), strict=True):
+            self._units.repoint(unit, position)
+        return np.concatenate(rows), positions[alive]
+
+    @property
+    def is_over(self) -> bool:
+        return self._copied_to is not None and not self._moved
 
 
 @dataclass(eq=False)

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from timer.disk import Disk, RealDisk, Syncing
 from timer.errors import UnreadableError
-from timer.files.disk import Disk, RealDisk, Syncing
 from timer.testing import SECTOR, Crash, DeadHandleError, Fuse, SimDisk
 
 
