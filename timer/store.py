@@ -222,8 +222,8 @@ class Store(ABC):
 
     # -- committing
 
-    def progress(self) -> Progress:
-        """Return (C, K, L) as staged: what the next transaction commits."""
+    def advance_progress(self) -> Progress:
+        """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
         low_offset = self._first_pending_offset()
         self._low_offset = max(self._low_offset, self._next_offset if low_offset is None else low_offset)
         return Progress(self._next_offset, self.settled, self._low_offset, era=self._committed.era)

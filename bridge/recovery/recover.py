@@ -133,7 +133,7 @@ class _Recovery:
             store, start = open_store(self._disk, options, found, progress, *live), found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
-            store.progress()  # finds L; a damaged store can still be rebuilt here
+            store.advance_progress()  # finds L; a damaged store can still be rebuilt here
         except BaseException:
             store.close()
             raise

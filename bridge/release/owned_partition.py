@@ -76,7 +76,7 @@ class OwnedPartition:
         self.disk = disk
         self.store, self.flights, is_adopted = recovered
         self.is_claimed = is_claimed
-        self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
+        self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self.starts_at: int | None = None
         """The offset at which the source was started, until its first record is polled."""
         self.stall_probe = StallProbe(-1, 0, 0)
@@ -262,7 +262,7 @@ class OwnedPartition:
             self.store.release_queue.advance_settled(
                 min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
             )
-        return self.store.progress()
+        return self.store.advance_progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
         """True if C may stay where it is, so that no journal record is needed: as if those requests came later.

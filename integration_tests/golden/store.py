@@ -64,7 +64,7 @@ def write(disk: Disk) -> None:
     hold(store, timer(11, 60_000, key=None, value=None), timer(12, 61_000), next_offset=13)
     end(store, b"id-3", b"id-12", next_offset=15)
     add(store, (timer(15, 2000, target="bills"), 2000), next_offset=16)
-    store.committed(store.progress()._replace(number=7))
+    store.committed(store.advance_progress()._replace(number=7))
     assert store.start_checkpoint(21, (FLIGHT, ENDED_FLIGHT), (ENDED_FLIGHT.origin_offset,))
     store.finish_checkpoint()
     store.close()

@@ -89,7 +89,7 @@ class Maker:
 
 def checkpoint(store: Store) -> float:
     """Commit what is staged and make a checkpoint. Return the seconds for which a turn waits for it."""
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     begin_s = time.perf_counter()
     store.start_checkpoint(0, (), ())
     waited_s = time.perf_counter() - begin_s

@@ -75,7 +75,7 @@ def sound() -> Contents:
         ended.end(row)
     store.add(ended, offset)
     store.release_queue.pause("bills", is_paused=True)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
     store.close()

@@ -83,7 +83,7 @@ def _live_on(disk: SimDisk) -> None:
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
             for part in store.release_queue.take_due(now_ms, 1000, 1 << 20):
                 store.queries.bodies(part)
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.compact_some()
             if store.start_checkpoint(0, (), ()):
                 store.finish_checkpoint()

@@ -63,7 +63,7 @@ class History:
         self.store.release_queue.take_due(START_MS + now, limit, 1 << 20)
 
     def checkpoints(self) -> None:
-        self.store.committed(self.store.progress())
+        self.store.committed(self.store.advance_progress())
         if self.store.start_checkpoint(0, (), ()):
             self.store.finish_checkpoint()
 

@@ -37,7 +37,7 @@ def created(folder: Path) -> Store:
 
 
 def checkpointed(store: Store) -> None:
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     assert store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
 
@@ -224,7 +224,7 @@ def test_a_full_disk_is_told_as_such_and_loses_nothing(tmp_path: Path, monkeypat
             raise Exception(f"IO error: No space left on device: While appending to file: {path}")
 
     store.add(batch_of(START_MS + 2, first=1), 2)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     with monkeypatch.context() as full:
         full.setattr(database, "Checkpoint", Full)
         with pytest.raises(OSError, match="No space left") as told:

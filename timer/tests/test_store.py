@@ -82,7 +82,7 @@ def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
 
 def checkpointed(store: Store) -> None:
     """Commit what is staged, and make a checkpoint."""
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     assert store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
 
@@ -223,7 +223,7 @@ class StoreAgainstList(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        progress = self.store.progress()
+        progress = self.store.advance_progress()
         live = self.staged.live()
         lowest = min((k.origin_offset for k in live), default=len(self.staged.requests))
         assert progress == Progress(len(self.staged.requests), self.staged.settled, max(self.low, lowest))
@@ -437,7 +437,7 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
 def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
     store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(9, 1100)._replace(origin_offset=3)), 10)
-    assert store.progress().low_offset == 9
+    assert store.advance_progress().low_offset == 9
 
 
 @pytest.mark.thorough
@@ -469,7 +469,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             due = store.release_queue.take_due(1100 + offset, 99, 1 << 20)
             for gone in origins(store, due):
                 del pending[gone]
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.start_checkpoint(0, (), ())
             store.finish_checkpoint()
             if rng.random() < 0.5:
@@ -525,7 +525,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
         while store.release_queue.take_due(now_ms, 1000, 1 << 20).total:
             pass
         for _ in range(20):
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.compact_some()
             store.start_checkpoint(0, (), ())
             store.finish_checkpoint()
@@ -552,7 +552,7 @@ def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_
         again.queries.find([b"id-2"])
     again.release_queue.take_due(1100, 9, 1 << 20)
     with pytest.raises(CorruptStoreError, match="body log at 0: "):
-        again.progress()
+        again.advance_progress()
 
 
 def ended(store: Store, *origins: int) -> Batch:
@@ -568,7 +568,7 @@ def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> 
     for batch in batches:
         store.add(batch(store), next_offset)
     stopped(store)
-    return store.progress()
+    return store.advance_progress()
 
 
 def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it() -> None:
@@ -602,7 +602,7 @@ def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> N
     stopped(store)
     assert first not in disk.names("timer")
     disk.open(f"timer/{first}").append(kept)
-    again = reopen(disk, store.progress(), set())
+    again = reopen(disk, store.advance_progress(), set())
     assert first not in disk.names("timer")
     assert origins(again, again.release_queue.take_due(2000, 99, 1 << 20)) == list(range(6, 10))
 
@@ -709,7 +709,7 @@ def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) 
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
     store.release_queue.take_due(1010, 99, 1 << 20)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.compact_some()
     disk.fail_append(0, share=share)
     with pytest.raises(OSError, match="simulated"):
@@ -717,7 +717,7 @@ def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) 
     disk.mend()
     store.release_queue.take_due(1020, 99, 1 << 20)
     stopped(store)
-    again = reopen(disk, store.progress(), set())
+    again = reopen(disk, store.advance_progress(), set())
     assert origins(again, again.release_queue.take_due(1500, 99, 1 << 20)) == [0]
 
 
@@ -731,7 +731,7 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
 
     def leave(now_ms: int) -> None:
         store.release_queue.take_due(now_ms, 99, 1 << 20)
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
 
     add(0, 1500, 1010, 1010, 1010)
     add(4, 1020)
@@ -756,7 +756,7 @@ def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
     checkpointed(store)
     assert len(disk.names("timer")) == 3
     store.close()
-    store = open_store(disk, options, found_in(disk), store.progress(), (), ())
+    store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
     assert origins(store, store.release_queue.take_due(1109, 99, 1 << 20)) == [0]
     store.release_queue.take_due(1110, 99, 1 << 20)
     store.add(batch_of(body(3, 1310)), 4)
@@ -772,17 +772,17 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
     for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     stopped(store)
-    progress = store.progress()._replace(next_offset=8)  # after three cancels
+    progress = store.advance_progress()._replace(next_offset=8)  # after three cancels
     store = open_store(disk, options, found_in(disk), progress, (), (1, 2, 3))
     assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
         store.close()
-        store = open_store(disk, options, found_in(disk), store.progress(), (), ())
+        store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
         assert store.pending == 1
-    progress = store.progress()._replace(next_offset=9)
+    progress = store.advance_progress()._replace(next_offset=9)
     store.close()
     store = open_store(disk, options, found_in(disk), progress, (), (0,))
     store.add(batch_of(body(9, 1700)), 10)
@@ -796,11 +796,11 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
 def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk) -> None:
     store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.add(batch_of(body(1, 1100)), 2)
     assert len(store.release_queue.take_overflow(1000, 10, 1 << 20)) == 0
     assert not store.start_checkpoint(0, (), ())
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     assert store.start_checkpoint(0, (), ())
 
 
@@ -818,14 +818,16 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, pla
     assert store.release_queue.take_due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
     before = disk.names("body")
     for _ in range(40):
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         store.compact_some()
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
     assert not {before[0], before[1]} & set(disk.names("body"))
     store.release_queue.pause("bills", is_paused=False)
     assert origins(store, store.release_queue.take_due(1009, 1, 1 << 20)) == [0]
-    assert store.progress().low_offset == 10  # its unit was read before the compaction, together with the first one
+    assert (
+        store.advance_progress().low_offset == 10
+    )  # its unit was read before the compaction, together with the first one
     assert origins(store, store.release_queue.take_due(1009, 99, 1 << 20)) == [10, 20, 30]
 
 
@@ -903,7 +905,7 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
     disk = SimDisk(random.Random(3))
     store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     with monkeypatch.context() as patched:
         patched.setattr(disk, "start_sync", refusing)
         with pytest.raises(OSError, match="Too many open files"):
@@ -924,12 +926,12 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
         store = create_store(disk, OPTIONS, EMPTY)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             disk.fail_sync()
             with pytest.raises(OSError, match="simulated"):
                 checkpointed(store)
         store.add(batch_of(body(30 * failures, START_MS + 1000)), 30 * failures + 1)
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         disk.fail_append(0)  # there is no room to write it again
         with pytest.raises(OSError, match="simulated"):
             checkpointed(store)
@@ -945,7 +947,7 @@ def test_files_that_cannot_be_rewritten_prevent_a_checkpoint() -> None:
     disk = SimDisk(random.Random(3))
     store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     disk.fail_sync()
     with pytest.raises(OSError, match="simulated"):
         checkpointed(store)

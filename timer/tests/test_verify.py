@@ -460,7 +460,7 @@ class StoreIsSound(StoreAgainstList):
     def teardown(self) -> None:
         self.store.add(Batch(), self.store.next_offset + 1)
         self.store.finish_checkpoint()
-        self.store.committed(self.store.progress())
+        self.store.committed(self.store.advance_progress())
         self.store.start_checkpoint(0, (), ())
         self.store.finish_checkpoint()
         self.store.close()

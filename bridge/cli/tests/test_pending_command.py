@@ -50,7 +50,7 @@ def data_dir(tmp_path: Path) -> Path:
         history = full_history(disk) if partition == 0 else History(disk)
         if partition == 1:
             history.receives(500, 2 * HOUR_MS)
-            history.store.committed(history.store.progress())
+            history.store.committed(history.store.advance_progress())
             history.store.start_checkpoint(0, FLIGHTS, [11])
             history.store.finish_checkpoint()
         history.closes()

@@ -176,7 +176,7 @@ def test_inspect_shows_copies_in_flight(tmp_path: Path) -> None:
     with disk_in(tmp_path) as disk:
         history = History(disk)
         history.receives(500)
-        history.store.committed(history.store.progress())
+        history.store.committed(history.store.advance_progress())
         assert history.store.start_checkpoint(0, [CopyInFlight(7, 2, 900, "orders", "ab", "cd")], [])
         history.store.finish_checkpoint()
         history.store.close()
