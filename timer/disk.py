@@ -247,7 +247,7 @@ class RealDisk:
 
     def names(self, folder: str) -> list[str]:
         path = self._root / folder
-        return sorted(child.name for child in path.iterdir()) if path.is_dir() else []
+        return sorted(child.name for child in path.iterdir() if child.is_file()) if path.is_dir() else []
 
     def remove(self, name: str) -> None:
         (self._root / name).unlink(missing_ok=True)
@@ -325,26 +325,17 @@ def _refuse(*_asked: object, **_named: object) -> NoReturn:
     raise PermissionError("the store was opened read-only")
 
 
-class ReadOnlyFile:
+class ReadOnlyFile(RealFile):
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def read(self, at: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, at)
+        self._size = os.fstat(self._descriptor).st_size
 
     append = overwrite = rewrite = truncate = _refuse
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
-
-class ReadOnlyDisk:
-    """One existing folder. See timer.disk.Disk."""
+class ReadOnlyDisk(RealDisk):
+    """One existing folder."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -353,22 +344,11 @@ class ReadOnlyDisk:
         """Open for reading. Raises FileNotFoundError."""
         return ReadOnlyFile(self._root / name)
 
-    def read(self, name: str) -> bytes | None:
-        path = self._root / name
-        return path.read_bytes() if path.exists() else None
-
-    def names(self, folder: str) -> list[str]:
-        path = self._root / folder
-        return sorted(child.name for child in path.iterdir() if child.is_file()) if path.is_dir() else []
-
     def folder(self, name: str) -> Path:
         """Return the path. Raises FileNotFoundError if there is no such folder."""
         path = self._root / name
         if not path.is_dir():
             raise FileNotFoundError(path)
         return path
-
-    def free_bytes(self) -> int:
-        return 0
 
     map = remove = remove_folder = start_sync = start_replace = _refuse

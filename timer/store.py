@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,9 +131,9 @@ class CheckpointWriter:
 
     disk: Disk
     checkpoint: Checkpoint
-    dead_units: list[int]
-    dead_bodies: list[int]
     logs: Syncing
+    dead_units: Sequence[int] = ()
+    dead_bodies: Sequence[int] = ()
     replacing: Syncing | None = None
 
     def poll(self) -> bool:
@@ -175,6 +176,8 @@ class Store(ABC):
         self._next_offset = progress.next_offset
         self._low_offset = progress.low_offset
         self._committed = progress
+        self._writer: CheckpointWriter | None = None
+        """The running checkpoint."""
 
     # -- opening and closing
 
@@ -249,24 +252,71 @@ class Store(ABC):
     def skip_checkpoint(self) -> None:
         """Behave as if a checkpoint of this state had been made."""
 
-    @property
     @abstractmethod
+    def _has_changed(self) -> bool:
+        """True if a checkpoint now would differ from the last one."""
+
+    @property
     def may_checkpoint(self) -> bool:
         """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
+        return not self.release_queue.has_staged and self._writer is None and self._has_changed()
 
-    @abstractmethod
     def start_checkpoint(
         self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
     ) -> bool:
         """Start to make the committed state durable. Return False if that is not possible now."""
+        if not self.may_checkpoint:
+            return False
+        found = partial(
+            Checkpoint,
+            progress=self._committed,
+            tick_ms=self._options.tick_ms,
+            slots=self._options.slots,
+            pending=self.pending,
+            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            waits=self.release_queue.waits,
+            flights=tuple(flights),
+            ended_flights=tuple(ended_flights),
+            journal_offset=journal_offset,
+        )
+        self._writer = self._write(found)
+        return True
 
     @abstractmethod
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
+        """Start to write the checkpoint. checkpoint: makes it from what this engine knows."""
+
     def continue_checkpoint(self) -> bool:
         """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
+        return self._continue_checkpoint(is_last=False)
 
-    @abstractmethod
     def finish_checkpoint(self) -> None:
         """Wait for the running checkpoint. Raises OSError if it failed."""
+        self._continue_checkpoint(is_last=True)
+
+    def _continue_checkpoint(self, *, is_last: bool) -> bool:
+        writer = self._writer
+        if writer is None:
+            return True
+        try:
+            if is_last:
+                writer.wait()
+            if not writer.poll():
+                return False
+        except OSError:
+            self._writer = None
+            self._has_failed(writer)
+            raise
+        self._writer = None
+        self._is_durable(writer)
+        return True
+
+    @abstractmethod
+    def _is_durable(self, written: CheckpointWriter) -> None:
+        """Delete what the durable checkpoint does not name."""
+
+    def _has_failed(self, failed: CheckpointWriter) -> None:  # noqa: B027
+        """Note that the checkpoint was not written."""
 
     def release_memory(self) -> None:  # noqa: B027
         """Give memory back that is not needed soon."""

@@ -8,7 +8,7 @@ therefore undoes all uncommitted changes, as with the wheel, and the database in
 """
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from schemas.journal import CopyInFlight, Wait
+from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -108,7 +108,6 @@ class RocksStore(Store):
         self._timers = RocksTimers(self._database, options.tick_ms)
         self.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
         self.queries = RocksQueries(self.release_queue, self._timers)
-        self._writer: CheckpointWriter | None = None
         self._writing: _Changed | None = None
         self._durable: _Changed | None = None
         self._checkpoint: Checkpoint | None = None
@@ -168,63 +167,30 @@ class RocksStore(Store):
     def skip_checkpoint(self) -> None:
         self._durable = self._state()
 
-    @property
-    def may_checkpoint(self) -> bool:
-        is_committed = not self.release_queue.has_staged
-        return is_committed and self._writer is None and self._durable != self._state()
+    def _has_changed(self) -> bool:
+        return self._durable != self._state()
 
-    def start_checkpoint(
-        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
-    ) -> bool:
-        """See Store. RocksDB writes its files meanwhile: the only part of a checkpoint for which a turn waits."""
-        if not self.may_checkpoint:
-            return False
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
+        """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""
         self._timers.flush()
         self._number += 1
         self._disk.remove_folder(f"{DATABASE}/{self._number}")  # left by a checkpoint that was not completed
         self._database.checkpoint(self._folder / str(self._number))
-        found = Checkpoint(
-            progress=self._committed,
+        found = checkpoint(
             segment_bytes=self._options.segment_bytes,
-            tick_ms=self._options.tick_ms,
-            slots=self._options.slots,
             units_end=self._timers.end_unit,
             body_end=0,
             low_unit=0,
             segments=(),
             bodies=(),
-            pending=self.pending,
-            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
-            waits=self.release_queue.waits,
-            flights=tuple(flights),
-            ended_flights=tuple(ended_flights),
-            journal_offset=journal_offset,
             database=self._number,
         )
-        self._writer = CheckpointWriter(self._disk, found, [], [], self._disk.start_sync([]))
         self._writing = self._state()
-        return True
+        return CheckpointWriter(self._disk, found, self._disk.start_sync([]))
 
-    def continue_checkpoint(self) -> bool:
-        return self._continue_checkpoint(is_last=False)
-
-    def finish_checkpoint(self) -> None:
-        self._continue_checkpoint(is_last=True)
-
-    def _continue_checkpoint(self, *, is_last: bool) -> bool:
-        if self._writer is None:
-            return True
-        try:
-            if is_last:
-                self._writer.wait()
-            if not self._writer.poll():
-                return False
-        except OSError:
-            self._writer = None
-            raise
-        self._checkpoint, self._durable, self._writer = self._writer.checkpoint, self._writing, None
+    def _is_durable(self, written: CheckpointWriter) -> None:
+        self._checkpoint, self._durable = written.checkpoint, self._writing
         self._delete_other_folders()
-        return True
 
     def _delete_other_folders(self) -> None:
         for path in self._folder.iterdir():

@@ -104,16 +104,10 @@ class Maintenance:
     def __post_init__(self) -> None:
         self.durable: Checkpoint | None = None
         """The last checkpoint that was made since the store was opened."""
-        self._checkpointing: CheckpointWriter | None = None
         self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
 
     # -- checkpoints
-
-    @property
-    def is_idle(self) -> bool:
-        """True if no checkpoint is running."""
-        return self._checkpointing is None
 
     def has_changed(self, committed: Progress) -> bool:
         """True if a checkpoint now would differ from the last one."""
@@ -134,54 +128,32 @@ class Maintenance:
         units = self._index.units.deletable(self._unit_log.segments()[:-1], before_ms)
         return units, self._index.bodies.deletable(bases, MAX_INT64)
 
-    def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> None:
+    def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> CheckpointWriter:
         """Start to make `checkpoint` durable, which does not name dead segments. Raises OSError, UnreadableError."""
         try:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             logs = self._disk.start_sync(files)
         except (OSError, UnreadableError):
-            self._drop_writer(has_failed=False)
+            self.restore_dirty(has_failed=False)
             raise
-        self._checkpointing = CheckpointWriter(self._disk, checkpoint, dead_units, dead_bodies, logs)
+        return CheckpointWriter(self._disk, checkpoint, logs, dead_units, dead_bodies)
 
-    def _drop_writer(self, *, has_failed: bool) -> None:
-        """Drop the running checkpoint. has_failed: it is unknown which log writes are durable."""
-        self._checkpointing = None
+    def restore_dirty(self, *, has_failed: bool) -> None:
+        """Sync the files again that were taken last. has_failed: it is unknown which log writes are durable."""
         self._unit_log.restore_dirty(has_failed=has_failed)
         self._body_log.restore_dirty(has_failed=has_failed)
 
-    def continue_checkpoint(self, *, is_last: bool = False) -> bool:
-        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped.
-
-        is_last: wait for it.
-        """
-        running = self._checkpointing
-        if running is None:
-            return True
-        try:
-            if is_last:
-                running.wait()
-            if not running.poll():
-                return False
-        except OSError:
-            self._drop_writer(has_failed=running.replacing is None)
-            raise
-        self._checkpointing = None
-        self._checkpointed = running.checkpoint.progress
-        self.durable = running.checkpoint
-        for segment in running.dead_units:
+    def delete_dead(self, written: CheckpointWriter) -> None:
+        """Delete the dead segments of a checkpoint that is durable now."""
+        self._checkpointed = written.checkpoint.progress
+        self.durable = written.checkpoint
+        for segment in written.dead_units:
             self._unit_log.drop_segment(segment)
             self._index.units.forget(segment)
             self._index.ended.forget(segment)
-        for base in running.dead_bodies:
+        for base in written.dead_bodies:
             self._body_log.drop_segment(base)
             self._index.bodies.forget(base)
-        return True
-
-    def abandon(self) -> None:
-        """Make sure that nothing of a running checkpoint is written later."""
-        if self._checkpointing is not None:
-            self._checkpointing.abandon()
 
     # -- compaction
 

@@ -6,12 +6,12 @@ A delete mark ends a row; a delivery writes no mark. A segment without pending r
 does not name it is durable. Checkpoints, deletion of files and compaction: timer.wheel.maintenance.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, suppress
 
 import numpy as np
 
-from schemas.journal import CopyInFlight, Wait
+from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import UnreadableError
@@ -36,7 +36,7 @@ from timer.index.pending_index import PendingIndex
 from timer.options import StoreOptions
 from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import Store, StoreQueries
+from timer.store import CheckpointWriter, Store, StoreQueries
 from timer.wheel import shutdown_snapshot
 from timer.wheel.maintenance import Maintenance
 from timer.wheel.pending_units import LiveScan, PendingLog, WheelTimers
@@ -217,7 +217,8 @@ class WheelStore(Store):
         self._index.add(run)
 
     def close(self) -> None:
-        self._maintenance.abandon()
+        if self._writer is not None:
+            self._writer.abandon()
         if self._maintenance.durable is not None and self._is_as(self._maintenance.durable):
             self._mark_closed(self._maintenance.durable)
         with ExitStack() as ends:
@@ -230,7 +231,7 @@ class WheelStore(Store):
         """True if nothing has changed since `checkpoint`."""
         state = (self._units.end, self._bodies.end, self.pending, self._committed)
         is_same = state == (checkpoint.units_end, checkpoint.body_end, checkpoint.pending, checkpoint.progress)
-        return is_same and not self.release_queue.has_staged and self._maintenance.is_idle
+        return is_same and not self.release_queue.has_staged and self._writer is None
 
     def _mark_closed(self, checkpoint: Checkpoint) -> None:
         """Write the shutdown snapshot and `closed`. Without them the next opening is as after a kill."""
@@ -299,47 +300,32 @@ class WheelStore(Store):
     def skip_checkpoint(self) -> None:
         self._maintenance.skip_checkpoint_at(self._committed)
 
-    @property
-    def may_checkpoint(self) -> bool:
-        is_committed = not self.release_queue.has_staged
-        return is_committed and self._maintenance.is_idle and self._maintenance.has_changed(self._committed)
+    def _has_changed(self) -> bool:
+        return self._maintenance.has_changed(self._committed)
 
-    def start_checkpoint(
-        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
-    ) -> bool:
-        if not self.may_checkpoint:
-            return False
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
-        found = Checkpoint(
-            progress=self._committed,
+        found = checkpoint(
             segment_bytes=self._segment_bytes,
-            tick_ms=self._options.tick_ms,
-            slots=self._options.slots,
             units_end=self._units.end,
             body_end=self._bodies.end,
             low_unit=self._log.low_unit,
             segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
             bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
-            pending=self.pending,
-            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
-            waits=self.release_queue.waits,
-            flights=tuple(flights),
-            ended_flights=tuple(ended_flights),
-            journal_offset=journal_offset,
         )
-        self._maintenance.start(found, dead_units, dead_bodies)
+        writer = self._maintenance.start(found, dead_units, dead_bodies)
         self.release_memory()
-        return True
+        return writer
+
+    def _is_durable(self, written: CheckpointWriter) -> None:
+        self._maintenance.delete_dead(written)
+
+    def _has_failed(self, failed: CheckpointWriter) -> None:
+        self._maintenance.restore_dirty(has_failed=failed.replacing is None)
 
     def release_memory(self) -> None:
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
         self._mapping.drop_page_cache()
-
-    def continue_checkpoint(self) -> bool:
-        return self._maintenance.continue_checkpoint()
-
-    def finish_checkpoint(self) -> None:
-        self._maintenance.continue_checkpoint(is_last=True)
 
     def compact_some(self) -> None:
         moved = self._maintenance.compact_some(self.settled.visit_ms)
