@@ -131,6 +131,9 @@ class ReleaseQueue:
             in_order = (limit + self._turns % 2) // 2, max(1, limit_bytes // 2)
         self._open_ticks(now_ms, in_order[0])
         before, rows = self.settled, self._queue.take(now_ms, *in_order)
+        if not len(rows) and not len(self._blocked) and not len(self.out_of_order):
+            self._first_starved = None
+            return NOTHING_DUE
         until_tick = max(max(now_ms, before.visit_ms) // self._tick_ms, self._cursor)
         reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), Room(limit, limit_bytes), gate, reader)

@@ -213,10 +213,6 @@ class UnitLog(_Log):
         """True if the file of unit `number` exists."""
         return self.segment(number) * self._segment_bytes in self._segments.files
 
-    def segment_at(self, base: int) -> int:
-        """Return the segment whose file is named `base`."""
-        return base // self._segment_bytes
-
     def segments(self) -> list[int]:
         """Return existing segments, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
