@@ -11,6 +11,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,8 +26,21 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16
 REQUEST_S = 10.0
 
+SEARCH_STEP_S = 0.02
+"""The longest that one step of a search may hold up the loop, and with it the timers."""
+METRICS_STEP_S = 0.005
+"""The same for metrics, which are read again and again."""
+METRICS_TIMEOUT_S = 2.0
+"""Longer than a turn waits for a message; Prometheus waits 10 s."""
+
 MetricsText = Callable[[str], tuple[bytes, str]]
 """Returns the body of /metrics and its content type for an Accept header."""
+
+
+def deadline(seconds: float = SEARCH_STEP_S) -> Callable[[], bool]:
+    """Return a function that is True once `seconds` have passed: the time of a search in one turn."""
+    end_s = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end_s
 
 
 @contextmanager

@@ -43,8 +43,8 @@ from bridge.loop.loop import Bridge
 from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.probes import MetricsText, serving_probes
-from bridge.query.query_queue import METRICS_STEP_S, METRICS_TIMEOUT_S, BusyError, QueryQueue, deadline
+from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
+from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.recovery.background_recovery import BackgroundRecoverer
 from bridge.recovery.journal_owner import JournalOwnerCheck
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth

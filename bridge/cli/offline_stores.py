@@ -18,11 +18,10 @@ from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
 from schemas.progress import Age, age_of
+from timer.disk import ReadOnlyDisk
 from timer.errors import CorruptStoreError
-from timer.files.read_only_disk import ReadOnlyDisk
-from timer.format.checkpoint import NAME, Checkpoint
-from timer.format.file_names import BODIES, DATABASE, UNITS, WHEEL
-from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore
+from timer.format.checkpoint import BODIES, DATABASE, NAME, UNITS, WHEEL, Checkpoint
+from timer.stopped_store import EmptyStoreError, NoStoreError, StoppedStore
 
 _OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
 

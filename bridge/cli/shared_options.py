@@ -109,7 +109,11 @@ RunOptions = make_dataclass(
     "RunOptions",
     [
         *((name, _option(name, field), None) for name, field in Settings.model_fields.items() if name not in TABLES),
-        *((name, Annotated[str | None, typer.Option(_flag(name), hidden=True)], None) for name in REMOVED),
+        *(
+            (name, Annotated[str | None, typer.Option(_flag(name), hidden=True)], None)
+            for name in REMOVED
+            if "." not in name
+        ),
     ],
     bases=(ConfigOptions,),
     frozen=True,

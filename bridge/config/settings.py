@@ -329,7 +329,11 @@ class Settings(BaseModel):
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
+_BY_DUE_TIME = "take it out: the timers of a target with a rate leave in the order of their due times"
+
 REMOVED = {
+    "targets.fresh_share": _BY_DUE_TIME,
+    "targets.fresh": _BY_DUE_TIME,
     "delivery": "take it out: delivery is exactly once, and readers set isolation.level=read_committed",
 }
 """Settings of former versions, each with what to do instead."""
@@ -428,6 +432,8 @@ def _table_error_text(tables: str, table: str = "", key: str = "", *_: str, erro
     name = f'{tables}."{table}"'
     if error["type"] == "missing":
         return f"{name}.{key} is missing: give it, or take the table out"
+    if error["type"] == "extra_forbidden" and f"{tables}.{key}" in REMOVED:
+        return f"{name}.{key}: removed; {REMOVED[f'{tables}.{key}']}"
     if error["type"] == "extra_forbidden":
         in_quotes = f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         return f"{name} has no key {key!r}: {_near(key, kind) or in_quotes}"

@@ -9,7 +9,8 @@ from starlette.exceptions import HTTPException
 
 from bridge.loop.loop import Bridge
 from bridge.observe.status import Status
-from bridge.query.query_queue import BusyError, QueryQueue, deadline
+from bridge.probes import deadline
+from bridge.query.query_queue import BusyError, QueryQueue
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")

@@ -39,7 +39,8 @@ from bridge.http.known_hosts import KnownHosts
 from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status
 from bridge.ports import Clock
-from bridge.query.query_queue import METRICS_STEP_S, METRICS_TIMEOUT_S, QueryQueue, deadline
+from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, deadline
+from bridge.query.query_queue import QueryQueue
 from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from bridge.release.draft import Draft
 from bridge.release.due_timers import DueTimers
 from schemas.origin import Shard
 from schemas.receipts import is_sent
+from timer.disk import Disk
 from timer.errors import WheelFullError
-from timer.files.disk import Disk
 from timer.format.body import Body, frame_size
 from timer.store import Store
 

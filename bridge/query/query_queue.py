@@ -7,7 +7,6 @@ One question runs after each turn, so questions cannot hold up deliveries. submi
 answers at once.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,20 +17,6 @@ from bridge.loop.loop import Bridge
 T = TypeVar("T")
 
 _MAX_WAITING = 32
-
-
-SEARCH_STEP_S = 0.02
-"""The longest that one step of a search may hold up the loop, and with it the timers."""
-METRICS_STEP_S = 0.005
-"""The same for metrics, which are read again and again."""
-METRICS_TIMEOUT_S = 2.0
-"""Longer than a turn waits for a message; Prometheus waits 10 s."""
-
-
-def deadline(seconds: float = SEARCH_STEP_S) -> Callable[[], bool]:
-    """Return a function that is True once `seconds` have passed: the time of a search in one turn."""
-    end_s = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end_s
 
 
 class BusyError(Exception):

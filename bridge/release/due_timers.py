@@ -21,8 +21,7 @@ from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.body import Body
 from timer.format.unit import isin
-from timer.schedule.release_policy import OPEN
-from timer.schedule.wake_time import most_wait_ms
+from timer.schedule.release_policy import most_wait_ms
 from timer.store import Store
 
 TOO_LARGE_TO_WAIT = Refusal(
@@ -64,9 +63,9 @@ class DueTimers:
         if room <= 0:
             return
         room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
-        gate = OPEN if self.limits.is_open else self.limits.at(now_ms)
+        gate = None if self.limits.is_open else self.limits
         queue, bodies = self._store.release_queue, self._store.queries.bodies
-        waiting = queue.waiting.hashes()
+        waiting = queue.blocked_hashes()
         due = queue.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
@@ -92,7 +91,7 @@ class DueTimers:
             if body.due_ms <= now_ms:
                 is_delivered = self._deliver(draft, body, now_ms)
                 if is_limited and (not is_delivered or expired(body, now_ms)):  # its target will not get it
-                    self.limits.at(now_ms).spend(body.target, -1)
+                    self.limits.spend(body.target, -1, now_ms)
             else:
                 self._roll(draft, [body], now_ms)
 
@@ -146,8 +145,10 @@ class DueTimers:
         draft.replace_by_copies(copies)
         return [flight for _, flight in copies.values()]
 
-    def next_ms(self, until_ms: int) -> int:
+    def next_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when the next stored timer may leave, at the latest `until_ms`."""
         visit_ms = self._store.release_queue.next_visit_ms(until_ms)
-        release_ms = self._store.release_queue.next_release_ms(self.limits.next_ms, self._most_wait_ms)
+        release_ms = self._store.release_queue.next_release_ms(
+            lambda target: self.limits.next_ms(target, now_ms), self._most_wait_ms
+        )
         return min((at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None), default=until_ms)

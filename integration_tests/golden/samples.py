@@ -23,7 +23,7 @@ from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.format.body import Body, pack_headers
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 from timer.testing import SimDisk
 
 SHARD = Shard("timer.requests", 3)

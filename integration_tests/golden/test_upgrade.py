@@ -27,11 +27,10 @@ from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, 
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import Rules
 from schemas.origin import Shard
-from timer.files.disk import RealDisk
-from timer.files.read_only_disk import ReadOnlyDisk
+from timer.disk import ReadOnlyDisk, RealDisk
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.inspect.verify import verify
-from timer.maintenance import shutdown_snapshot as resume
+from timer.stopped_store import verify
+from timer.wheel import shutdown_snapshot as resume
 
 pytestmark = pytest.mark.timeout(60)  # a bridge that takes its store for damaged may turn forever, as no time passes
 

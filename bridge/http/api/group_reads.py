@@ -30,8 +30,8 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import joined_traffic, lateness_ms
 from bridge.observe.status import Status
 from bridge.ports import Clock
+from bridge.probes import deadline
 from bridge.query.details import find_by_id, find_by_origin
-from bridge.query.query_queue import deadline
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer import Sent

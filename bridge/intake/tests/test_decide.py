@@ -23,7 +23,7 @@ from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.body import Body, frame_size
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows
-from timer.schedule.wake_time import visit_ms
+from timer.schedule.release_policy import visit_ms
 
 SHARD = Shard("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)

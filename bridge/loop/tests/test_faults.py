@@ -51,12 +51,11 @@ from schemas.levels import parse_levels
 from schemas.origin import Shard
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
-from timer.files.disk import Syncing
-from timer.format.checkpoint import CLOSED, NAME
-from timer.format.file_names import BODIES, UNITS
-from timer.maintenance.shutdown_snapshot import RESUME
+from timer.disk import Syncing
+from timer.format.checkpoint import BODIES, CLOSED, NAME, UNITS
 from timer.options import Engine
-from timer.wheel_store import WheelStore
+from timer.wheel.shutdown_snapshot import RESUME
+from timer.wheel.store import WheelStore
 
 
 @pytest.mark.thorough

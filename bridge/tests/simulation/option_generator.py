@@ -42,7 +42,7 @@ def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
 
 
 def _draw_limit(rng: Random) -> TargetLimit:
-    return TargetLimit(rng.choice((3, 20, 100)), rng.choice((0.0, 0.0, 0.5)), rng.choice((20, 200)))
+    return TargetLimit(rng.choice((3, 20, 100)))
 
 
 def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:

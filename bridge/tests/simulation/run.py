@@ -31,8 +31,8 @@ from bridge.tests.simulation.world import World
 from kafka_timer import headers
 from schemas import recurrence
 from schemas.origin import Shard
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 from timer.options import Engine
 from timer.testing import SimDisk
 
