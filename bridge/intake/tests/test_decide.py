@@ -1,7 +1,7 @@
 """Decisions on requests, and the records that leave, without a broker."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 import numpy as np
 import pytest
@@ -226,8 +226,8 @@ def test_a_request_too_large_to_roll_with_a_pending_id_ends_no_timer() -> None:
 def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
     """Return a copy as it is read at offset 20, and its flight."""
     (body,) = bodies(named(offset, id_, due_ms))
-    copy, flight = copy_of(SHARD, body, 1600)
-    return Record(20, 1600, copy.key, copy.value, copy.headers), flight
+    copy = copy_of(SHARD, body, 1600)
+    return Record(20, 1600, copy.key, copy.value, copy.headers), copy.flight
 
 
 def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
@@ -235,7 +235,7 @@ def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
         headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"4000"), ("trace", b"1"), ("timer-id", b"x")]
     )
     (body,) = bodies(record)
-    copy, flight = copy_of(SHARD, body, 1600)
+    copy = copy_of(SHARD, body, 1600)
     assert (copy.topic, copy.partition, copy.key, copy.value) == ("timer.requests", 2, b"k", b"v")
     assert copy.headers == [
         ("timer-topic", b"orders"),
@@ -245,7 +245,7 @@ def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
         ("timer-origin", b"timer.requests/2/3"),
         ("timer-rolls", b"1"),
     ]
-    assert flight[:3] == (3, 1, 5000)
+    assert copy.flight[:3] == (3, 1, 5000)
 
 
 def test_a_received_copy_is_a_timer_under_its_old_origin() -> None:
@@ -357,7 +357,8 @@ def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
 def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> None:
     foreign: Headers = [("trace", b"1"), ("trace", b"1"), ("none", None)]
     (body,) = bodies(request(7, extra=[*foreign, ("timer-key", b"other"), ("timer-partition", b"3")], value=None))
-    assert deliveries(SHARD, [body._replace(origin_offset=5, rolls=2)], 1600)[0] == (
+    (delivery,) = deliveries(SHARD, [body._replace(origin_offset=5, rolls=2)], 1600)
+    assert astuple(delivery) == (
         "orders",
         3,
         b"other",
@@ -370,6 +371,7 @@ def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> 
             ("timer-rolls", b"2"),
         ],
         1600,
+        5,
     )
 
 
@@ -383,8 +385,8 @@ def test_a_rejected_record_is_kept_whole_and_followed_by_the_reason() -> None:
     refusal = Refusal("unknown-topic", "because")
     (body,) = bodies(record)
     refused = refuse("timer.rejected", SHARD, record, refusal, 1600)
-    assert park("timer.rejected", SHARD, body, refusal, 1600) == refused
-    assert refused == (
+    assert astuple(park("timer.rejected", SHARD, body, refusal, 1600)) == astuple(refused)
+    assert astuple(refused) == (
         "timer.rejected",
         -1,
         b"k",
@@ -396,6 +398,7 @@ def test_a_rejected_record_is_kept_whole_and_followed_by_the_reason() -> None:
             ("timer-origin", b"timer.requests/2/7"),
         ],
         1600,
+        7,
     )
 
 

@@ -206,8 +206,9 @@ class TestSink:
             order(b"c", "secret"),
             order(b"d", partition=1),
         ]
-        codes = {1: "unknown-topic", 2: "too-large", 3: "not-authorized", 4: "unknown-partition"}
-        assert sink.submit(transaction(READ, group_metadata, *records)).wait() == Aborted(codes)
+        codes = ("unknown-topic", "too-large", "not-authorized", "unknown-partition")
+        refused = dict(zip(records[1:], codes, strict=True))
+        assert sink.submit(transaction(READ, group_metadata, *records)).wait() == Aborted(refused)
         assert values(kafka, "orders") == []
 
     def test_a_transaction_beyond_its_timeout_is_aborted(
