@@ -190,9 +190,9 @@ class PartitionIntake:
             draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self._flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
-            copy, flight = copy_of(self._shard, body, now_ms, moved_ms=due_ms)
-            draft.add_copy(copy, flight)
-            self._flights.stage(flight)
+            copy = copy_of(self._shard, body, now_ms, moved_ms=due_ms)
+            draft.add_copy(copy)
+            self._flights.stage(copy.flight)
         self._flights.depart(decisions.rolled)
         decisions.receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
         draft.decisions.add(decisions)

@@ -231,12 +231,7 @@ class OwnedPartition:
         progress = progress._replace(number=self._frozen_number)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
-        draft.parked_rows = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
-        draft.parked_rows |= {
-            row: draft.parked[body.origin_offset]
-            for row, body in enumerate(draft.bodies)
-            if body.origin_offset in draft.parked
-        }
+        draft.parked = {body.origin_offset: _OURS_SINCE for body in draft.bodies if body.target in own} | draft.parked
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
@@ -314,9 +309,9 @@ class OwnedPartition:
         """Note that the transaction of `frozen`, the oldest frozen draft, is committed."""
         oldest = self._frozen.popleft()
         assert frozen is oldest, "out of order"
-        parked = frozen.draft.parked_rows
+        parked = frozen.draft.parked
         if frozen.ids:
-            left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
+            left = [(body.id, body.origin_offset in parked) for body in frozen.draft.bodies if body.id is not None]
             self._recently.forget(id_ for id_, is_parked in left if is_parked)
             self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
         self.committed_progress = frozen.progress

@@ -126,11 +126,11 @@ class FakeSink:
 
     def _produce(self, submitted: "FakePublishing") -> None:
         begun, transaction = submitted.begun, submitted.transaction
-        for index, record in enumerate(transaction.outgoing):
+        for record in transaction.outgoing:
             self._step("sink.produce")
             code = self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
-                submitted.refused[index] = code
+                submitted.refused[record] = code
             elif self._kafka.topics[record.topic].unavailable:
                 submitted.unavailable |= {record.topic}
             else:
@@ -169,14 +169,14 @@ class FakeSink:
         took_s = (self._kafka.timeline.now_ms - begun.begun_ms) / 1000
         return Committed(took_s) if committed else self._abort(begun, {})
 
-    def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: AbortReason = "fault") -> Aborted:
+    def _abort(self, begun: FakeTransaction, refused: dict[Outgoing, str], why: AbortReason = "fault") -> Aborted:
         """Return some of the records that can never be accepted, as a real broker may name any of them."""
         self._step("sink.abort")
         self._kafka.abort(begun)
         self._step("sink.abort done")
         if self._rng is not None and refused:
-            named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
-            refused = {index: refused[index] for index in named}
+            named = self._rng.sample(list(refused), self._rng.randint(1, len(refused)))
+            refused = {record: refused[record] for record in named}
         return Aborted(refused, why)
 
     def _draw(self, chance: float) -> bool:
@@ -195,7 +195,7 @@ class FakePublishing:
     begun: FakeTransaction
     transaction: Transaction
     earlier: "FakePublishing | None"
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[Outgoing, str] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
     outcome: Committed | Aborted | OutcomeUnknownError | None = None
     is_reported: bool = False

@@ -527,10 +527,8 @@ class TestSink:
                 case Committed():
                     return refused
                 case Aborted(codes):
-                    refused |= {transaction.outgoing[index].value: code for index, code in codes.items()}
-                    transaction.outgoing = [
-                        record for index, record in enumerate(transaction.outgoing) if index not in codes
-                    ]
+                    refused |= {record.value: code for record, code in codes.items()}
+                    transaction.outgoing = [record for record in transaction.outgoing if record not in codes]
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
     def test_refused_records_are_named_and_the_rest_is_committed_once(
@@ -639,7 +637,7 @@ class TestTwoInFlight:
         first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
         second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fates = [first.wait(), second.wait()]
-        assert fates == [Aborted({1: "unknown-topic"}), Aborted({})]
+        assert fates == [Aborted({bad[1]: "unknown-topic"}), Aborted({})]
         assert history.progress(shard) == self.progress(1)
         first = sink.submit(self.carry(shard, reader.group_metadata, 2, bad[0]))
         second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
@@ -663,7 +661,7 @@ class TestTwoInFlight:
         good = order(harness, b"3", partition=0)
         second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fate = second.wait()
-        assert (fate, first.wait()) == (Aborted({}), Aborted({1: "unknown-topic"}))
+        assert (fate, first.wait()) == (Aborted({}), Aborted({bad[1]: "unknown-topic"}))
         assert history.progress(shard) == self.progress(1)
         assert sink.submit(self.carry(shard, reader.group_metadata, 3, good)).wait() == Committed()
         assert history.progress(shard) == self.progress(3)
@@ -674,8 +672,9 @@ class TestTwoInFlight:
     ) -> None:
         sink, history = harness.sink(), harness.history()
         first = sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0)))
-        second = sink.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"bad", partition=3)))
-        assert [first.wait(), second.wait()] == [Committed(), Aborted({0: "unknown-partition"})]
+        bad = order(harness, b"bad", partition=3)
+        second = sink.submit(self.carry(shard, reader.group_metadata, 2, bad))
+        assert [first.wait(), second.wait()] == [Committed(), Aborted({bad: "unknown-partition"})]
         assert history.progress(shard) == self.progress(1)
         assert values(harness) == [b"1"]
 

@@ -134,13 +134,12 @@ def publish(sink: ConfluentSink, transaction: Transaction) -> None:
 def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tuple[dict[int, str], int]:
     """Submit without refused records until it is committed. Return codes by first index, and the number of aborts."""
     codes: dict[int, str] = {}
-    left = list(enumerate(transaction.outgoing))
+    left = outgoing = transaction.outgoing
     for aborted in range(40):
-        outgoing = [record for _, record in left]
-        match sink.submit(replace(transaction, outgoing=outgoing)).wait():
+        match sink.submit(replace(transaction, outgoing=left)).wait():
             case Committed():
                 return codes, aborted
             case Aborted(refused):
-                codes |= {left[index][0]: code for index, code in refused.items()}
-                left = [pair for index, pair in enumerate(left) if index not in refused]
+                codes |= {index: refused[record] for index, record in enumerate(outgoing) if record in refused}
+                left = [record for record in left if record not in refused]
     raise AssertionError("never committed")

@@ -180,8 +180,8 @@ def test_a_request_too_large_to_roll_with_a_pending_id_ends_no_timer() -> None:
 def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
     """Return a copy as it is read at offset 20, and its flight."""
     (body,) = bodies(named(offset, id_, due_ms))
-    copy, flight = copy_of(SHARD, body, 1600)
-    return Record(20, 1600, copy.key, copy.value, copy.headers), flight
+    copy = copy_of(SHARD, body, 1600)
+    return Record(20, 1600, copy.key, copy.value, copy.headers), copy.flight
 
 
 def test_a_received_copy_is_a_timer_under_its_old_origin() -> None:

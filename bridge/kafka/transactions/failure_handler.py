@@ -111,24 +111,23 @@ class FailureHandler:
         self._wait_before_retry(failed)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
-    def _refused_by(self, submitted: InFlightTransaction, failed: SendFailure) -> dict[int, str]:
+    def _refused_by(self, submitted: InFlightTransaction, failed: SendFailure) -> dict[Outgoing, str]:
         """Return the records that can never be accepted. No other transaction is in flight: the next one waits."""
         self._probing_slot = submitted.slot
-        outgoing = submitted.outgoing
-        journal_codes = {code for index, code in failed.named.items() if index >= len(outgoing)}
-        named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
-        refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
+        journal = frozenset(submitted.journal)
+        journal_codes = {code for record, code in failed.named.items() if record in journal}
+        named = {record: code for record, code in failed.named.items() if record not in journal}
+        refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
         if not refused:
             if failed.codes & TOPIC_DENIED:
                 journal_codes |= self._journal_denials(submitted)
             self._require_writable_journal(journal_codes)
-            self._wait_before_retry(failed, {outgoing[index].topic for index in named})
+            self._wait_before_retry(failed, {record.topic for record in named})
         return refused
 
     def _journal_denials(self, submitted: InFlightTransaction) -> set[int]:
         """Return the codes with which the journal denies its records: a denial does not name its topic."""
-        journal = submitted.batch.records[len(submitted.outgoing) :]
-        failed = self._probe(journal) if journal else None
+        failed = self._probe(submitted.journal) if submitted.journal else None
         return set() if failed is None else failed.codes & TOPIC_DENIED
 
     def _require_writable_journal(self, codes: set[int]) -> None:

@@ -1,7 +1,7 @@
 """Sink over two transactional producers that take turns.
 
     committed                                    -> Committed
-    records that can never be accepted           -> Aborted({index: code})
+    records that can never be accepted           -> Aborted({record: code})
     a topic accepts no records now               -> Aborted({}, unavailable={topic})
     stale group metadata, passing fault          -> Aborted({}); waits before it returns if faults repeat
     the earlier transaction is aborted           -> Aborted({})
@@ -55,8 +55,12 @@ class ConfluentSink:
             earlier = None
         # Producers take turns, because each one has to wait after a commit. After an abort the same one goes on.
         slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
-        batch = self._batch(transaction)
-        self._last = submitted = InFlightTransaction(transaction.outgoing, batch, slot, earlier)
+        outgoing, journal = transaction.outgoing, self._journal_records(transaction)
+        batch = TransactionContents(
+            *([*outgoing, *journal], transaction.progress, transaction.group_metadata),
+            self._failures.max_batch_bytes,
+        )
+        self._last = submitted = InFlightTransaction(outgoing, journal, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
         may_send = submitted.may_send() and is_member(batch.group_metadata)
         if may_send and not self._failures.needs_check(submitted.outgoing):
@@ -69,16 +73,6 @@ class ConfluentSink:
         self._retrier.give_up_in(0)
         for slot in self._slots:
             slot.close()
-
-    # -- contents of a transaction
-
-    def _batch(self, transaction: Transaction) -> TransactionContents:
-        records = transaction.outgoing
-        if transaction.journal:
-            records = [*records, *self._journal_records(transaction)]
-        return TransactionContents(
-            records, transaction.progress, transaction.group_metadata, self._failures.max_batch_bytes
-        )
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [

@@ -13,7 +13,7 @@ from unittest import mock
 
 from bridge.errors import OutcomeUnknownError
 from bridge.intake import copies_in_flight as flights
-from bridge.intake.copies_in_flight import CopiesInFlight
+from bridge.intake.copies_in_flight import CopiesInFlight, RolledCopy
 from bridge.intake.decide import BatchIntake
 from bridge.intake.partition_intake import IntakeOutcome
 from bridge.ports import Aborted, Committed, Record, Transaction
@@ -344,7 +344,7 @@ def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], Non
 
 def next_occurrence_later(patches: Patches) -> None:
     """The copy for the next occurrence is written by the transaction after the one that delivers this one."""
-    waiting: dict[DueTimers, list[tuple[Any, CopyInFlight]]] = {}
+    waiting: dict[DueTimers, list[RolledCopy]] = {}
     release, deliver = DueTimers.release, DueTimers._deliver
 
     def deliver_alone(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
@@ -352,12 +352,12 @@ def next_occurrence_later(patches: Patches) -> None:
         is_delivered = deliver(self, apart, body, now_ms)
         draft.bodies += apart.bodies
         draft.parked |= apart.parked
-        waiting.setdefault(self, []).extend(zip(apart.copies, apart.decisions.rolled, strict=True))
+        waiting.setdefault(self, []).extend(apart.copies)
         return is_delivered
 
     def release_with(self: DueTimers, draft: Draft, now_ms: int) -> None:
-        for copy, flight in waiting.pop(self, []):
-            draft.add_copy(copy, flight)
+        for copy in waiting.pop(self, []):
+            draft.add_copy(copy)
         release(self, draft, now_ms)
 
     _replace(patches, DueTimers, "_deliver", deliver_alone)
@@ -370,8 +370,8 @@ def next_occurrence_lost_by_a_retry(patches: Patches) -> None:
 
     def without(self: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
         recheck(self, frozen, now_ms)
-        origins = {b"%s/%d" % (str(self.shard).encode(), body.origin_offset) for body in frozen.draft.bodies}
-        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.headers[-2][1] not in origins]
+        origins = {body.origin_offset for body in frozen.draft.bodies}
+        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
 
     _replace(patches, OwnedPartition, "recheck", without)
 
