@@ -71,19 +71,36 @@ class Ownership:
 
 
 @dataclass(slots=True)
+class Membership:
+    """Our membership of the consumer group as of the last poll. The source refreshes it, transactions carry it.
+
+    A transaction carries the `group_metadata` of its submit, and is not refreshed: a stale owner publishes nothing.
+    """
+
+    group_metadata: object = b""
+    """Member id and generation."""
+    is_member: bool = False
+    """True if the group has accepted us. A member without partitions is a spare."""
+
+    def refresh(self, group_metadata: object, *, is_member: bool) -> None:
+        self.group_metadata, self.is_member = group_metadata, is_member
+
+
+@dataclass(slots=True)
 class Polled:
-    """Result of one poll. A transaction passes `group_metadata` on unchanged."""
+    """Result of one poll."""
 
     ownership: Ownership
     records: dict[Shard, list[Record]]
-    group_metadata: object
-    """Member id and generation as of this poll."""
-    is_member: bool = True
-    """True if the group has accepted us. A member without partitions is a spare."""
     undecodable: dict[Shard, int] = field(default_factory=dict)
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
     has_read: bool = True
     """False if no record was asked for, so that one may be there."""
+
+    def keep(self, shards: Container[Shard]) -> None:
+        """Forget the records of other partitions."""
+        self.records = {shard: records for shard, records in self.records.items() if shard in shards}
+        self.undecodable = {shard: offset for shard, offset in self.undecodable.items() if shard in shards}
 
 
 class Clock(Protocol):
@@ -93,6 +110,9 @@ class Clock(Protocol):
 
 class Source(Protocol):
     """Consumer of the timer topics, read_committed: records of a partition in order, each once after each start."""
+
+    membership: Membership
+    """As of the last `poll` or `serve_rebalance`."""
 
     def poll(self, timeout_ms: int, max_records: int) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.

@@ -21,9 +21,9 @@ from bridge.errors import (
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
-from bridge.kafka.group_metadata import MembershipGuard, membership
+from bridge.kafka.group_metadata import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
-from bridge.ports import Ownership, Polled, Record
+from bridge.ports import Membership, Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
 
@@ -116,8 +116,7 @@ class ConfluentSource:
         self._paused: set[Shard] = set()
         self._is_woken = False
         self._slice_s = _SLICE_S
-        self._group: tuple[object, bool] = b"", False
-        """Group metadata as of the last poll that read, and True if we were a member."""
+        self.membership = Membership()
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
@@ -189,12 +188,12 @@ class ConfluentSource:
     def _note_membership(self) -> None:
         """Read the group metadata after callbacks were served: it stays valid until callbacks are served again."""
         group_metadata = self._consumer.consumer_group_metadata()
-        now = membership(group_metadata)
+        now = member_id(group_metadata)
         self._membership_guard.require_membership(now, self._owned)
-        self._group = group_metadata, now.is_known
+        self.membership.refresh(group_metadata, is_member=now.is_known)
 
     def _polled(self, records: dict[Shard, list[Record]], *, has_read: bool = True) -> Polled:
-        return Polled(self._take_ownership(), records, *self._group, self._undecodable.copy(), has_read)
+        return Polled(self._take_ownership(), records, self._undecodable.copy(), has_read)
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""

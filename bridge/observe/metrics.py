@@ -12,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry
 
-from bridge.loop.open_transactions import Hang
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
@@ -51,6 +50,16 @@ class Lag:
 
     lag: int
     hidden: int
+
+
+class Hang(NamedTuple):
+    """A partition that cannot be read from `offset` on since `since_ms`; `waiting` offsets by `seen_ms`."""
+
+    shard: Shard
+    offset: int
+    since_ms: int
+    waiting: int
+    seen_ms: int
 
 
 class Metrics:

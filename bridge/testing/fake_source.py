@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from bridge.ports import Ownership, Polled, Record
+from bridge.ports import Membership, Ownership, Polled, Record
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry, record_of
@@ -31,6 +31,7 @@ class FakeSource:
         self._paused: set[Shard] = set()
         self._undecodable: dict[Shard, int] = {}
         self._woken = False
+        self.membership = Membership()
         self.opened: dict[Shard, int] = {}
         """The readable end of each partition when it was started."""
         self.on_start: Callable[[Shard], None] = lambda _: None
@@ -56,14 +57,15 @@ class FakeSource:
         self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
         ownership = self._serve()
-        records, group_metadata = self._take(max_records), (self._member, self._group.generation)
-        polled = Polled(ownership, records, group_metadata, undecodable=self._undecodable.copy())
+        polled = Polled(ownership, self._take(max_records), undecodable=self._undecodable.copy())
+        self._refresh()
         self._fuse.step("source.poll done")
         return polled
 
     def serve_rebalance(self) -> Polled:
         self._fuse.step("source.check")
-        polled = Polled(self._serve(), {}, (self._member, self._group.generation))
+        polled = Polled(self._serve(), {})
+        self._refresh()
         self._fuse.step("source.check done")
         return polled
 
@@ -108,6 +110,9 @@ class FakeSource:
             if ahead is not None and self._undecodable.get(shard) != ahead.offset:
                 return True
         return False
+
+    def _refresh(self) -> None:
+        self.membership.refresh((self._member, self._group.generation), is_member=True)
 
     def _serve(self) -> Ownership:
         if self._member not in self._group.members:

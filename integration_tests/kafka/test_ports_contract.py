@@ -339,8 +339,8 @@ class Reader:
         fresh = [record for records in polled.records.values() for record in records]
         self.records += fresh
         self.most = max(self.most, len(fresh))
-        self.group_metadata = polled.group_metadata
-        self.is_member = polled.is_member
+        self.group_metadata = self.source.membership.group_metadata
+        self.is_member = self.source.membership.is_member
 
     def poll(self, times: int = 1, max_records: int = 100) -> None:
         for _ in range(times):
@@ -593,10 +593,8 @@ class TestSink:
         assert sink.submit(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(shard) is None
         assert harness.at_least_once or harness.read(harness.target) == []
-        assert (
-            sink.submit(self.carry(shard, reader.source.serve_rebalance().group_metadata, order(harness, b"b"))).wait()
-            == Committed()
-        )
+        reader.see(reader.source.serve_rebalance())
+        assert sink.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
 
     def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, second = harness.sink("same"), harness.sink("same")
@@ -711,7 +709,8 @@ class TestTwoInFlight:
             return len(second_reader.owned) == 1
 
         second_reader.poll_until(shared)
-        group_metadata = reader.source.serve_rebalance().group_metadata
+        reader.see(reader.source.serve_rebalance())
+        group_metadata = reader.group_metadata
         sink, history = harness.sink(), harness.history()
         first = sink.submit(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
         second = sink.submit(self.carry(shard, group_metadata, 2, order(harness, b"2", partition=0)))

@@ -74,7 +74,8 @@ class TestSource:
     def test_group_metadata_of_no_member_publishes_nothing(self, world: World) -> None:
         """The coordinator would accept it."""
         target, member = world.cluster.topic("target"), world.member()
-        not_joined = member.poll(0).group_metadata
+        member.poll(0)
+        not_joined = member.group_metadata
         assert not is_member(not_joined)
         member.own(1)
         assert is_member(member.group_metadata)

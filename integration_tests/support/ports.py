@@ -81,7 +81,7 @@ class Member:
     def poll(self, timeout_ms: int = 100, max_records: int = 1000) -> Polled:
         polled = self.source.poll(timeout_ms, max_records)
         self.note(polled.ownership)
-        self.group_metadata = polled.group_metadata
+        self.group_metadata = self.source.membership.group_metadata
         for records in polled.records.values():
             self.records += records
         return polled

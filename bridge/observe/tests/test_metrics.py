@@ -11,11 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.loop.clock_skew import skew_ms
-from bridge.loop.open_transactions import Hang
+from bridge.loop.monitors import skew_ms
 from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World
 from bridge.observe.metric_types import BatchHistogram
-from bridge.observe.metrics import MAX_TARGETS, Lag, Metrics
+from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 from bridge.release.target_rate_limits import TargetLimit

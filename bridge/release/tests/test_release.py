@@ -1004,8 +1004,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     found: list[tuple[int, int, set[str]]] = []
     freeze = OwnedPartition.freeze
 
-    def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
-        part = freeze(self, now_ms, at_ms, is_all=is_all)
+    def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
+        part = freeze(self, now_ms, at_ms, is_all=is_all, is_caught_up=is_caught_up)
         bodies, copies = part.draft.bodies, part.draft.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))

@@ -34,6 +34,7 @@ from bridge.errors import OutcomeUnknownError
 from bridge.garbage_collection import tune_gc
 from bridge.intake.target_policy import Policy
 from bridge.loop import assigned_partitions
+from bridge.loop.assigned_partition import Phase
 from bridge.recovery import recover as recovery
 from bridge.recovery.recover import invalidate_store
 from bridge.recovery.recovery_plan import read_checkpoint
@@ -708,9 +709,9 @@ class World:
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
         (life,) = self.instances
-        for shard, owned in life.instance.bridge.shards.items() if life.instance.bridge is not None else ():
+        for shard, phase in life.instance.bridge.phases.items() if life.instance.bridge is not None else ():
             log = self.kafka.partition(shard)
-            if owned.release_barrier is None:
+            if phase is Phase.OPEN:
                 log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
@@ -829,8 +830,8 @@ class InstanceRuns:
         self.own_turns[-1][1] = MAX_INT64
 
     def _end_turn(self) -> None:
-        shards = self.instance.bridge.shards.values() if self.instance.bridge is not None else ()
-        if any(owned.release_barrier is not None for owned in shards):
+        phases = self.instance.bridge.phases.values() if self.instance.bridge is not None else ()
+        if any(phase in (Phase.CLAIMING, Phase.CATCHING_UP) for phase in phases):
             self.own_turns.clear()
         if self.own_turns:
             self.own_turns[-1][1] = self.world.timeline.now_ms
