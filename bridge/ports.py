@@ -10,7 +10,7 @@ A `Shard` names one partition of one timer topic. Ownership changes only inside 
 `Source.serve_rebalance`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -114,10 +114,10 @@ class Source(Protocol):
     membership: Membership
     """As of the last `poll` or `serve_rebalance`."""
 
-    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
-        An assigned partition returns records only after `start`.
+        An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
         """
 
     def serve_rebalance(self) -> Polled:
@@ -128,12 +128,6 @@ class Source(Protocol):
 
     def rewind(self, shard: Shard, offset: int) -> None:
         """Start a started partition again, because it has returned nothing for too long."""
-
-    def pause(self, shard: Shard) -> None:
-        """Make `poll` return no records of the partition. No record is lost. Idempotent."""
-
-    def resume(self, shard: Shard) -> None:
-        """Go on where `pause` stopped."""
 
     def wake(self) -> None:
         """End a waiting `poll` soon. May be called from a signal handler."""

@@ -15,7 +15,8 @@ from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
-from bridge.observe.status import Status, undecodable_text
+from bridge.observe.pause_reasons import PauseReasons, Reason
+from bridge.observe.status import undecodable_text
 from bridge.ports import Record, Source, UndecodableRecord
 from bridge.release.owned_partition import OwnedPartition
 from bridge.token_bucket import TokenBucket
@@ -33,20 +34,16 @@ class Admission:
         source: Source,
         control: ControlState,
         partitions: AssignedPartitions,
-        status: Status,
+        pauses: PauseReasons,
         metrics: Metrics,
     ) -> None:
         self._source = source
         self._control = control
         self._partitions = partitions
-        self._status = status
+        self._pauses = pauses
         self._metrics = metrics
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
-        self._rate_limited: set[Shard] = set()
-        """Partitions whose intake waits for a rate."""
-        self._undecodable: dict[Shard, int] = {}
-        """Partitions whose next record cannot be decoded and is not skipped: its offset."""
         self._warnings = LogRateLimit(log)
 
     def admit(
@@ -61,41 +58,29 @@ class Admission:
         waited = bool(owned.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return None  # as nearly always in a turn without a read
-        self._rate_limited.discard(owned.shard)
+        shard = owned.shard
         if records:
             records = opened.missed_records(records[0].offset) or records
         _, stop, detail = self._take_in(owned, records, now_ms)
         match stop:
-            case IntakeStop.UNDECIDED:
-                pass
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
-                self._pause(owned, stop.value, detail)
-                self._warnings.warn(now_ms, str(owned.shard), "%s: intake pauses: %s", owned.shard, detail)
-            case IntakeStop.TRANSACTION_FULL | None:
+                self._pause(shard, stop.value, detail)
+                self._warnings.warn(now_ms, str(shard), "%s: intake pauses: %s", shard, detail)
+            case IntakeStop.TRANSACTION_FULL:
+                self._pause(shard, stop.value)
+            case None if owned.backlog:
+                self._wait_for_rate(shard, now_ms)
+            case None:
                 if waited:
-                    self._status.partition_running(owned.shard)
-                if stop is not None:  # only until the next commit, so neither status nor metrics show it
-                    self._source.pause(owned.shard)
-                    self._metrics.intake_resumed(owned.shard)
-                elif owned.backlog:
-                    self._wait_for_rate(owned, now_ms)
-                else:
-                    self._go_on(opened, now_ms, waited=waited, was_empty=has_read and not records)
+                    self._pauses.resume(shard)
+                    self._warnings.clear(str(shard))
+                was_empty, is_undecodable = has_read and not records, shard in self._pauses.undecodable
+                opened.check_caught_up(now_ms, was_empty=was_empty, is_undecodable=is_undecodable)
         return stop
 
-    def _pause(self, owned: OwnedPartition, why: str, detail: str) -> None:
-        self._source.pause(owned.shard)
-        self._status.intake_paused(owned.shard, why, detail)
-        self._metrics.intake_paused(owned.shard, why)
-
-    def _go_on(self, opened: AssignedPartition, now_ms: int, *, waited: bool, was_empty: bool) -> None:
-        """Everything is taken in: read more. waited: there was a backlog. was_empty: Kafka brought nothing."""
-        shard = opened.shard
-        if waited:
-            self._source.resume(shard)
-            self._metrics.intake_resumed(shard)
-            self._warnings.clear(str(shard))
-        opened.check_caught_up(now_ms, was_empty=was_empty, is_undecodable=shard in self._undecodable)
+    def _pause(self, shard: Shard, reason: Reason, detail: str = "") -> None:
+        if self._pauses.pause(shard, reason, detail):
+            self._metrics.intake_paused(reason)
 
     def _take_in(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
         """Take in as many records as the rate of the timer topic allows."""
@@ -112,18 +97,16 @@ class Admission:
             owners[owned.shard] = owners.pop(owned.shard)
         return outcome
 
-    def _wait_for_rate(self, owned: OwnedPartition, now_ms: int) -> None:
-        self._rate_limited.add(owned.shard)
-        self._source.pause(owned.shard)
-        self._metrics.intake_paused(owned.shard, "rate")
-        topic = owned.shard.topic
+    def _wait_for_rate(self, shard: Shard, now_ms: int) -> None:
+        self._pause(shard, "rate")
         text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
-        self._warnings.warn(now_ms, f"rate {topic}", text, topic, self._rate_limits[topic].per_s)
+        limit = self._rate_limits[shard.topic].per_s
+        self._warnings.warn(now_ms, f"rate {shard.topic}", text, shard.topic, limit)
 
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
         owners = self._partitions.open
-        waiting = [owners[shard].partition for shard in self._rate_limited if shard in owners]
+        waiting = [owners[shard].partition for shard in self._pauses.of("rate") if shard in owners]
         return [self._rate_limits[owned.shard.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
 
     # -- undecodable records
@@ -144,11 +127,9 @@ class Admission:
             text = undecodable_text(shard, offset)
             self._warnings.warn(now_ms, f"undecodable {shard}", "%s", text)
             if not owners[shard].partition.backlog:  # which has a reason of its own
-                self._status.intake_paused(shard, "undecodable", text)
-                self._metrics.intake_paused(shard, "undecodable")
-        for shard in self._undecodable.keys() - waiting.keys():
+                self._pause(shard, "undecodable", text)
+        for shard in self._pauses.undecodable.keys() - waiting.keys():
             self._warnings.clear(f"undecodable {shard}")
             if shard in owners and not owners[shard].partition.backlog:
-                self._status.partition_running(shard)
-                self._metrics.intake_resumed(shard)
-        self._metrics.undecodable = self._undecodable = waiting
+                self._pauses.resume(shard)
+        self._pauses.note_undecodable(waiting)

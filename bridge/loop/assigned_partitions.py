@@ -276,7 +276,6 @@ class AssignedPartitions:
         del self.open[shard]
         self._begin_opening(shard)
         opened.partition.store.close()
-        self._source.pause(shard)
         assigned = self.opening[shard]
         with self._retry_later(assigned):
             if isinstance(wrong, PartitionUnreadableError):

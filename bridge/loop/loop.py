@@ -86,10 +86,14 @@ class Bridge:
             checkpoints=self._checkpoints,
         )
         self._admission = Admission(
-            source=source, control=control, partitions=self._partitions, status=self._status, metrics=self._metrics
+            source=source,
+            control=control,
+            partitions=self._partitions,
+            pauses=self._status.pauses,
+            metrics=self._metrics,
         )
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
-        self.monitors = Monitors(clock, history, self._metrics, self._partitions, self._pipeline)
+        self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._stopping = False
 
     # -- for other modules
@@ -184,7 +188,8 @@ class Bridge:
 
     def turn(self) -> None:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
-        polled = self._source.poll(self._wait_ms(), self.options.max_poll_records)  # 1
+        paused = self._status.pauses.unfetched
+        polled = self._source.poll(self._wait_ms(), self.options.max_poll_records, paused)  # 1
         self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
         opened = dict(self._partitions.open)

@@ -24,6 +24,7 @@ from bridge.loop.assigned_partition import AssignedPartition
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
+from bridge.observe.pause_reasons import PauseReasons
 from bridge.ports import Clock, History
 from bridge.publish.commit_pipeline import CommitPipeline
 from schemas.origin import Shard
@@ -87,12 +88,14 @@ class Monitors:
         clock: Clock,
         history: History,
         metrics: Metrics,
+        pauses: PauseReasons,
         partitions: AssignedPartitions,
         pipeline: CommitPipeline,
     ) -> None:
         self._clock = clock
         self._history = history
         self._metrics = metrics
+        self._pauses = pauses
         self._partitions = partitions
         self._pipeline = pipeline
         self._lag_samples: dict[Shard, _LagSample] = {}
@@ -153,7 +156,7 @@ class Monitors:
         sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
         is_asked = sample == before and before.is_empty is None and stable == end and is_little
-        if is_asked and shard not in self._metrics.undecodable:
+        if is_asked and shard not in self._pauses.undecodable:
             sample = sample._replace(is_empty=opened.is_empty(start, end))
         self._lag_samples[shard] = sample
         return 0 if sample.is_empty else end - start

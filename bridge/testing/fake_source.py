@@ -1,6 +1,6 @@
 """Source over the fake Kafka."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from random import Random
 
 from bridge.ports import Membership, Ownership, Polled, Record
@@ -44,15 +44,14 @@ class FakeSource:
         """Number of polls before it notices that the group has expelled it; random with `rng`."""
 
     @property
-    def paused(self) -> frozenset[Shard]:
-        return frozenset(self._paused)
-
-    @property
     def member(self) -> str:
         """Its member id; a new one after it was expelled and joined again."""
         return self._member
 
-    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+        if paused != self._paused:
+            self._fuse.step("source.pause")
+        self._paused = set(paused)
         self._fuse.step("source.poll")
         self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
@@ -85,14 +84,6 @@ class FakeSource:
         if shard in self._held:
             self._positions[shard] = offset
             self._undecodable.pop(shard, None)
-
-    def pause(self, shard: Shard) -> None:
-        self._fuse.step("source.pause")
-        self._paused.add(shard)
-
-    def resume(self, shard: Shard) -> None:
-        self._fuse.step("source.resume")
-        self._paused.discard(shard)
 
     def wake(self) -> None:
         self._woken = True

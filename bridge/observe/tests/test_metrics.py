@@ -386,10 +386,11 @@ def test_state_that_the_loop_has_noted() -> None:
     metrics, status = Metrics(), Status()
     shard, other = Shard(TIMERS, 0), Shard(TIMERS, 1)
     status.partition_running(other)
-    status.intake_paused(shard, "disk", "full")
+    status.partition_running(shard)
+    status.pauses.pause(shard, "disk", "full")
     metrics.lags = {shard: Lag(5, 2), other: Lag(0, 0)}
     metrics.hanging_transactions = {shard: Hang(shard, offset=3, since_ms=1000, waiting=2, seen_ms=6000)}
-    metrics.undecodable = {shard: 7}
+    status.pauses.note_undecodable({shard: 7})
     metrics.clock_skew_ms = {shard: -1500}
     metrics.lost_to_retention = {shard: 4}
     metrics.topics_checked({TIMERS: 2})

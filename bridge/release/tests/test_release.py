@@ -1134,10 +1134,10 @@ def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
     world.pass_time(ms=400)
-    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("paused", {shard: "disk"})
+    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("paused", {shard: "disk"})
     bridge.disks[shard].free = 1 << 40
     bridge.turn()
-    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("running", {})
+    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("running", {})
 
 
 def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -792,8 +792,8 @@ class InstanceRuns:
 
     def _see_paused(self) -> None:
         """What was staged while intake was paused may leave in a later turn."""
-        if self.instance.source is not None:
-            self._paused |= self.instance.source.paused
+        pauses = self.instance.status.pauses
+        self._paused |= pauses.unfetched.difference(pauses.of("recovering"))
 
     def _look_anew(self) -> None:
         """Nothing is staged or on its way: what comes next begins here."""
