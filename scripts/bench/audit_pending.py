@@ -99,15 +99,6 @@ class MadeTopics(Cluster):
         )
 
 
-class Silent:
-    """In place of the topic of lateness and of the table: neither is measured."""
-
-    def send(self, *_: object) -> None:
-        """Do nothing."""
-
-    __call__ = send
-
-
 def part(spark: SparkSession, topics: MadeTopics, out: Path, number: int, *, stream: bool) -> int:
     """Make the part with this number, from 1 on. Return how many timers are open then."""
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=not stream, stream=stream)
@@ -115,7 +106,7 @@ def part(spark: SparkSession, topics: MadeTopics, out: Path, number: int, *, str
     vars(read_plan)["read_records"] = topics.read
     if stream:
         vars(batches)["Cluster"] = lambda _: topics
-        batches.Batches(arguments, at, Silent(), Silent()).next_batch(spark, as_of_ms)  # type: ignore[arg-type]
+        batches.Batches(arguments, at, lambda *_: None).next_batch(spark, as_of_ms)
         return int(batches.batch_row(out, done_parts(out)[-1])["open"])
     plan = PartPlan(f"day={number}", number, f"day={number - 1}" if number > 1 else None, as_of_ms)
     done = judge_part(spark, topics, arguments, plan)

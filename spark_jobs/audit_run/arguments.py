@@ -117,7 +117,6 @@ class AuditArguments:
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
     control_topic: Setting = CONTROL_TOPIC
-    lateness_topic: Setting = "timer.lateness"
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
     as_of_ms: Annotated[int | None, _time("--as-of", "judge timers that were due by then; default: now")] = None

@@ -306,3 +306,10 @@ def test_a_wrong_waiver_is_named_before_spark_starts(row: str, named: str, tmp_p
     (tmp_path / "waivers.csv").write_text(f"origin,reason,until\n{row}\n")
     with pytest.raises(UsageError, match=f"--waivers .*{named}"):
         AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path / "out", waivers=tmp_path / "waivers.csv")
+
+
+def test_the_removed_topic_of_lateness_is_refused_with_what_to_do() -> None:
+    flags = ["--bootstrap-servers", "broker:9092", "--out", "audit"]
+    for more, environment in (["--lateness-topic", "x"], {}), ([], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"}):
+        with pytest.raises(UsageError, match="lateness_topic: the topic of lateness is gone: read the table `minutes`"):
+            parse_audit([*flags, *more], environment)
