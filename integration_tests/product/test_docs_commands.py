@@ -219,7 +219,7 @@ def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: p
     ):
         monkeypatch.setenv(f"{PREFIX}{option.removeprefix('--').replace('-', '_').upper()}", told[option])
     monkeypatch.setenv(f"{PREFIX}BOOTSTRAP_SERVERS", kafka.bootstrap_servers)
-    monkeypatch.setenv(f"{PREFIX}REDRIVEN_TOPIC", f"redriven-{names.timers}")
+    monkeypatch.setenv(f"{PREFIX}RESENT_TOPIC", f"resent-{names.timers}")
     monkeypatch.chdir(tmp_path)
     Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
 

@@ -1,7 +1,7 @@
 """Deliver missing timers: each once, and none that a bridge will still deliver.
 
     AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked since?
-      --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.backfilled, one transaction
+      --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.resent, one transaction
 
 1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
 2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
@@ -27,8 +27,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
+from schemas import resent
 from schemas.audit_state import OPEN_VERDICTS
 from schemas.profiles import DEFAULT_PROFILES
+from schemas.resent import Job, MarkTopics
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
@@ -50,7 +52,17 @@ from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import ddl
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
+from spark_jobs.platform.flags import (
+    FormerTopic,
+    Option,
+    Profiles,
+    Setting,
+    job_parser,
+    location,
+    number,
+    resolved,
+    switch,
+)
 from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import folder, read_records, read_table, write_table
@@ -70,7 +82,8 @@ class BackfillArguments:
     journal_topic: Annotated[
         str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
     ] = "timer.journal"
-    backfilled_topic: Setting = "timer.backfilled"
+    resent_topic: Setting = resent.TOPIC
+    backfilled_topic: FormerTopic = resent.FORMER_TOPICS[Job.BACKFILL]
     group: Setting = "timer-bridge"
     profiles: Profiles = DEFAULT_PROFILES
     archive: Annotated[Location | None, location("the --out of archive, for requests that are gone")] = None
@@ -96,6 +109,10 @@ class BackfillArguments:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
+
+    @property
+    def marks(self) -> MarkTopics:
+        return MarkTopics(Job.BACKFILL, self.resent_topic, self.backfilled_topic)
 
     def demand_fitting_folders(self) -> None:
         """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
@@ -125,7 +142,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     cluster.require_topic(arguments.journal_topic, flag="--journal-topic")
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
-        cluster.ensure_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
+        cluster.ensure_marks(arguments.resent_topic)
     with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
         arguments.demand_fitting_folders()
         return _backfill(spark, cluster, arguments)
@@ -142,7 +159,8 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
         asked = keep(missing(spark, arguments))
         judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
-        marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
+        topics = {arguments.marks.topic, arguments.marks.former}
+        marks = cluster.stable_spans(topics & cluster.partitions.keys())
         came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
         ended = with_superseding(spark, came, cluster, arguments, keep)
         looked = keep(with_archive_gaps(ended, cluster, arguments))
@@ -236,10 +254,11 @@ def _sent(
     publish = PublishTask(
         arguments.access,
         f"{arguments.group}-backfill-{arguments.timer_topic}",
-        arguments.backfilled_topic,
-        cluster.partitions[arguments.backfilled_topic],
+        arguments.timer_topic,
+        arguments.marks,
+        cluster.partitions[arguments.resent_topic],
         None if arguments.per_s is None else arguments.per_s / max(1, partitions),
-        {span.partition: span.end for span in marks},
+        {(span.topic, span.partition): span.end for span in marks},
     )
     bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
     return _by_partition(bodies, cluster.partitions[arguments.timer_topic]).mapInArrow(publish, ddl(SENT))

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.resent import MarkTopics
 from spark_jobs.archive import archive_ends, archived
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
@@ -38,7 +39,7 @@ def with_later_outcomes(
     refused = read_records(spark, arguments.access, refused_spans)
     marked = read_records(spark, arguments.access, marks)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    sent = marked.select(F.col("key").cast("string").alias("origin"))
+    sent = marked.select(_marked_origin(arguments.marks).alias("origin"))
     origins = judged.select("origin")  # most deliveries and marks are of other timers
     seen, sent = (rows.join(origins, "origin", "left_semi").distinct() for rows in (came, sent))
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
@@ -49,6 +50,13 @@ def with_later_outcomes(
         remembered |= cluster.complete_since_ms(targets)
         refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
     return with_outcomes(found, remembered, now_ms(), refused_ms)
+
+
+def _marked_origin(marks: MarkTopics) -> Column:
+    """Return the origin that a mark of a backfill is about; null for marks of other jobs."""
+    key, prefix = F.col("key").cast("string"), marks.key("").decode()
+    is_ours = (F.col("topic") == marks.topic) & key.startswith(prefix)
+    return F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1)).when(F.col("topic") == marks.former, key)
 
 
 def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:

@@ -43,6 +43,9 @@ class Option:
 
 
 Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
+FormerTopic: TypeAlias = Annotated[
+    str, Option(is_setting=True, metavar="NAME", help="marks of former versions, only read; default %(default)s")
+]
 
 
 def switch(text: str) -> Option:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka import admin as brokers
+from spark_jobs.kafka import resend
 from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -66,15 +66,14 @@ def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -
             pass
 
     class Ended:
-        def __init__(self, access: KafkaAccess) -> None:
-            pass
+        access = KafkaAccess("localhost:9092")
 
         def stable_spans(self, topics: list[str], *, from_ms: int | None = None) -> list[Span]:
             return [span]
 
-    monkeypatch.setattr(brokers, "Consumer", Consumer)
-    monkeypatch.setattr(brokers, "Cluster", Ended)
-    return (record.key for record in brokers.read_committed(KafkaAccess("localhost:9092"), span.topic, span.partition))
+    monkeypatch.setattr(resend, "Consumer", Consumer)
+    cluster = cast("Cluster", Ended())
+    return (record.key for record in resend.read_committed(cluster, span.topic, span.partition))
 
 
 def test_without_access_to_the_group_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
