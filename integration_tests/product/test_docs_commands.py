@@ -39,13 +39,13 @@ from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs import archive
 from spark_jobs.audit_run import arguments as audit_arguments
-from spark_jobs.backfill import job as backfill
+from spark_jobs.backfill import arguments as backfill_arguments
 from spark_jobs.importer import job as bulk_import
 
 EACH_PAGE = pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 OF_SPARK = {
     "audit": audit_arguments.parse,
-    "backfill": backfill.parse,
+    "backfill": backfill_arguments.parse,
     "archive": archive.parse,
     "import": bulk_import.parse,
 }

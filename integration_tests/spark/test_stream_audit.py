@@ -23,6 +23,7 @@ from scripts.common.kafka_io import Admin
 from spark_jobs.audit import main
 from spark_jobs.audit_run import batches
 from spark_jobs.backfill import job as backfill
+from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
 from spark_jobs.tests.test_at_size import NOT_BY_RECORDS, template
@@ -223,7 +224,7 @@ def test_the_watermark_makes_missing_what_was_pending_though_nobody_sends(stage:
     assert stage.told() == []
     assert stage.stream() == 3
     assert stage.classes(stage.told()) == {0: "missing"}
-    asked = backfill.BackfillArguments(
+    asked = BackfillArguments(
         access=KafkaAccess("localhost:9092"),
         audit=stage.out / "stream",
         out=stage.out / "backfill",
