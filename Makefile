@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
 INSTALL := $(BIN)/pip install --quiet --no-build-isolation
-LOCKS := requirements/run.lock requirements/spark.lock requirements/dev.lock
+EXTRAS := page rocksdb export registry spark
+LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,15 +23,28 @@ help: ## this list
 setup: $(READY) ## make .venv from the pinned versions; .venv/bin/timer-bridge is ready then
 
 $(READY): pyproject.toml kafka_timer/pyproject.toml requirements/build.lock $(LOCKS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
-	  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
-	$(INSTALL) --require-hashes --requirement requirements/build.lock
-	$(INSTALL) --require-hashes $(LOCKS:%=--requirement %)
-	$(INSTALL) --no-deps --editable ./kafka_timer --editable .
-	@mkdir -p .run
+	$(call install,$(LOCKS))
 	@touch $@
+
+.PHONY: setup-bridge
+setup-bridge: ## the same for the bridge alone; also setup-page, setup-rocksdb, setup-export, setup-registry, setup-spark
+	$(call install,requirements/run.lock)
+
+.PHONY: $(EXTRAS:%=setup-%)
+$(EXTRAS:%=setup-%): setup-%:
+	$(call install,requirements/run.lock requirements/$*.lock $(if $(filter spark,$*),requirements/export.lock))
+
+# $(call install,LOCKS): make .venv, and install the packages of LOCKS, the client and the bridge.
+define install
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+  || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
+@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
+  || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
+$(INSTALL) --require-hashes --requirement requirements/build.lock
+$(INSTALL) --require-hashes $(foreach lock,$(1),--requirement $(lock))
+$(INSTALL) --no-deps --editable ./kafka_timer --editable .
+@mkdir -p .run
+endef
 
 .PHONY: lock
 lock: ## write requirements/*.lock from pyproject.toml; pinned versions stay [ARGS='--upgrade-package NAME' or --upgrade]
@@ -69,13 +83,14 @@ static: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > .run/imports.log || { cat .run/imports.log; exit 1; }
 
-# SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI.
+# SEEDS: number of histories that the simulation plays. pytest's summary is the last line, for people and for CI. Below
+# it is a line `flaky: NAME` for each test with a broker or Spark that failed and then passed alone.
 .PHONY: test
 test: export SEEDS ?= 100
 test: $(READY) static ## everything: check, a real broker, Spark
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch
-	$(BIN)/python -m pytest $(WAITING)
+	$(BIN)/python -m pytest -p integration_tests.support.rerun_failed $(WAITING)
 
 .PHONY: test-full
 test-full: export SEEDS ?= 20000
@@ -133,7 +148,7 @@ fuzz: $(PROOF) ## libFuzzer on the decoders of store files, requests, journal an
 	$(BIN)/python -m scripts.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations
-mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.schedule.wake_time*']
+mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.schedule.release_policy*']
 	mkdir -p .run/mutations
 	git ls-files bridge timer schemas kafka_timer scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
 	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)

@@ -10,7 +10,7 @@ A `Shard` names one partition of one timer topic. Ownership changes only inside 
 `Source.serve_rebalance`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -36,8 +36,9 @@ class UndecodableRecord(Record):
     __slots__ = ()
 
 
-class Outgoing(NamedTuple):
-    """A record to be published. `partition` -1: the producer's partitioner chooses by key."""
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A record to be published, equal to itself alone. `partition` -1: the producer's partitioner chooses by key."""
 
     topic: str
     partition: int
@@ -218,8 +219,6 @@ class Transaction:
     journal: dict[Shard, bytes]
     progress: dict[Shard, Progress]
     group_metadata: object
-    acknowledged: frozenset[int] = frozenset()
-    """Indices of `outgoing` that an earlier try delivered already; not sent again (at-least-once)."""
 
 
 AbortReason = Literal["earlier", "stale-member", "fault"]
@@ -236,16 +235,14 @@ class Committed:
 class Aborted:
     """The transaction is aborted. Apply changes of ownership, then submit it again.
 
-    refused: indices of `outgoing` that the broker will never accept, each with a code (`unknown-topic`,
+    refused: records of `outgoing` that the broker will never accept, each with a code (`unknown-topic`,
         `unknown-partition`, `not-authorized`, `too-large`). Empty after a passing fault or with stale group metadata.
     why: meaningful if `refused` is empty. `earlier`: the transaction before it was aborted; `stale-member`: the group
         no longer knows the member; `fault`: a passing fault.
     """
 
-    refused: dict[int, str]
+    refused: Mapping[Outgoing, str]
     why: AbortReason = field(default="fault", compare=False)
-    acknowledged: frozenset[int] = field(default=frozenset(), compare=False)
-    """Indices of `outgoing` whose deliveries were acknowledged before the transaction (at-least-once)."""
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
     """Topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a quota.
 

@@ -12,15 +12,16 @@ import resource
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.config.advertised_address import own_address
-from bridge.config.data_directory import DataDir, worker_socket
+from bridge import extras
+from bridge.config.data_directory import DataDir
+from bridge.config.http_address import known_names, own_address
 from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import Settings
 from bridge.config.topic_requirements import TopicState
@@ -42,13 +43,14 @@ from bridge.loop.loop import Bridge
 from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.query.query_queue import QueryQueue
+from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
+from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.recovery.background_recovery import BackgroundRecoverer
 from bridge.recovery.journal_owner import JournalOwnerCheck
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute
+    from bridge.observe.prometheus import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +133,7 @@ def run(settings: Settings, worker: int = 0) -> None:
 
     worker: our number of `workers`; 0: the only one. A worker's HTTP server is a socket in its data directory.
     """
+    extras.require_for(settings)
     switch_by_signals(settings.log_level)
     tune_gc()
     tune_malloc()
@@ -153,38 +156,34 @@ def run(settings: Settings, worker: int = 0) -> None:
 
 @contextmanager
 def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
-    """Serve probes and metrics, and the page if it is switched on."""
+    """Serve probes and metrics; with the extra `page` also pending timers, and the page if it is switched on."""
     # only here: without a port, no web server is needed
-    from bridge.http.auth.sessions import access_of
-    from bridge.http.known_hosts import known_hosts
-    from bridge.http.server import application, serving, serving_worker
     from bridge.observe.prometheus import AlertLimits, Exposition
 
-    status, query_queue, metrics, worker = shared
-    extra_routes: list[BaseRoute] = []
-    # Tokens protect a question about an id also without a page.
-    access = access_of(settings) if settings.page or settings.has_tokens else None
-    with ExitStack() as ends:
-        if settings.page:
-            from bridge.http.assembly import page_routes
-
-            assert access is not None
-            extra_routes = ends.enter_context(page_routes(settings, access, status, query_queue, SystemClock()))
-        limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
-        app = application(
-            status,
-            query_queue,
-            SystemClock(),
-            Exposition(metrics, status, limits),
-            extra_routes=extra_routes,
-            access=access,
-            hosts=known_hosts(settings),
+    limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
+    exposition = Exposition(shared.metrics, shared.status, limits)
+    if extras.missing("page"):
+        names = known_names(settings)
+        server = serving_probes(
+            settings.http_host, settings.http_port, shared.status, _metrics_text(shared, exposition), names
         )
-        if worker:
-            ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
-        else:
-            ends.enter_context(serving(settings.http_host, settings.http_port, app))
+    else:
+        from bridge.http.assembly import serving_bridge
+
+        server = serving_bridge(settings, shared.status, shared.query_queue, SystemClock(), exposition, shared.worker)
+    with server:
         yield
+
+
+def _metrics_text(shared: SharedState, exposition: "Exposition") -> MetricsText:
+    def text(accept: str) -> tuple[bytes, str]:
+        with suppress(BusyError, TimeoutError):  # without an answer, the last metrics of the stores are shown
+            shared.query_queue.submit(
+                lambda bridge: exposition.read_stores(bridge, SystemClock().now_ms(), deadline(METRICS_STEP_S))
+            ).result(METRICS_TIMEOUT_S)
+        return exposition.text(accept)
+
+    return text
 
 
 class BridgeRunner:
@@ -248,8 +247,7 @@ class BridgeRunner:
         options = self._growth.options
         announced = replace(connection, address=own_address(settings))
         with ExitStack() as ends:
-            own_topics = settings.own_topics() if settings.delivery == "at-least-once" else None
-            sink = ConfluentSink(connection, journals, retrier, own_topics)
+            sink = ConfluentSink(connection, journals, retrier)
             ends.callback(sink.close)
             history = ConfluentHistory(connection, journals, retrier, LIMIT_S)
             ends.callback(history.close)
@@ -269,7 +267,7 @@ class BridgeRunner:
                     announced,
                     list(journals),
                     retrier,
-                    pace_s=POLL_INTERVAL_S[settings.delivery],
+                    pace_s=POLL_INTERVAL_S,
                     read_interval_s=settings.read_interval / 1000,
                 ),
                 history=history,

@@ -6,7 +6,7 @@
 #   make lock ARGS='--upgrade-package starlette'       a newer version of one package; --upgrade: of all
 #
 # build.lock is installed first, as source packages are built without isolation. Each later file lists what the ones
-# before it lack: run, spark, dev, docs, proof. No file names a package index, nor our own client, which has no hash.
+# before it lack: run, the extras, dev, docs, proof. No file names a package index, nor our own client, which has no hash.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -45,7 +45,9 @@ lock() { # NAME ARGUMENTS...
 
 lock build "$work/build.txt"
 lock run pyproject.toml
-lock spark pyproject.toml --extra spark
-lock dev pyproject.toml --extra spark --extra dev
-lock docs pyproject.toml --extra spark --extra dev --extra docs
+extras=()
+for extra in page rocksdb export registry spark dev docs; do
+    extras+=(--extra "$extra")
+    lock "$extra" pyproject.toml "${extras[@]}"
+done
 lock proof pyproject.toml --all-extras

@@ -29,7 +29,7 @@ from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
-from spark_jobs.audit_run.arguments import AT_LEAST_ONCE, AuditArguments, iso, parse
+from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
 from spark_jobs.errors import UsageError, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
@@ -174,12 +174,8 @@ def conclude(
     write_table(summary.hours(counts), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
-    out_of_order = 0
-    if arguments.delivery == AT_LEAST_ONCE:
-        notes = [*notes, *summary.repeated_deliveries(table)]
-    else:
-        out_of_order, told = summary.disorder(table, arguments.tolerance_ms, arguments.skew_ms)
-        notes = [*notes, *told]
+    out_of_order, told = summary.disorder(table, arguments.tolerance_ms, arguments.skew_ms)
+    notes = [*notes, *told]
     verdict = summary.verdict(
         table,
         counts,

@@ -6,9 +6,6 @@ from typing import Literal
 Engine = Literal["wheel", "rocksdb"]
 """wheel: TimerLog, TimerWheel and body log, as in RIP-43. rocksdb: a RocksDB database, as in RIP-82."""
 
-MAX_EXTRA_KEY_RANGES = 4096
-"""Key ranges beyond the first of each target, over all targets: each journal record names them all."""
-
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:

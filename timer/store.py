@@ -3,14 +3,14 @@
     add(batch) -> on disk   release_queue.take_due(now) -> rows in order   queries.bodies(rows)   committed(...)
 
     Store          what every engine does: order of release, progress, staging
-    WheelStore     engine `wheel`: TimerLog, TimerWheel and body log                timer.wheel_store
+    WheelStore     engine `wheel`: TimerLog, TimerWheel and body log                timer.wheel.store
     RocksStore     engine `rocksdb`: the same timers in a RocksDB database          timer.rocksdb.store
     .release_queue what leaves next, and which targets wait                         timer.schedule.release_queue
-    .queries       find, listings, counts                                           timer.store_queries
+    .queries       find, listings, counts                                           StoreQueries
 
 Rules of every engine:
 1. A row is pending if it is out of order, or its key (visit_ms, origin offset) is above K, or its key is in a key range
-   of its target's backlog (timer.schedule.pending_keys), and it was not ended.
+   of its target's backlog (timer.schedule.pending_timers), and it was not ended.
 2. `add` and `take_due` stage changes until `committed`. Memory has no undo: if the transaction is lost, the store is
    closed and opened again at its checkpoint.
 3. A checkpoint starts only when everything staged is committed.
@@ -18,40 +18,150 @@ Rules of every engine:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Key, Progress
-from timer.errors import CorruptStoreError, WheelFullError
-from timer.files.disk import Disk
-from timer.files.segment_log import delete_other_files
+from timer.disk import Disk, Syncing
 from timer.format.batch import Batch
+from timer.format.body import Body, Peek
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.format.file_names import BODIES, DATABASE, IDS, UNITS, WHEEL
-from timer.format.unit import Rows
+from timer.format.unit import Rows, topic_hash
+from timer.index.due_counts import HOUR_MS, DueRange, DueRangeSearch
 from timer.options import StoreOptions
+from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store_queries import StoreQueries
 
 
-def wipe(disk: Disk) -> None:
-    """Remove a store of any engine. The checkpoint goes first and durably, so that a crash in between leaves no store.
+class StoreQueries(ABC):
+    """Changes nothing. Raises CorruptStoreError."""
 
-    The checkpoint is emptied, not removed: after a loss of power a removed file may be back, and an old checkpoint
-    would name the files of a later store.
-    """
-    disk.start_replace(NAME, b"").wait()
-    disk.remove(WHEEL)
-    disk.remove_folder(DATABASE)
-    for folder in (UNITS, BODIES, IDS):
-        delete_other_files(disk, folder, ())
+    def __init__(self, release_queue: ReleaseQueue, timers: PendingTimers) -> None:
+        self._release_queue = release_queue
+        self._timers = timers
+
+    @property
+    @abstractmethod
+    def pending_bytes(self) -> int:
+        """Bytes of the bodies of pending timers. Exact after every kind of start."""
+
+    @property
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Bytes on disk, without what has a fixed size."""
+
+    @property
+    def targets(self) -> int:
+        """Number of target topics with pending timers."""
+        return self._timers.dues.targets
+
+    def has_target(self, target: str) -> bool:
+        return self._timers.dues.has(topic_hash(target))
+
+    def pending_by_topic(self) -> dict[str, int]:
+        return self._timers.dues.counts()
+
+    def due_hours(self) -> dict[str, dict[int, int]]:
+        """Return, by target topic, the start of each hour (epoch ms) and the number of timers due in it."""
+        return self._timers.dues.hours()
+
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
+        """Return, by target topic, the number of pending timers and their first and last due time.
+
+        Unknown times are looked up in the ticks of their hour, or in the log if timers of that hour roll first. If
+        `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
+        hour.
+        """
+        search = DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows)
+        return search.ranges(is_over, needs_last=needs_last)
+
+    def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
+        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
+        yield self._release_queue.out_of_order.rows()
+        tick_ms = self._timers.tick_ms
+        tick: int | None = hour * HOUR_MS // tick_ms - 1
+        last = ((hour + 1) * HOUR_MS - 1) // tick_ms
+        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
+            yield self._release_queue.load_tick(tick)
+
+    @abstractmethod
+    def _all_rows(self) -> Iterator[Rows]:
+        """Yield all pending rows block by block, in the order of the log."""
+
+    @abstractmethod
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
+        """Return the pending rows of one block of the log from unit `first` on, and the next `first`, None at the end.
+
+        In the order of the log. A listing in several calls returns every row that stays pending; a row that rolls
+        meanwhile may come twice, or not at all while its copy is in flight.
+        """
+
+    @abstractmethod
+    def pending_at(self, unit: int) -> Rows:
+        """Return the row of `unit`, no row if it is not pending any more."""
+
+    @abstractmethod
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        """Return the row (one TIMER_ROW) of each id that has a pending timer."""
+
+    @abstractmethod
+    def find_origin(self, origin_offset: int) -> Rows:
+        """Return the row of the pending timer with this origin offset, no row if there is none."""
+
+    @abstractmethod
+    def bodies(self, rows: Rows) -> list[Body]:
+        """Return the bodies of `rows`, in their order."""
+
+    @abstractmethod
+    def peek(self, row: Rows) -> Peek:
+        """Return the beginning of the body of `row`, one TIMER_ROW."""
+
+
+@dataclass(slots=True)
+class CheckpointWriter:
+    """dead_units, dead_bodies: segments without pending rows, to be deleted once `checkpoint` is durable."""
+
+    disk: Disk
+    checkpoint: Checkpoint
+    logs: Syncing
+    dead_units: Sequence[int] = ()
+    dead_bodies: Sequence[int] = ()
+    replacing: Syncing | None = None
+
+    def poll(self) -> bool:
+        """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
+        if self.replacing is None:
+            if not self.logs.done():
+                return False
+            self.replacing = self.disk.start_replace(NAME, self.checkpoint.to_bytes())
+        return self.replacing.done()
+
+    def abandon(self) -> None:
+        """Make sure that nothing is written later: the checkpoint would name logs of another opening.
+
+        Waits for a replacement that has started.
+        """
+        if self.replacing is not None:
+            with suppress(OSError):
+                self.replacing.wait()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
+        self.logs.wait()
+        if not self.poll() and self.replacing is not None:
+            self.replacing.wait()
 
 
 class Store(ABC):
-    """See the module. Opened by `Store.create` (empty) or `Store.open` (at its checkpoint)."""
+    """See the module. Opened by timer.engines."""
 
     release_queue: ReleaseQueue
     queries: StoreQueries
@@ -66,45 +176,10 @@ class Store(ABC):
         self._next_offset = progress.next_offset
         self._low_offset = progress.low_offset
         self._committed = progress
+        self._writer: CheckpointWriter | None = None
+        """The running checkpoint."""
 
     # -- opening and closing
-
-    @staticmethod
-    def create(disk: Disk, options: StoreOptions, progress: Progress, waits: Collection[Wait] = ()) -> "Store":
-        """Create an empty store in place of any other. The caller adds the requests from `progress.low_offset` on."""
-        wipe(disk)
-        store = _engine(options)(disk, options, progress, None, waits)
-        if progress.low_offset == progress.next_offset:
-            store.skip_checkpoint()  # nothing to keep, perhaps nothing committed yet
-        return store
-
-    @staticmethod
-    def open(
-        disk: Disk,
-        options: StoreOptions,
-        found: Checkpoint,
-        progress: Progress,
-        held: Collection[int],
-        ended: Collection[int],
-        waits: Collection[Wait] = (),
-    ) -> "Store":
-        """Open the store at the checkpoint `found`, as of `progress`, `held` and `ended` (origins) and `waits`.
-
-        The caller adds the requests from `found.progress.next_offset` on. `options` must have the engine and the tick
-        of `found`. Raises CorruptStoreError, WheelFullError, and OSError if the disk is full.
-        """
-        if (found.engine, found.tick_ms) != (options.engine, options.tick_ms):
-            raise ValueError(
-                f"engine {options.engine} with tick_ms {options.tick_ms}, the store was built by {found.engine} with"
-                f" {found.tick_ms}"
-            )
-        store = _engine(options)(disk, options, progress, found, waits)
-        try:
-            store.restore(found, held, ended)
-        except (CorruptStoreError, WheelFullError, OSError):
-            store.close()
-            raise
-        return store
 
     @abstractmethod
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
@@ -142,19 +217,16 @@ class Store(ABC):
     def _append(self, batch: Batch) -> None:
         """Store `batch`, which is not empty."""
 
-    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_], batch: Batch) -> None:
-        if is_in_order.all():
-            self.release_queue.push(run)
-            return
-        is_cooling = batch.cooling_down()
-        self.release_queue.out_of_order.push(run[~is_in_order & ~is_cooling])
-        self.release_queue.out_of_order.cool_down(run[is_cooling], *batch.cooldown_ms)
-        self.release_queue.push(run[is_in_order])
+    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_]) -> None:
+        if not is_in_order.all():
+            self.release_queue.out_of_order.push(run[~is_in_order])
+            run = run[is_in_order]
+        self.release_queue.push(run)
 
     # -- committing
 
-    def progress(self) -> Progress:
-        """Return (C, K, L) as staged: what the next transaction commits."""
+    def advance_progress(self) -> Progress:
+        """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
         low_offset = self._first_pending_offset()
         self._low_offset = max(self._low_offset, self._next_offset if low_offset is None else low_offset)
         return Progress(self._next_offset, self.settled, self._low_offset, era=self._committed.era)
@@ -180,38 +252,74 @@ class Store(ABC):
     def skip_checkpoint(self) -> None:
         """Behave as if a checkpoint of this state had been made."""
 
-    @property
     @abstractmethod
+    def _has_changed(self) -> bool:
+        """True if a checkpoint now would differ from the last one."""
+
+    @property
     def may_checkpoint(self) -> bool:
         """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
+        return not self.release_queue.has_staged and self._writer is None and self._has_changed()
 
-    @abstractmethod
     def start_checkpoint(
         self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
     ) -> bool:
         """Start to make the committed state durable. Return False if that is not possible now."""
+        if not self.may_checkpoint:
+            return False
+        found = partial(
+            Checkpoint,
+            progress=self._committed,
+            tick_ms=self._options.tick_ms,
+            slots=self._options.slots,
+            pending=self.pending,
+            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            waits=self.release_queue.waits,
+            flights=tuple(flights),
+            ended_flights=tuple(ended_flights),
+            journal_offset=journal_offset,
+        )
+        self._writer = self._write(found)
+        return True
 
     @abstractmethod
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
+        """Start to write the checkpoint. checkpoint: makes it from what this engine knows."""
+
     def continue_checkpoint(self) -> bool:
         """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
+        return self._continue_checkpoint(is_last=False)
 
-    @abstractmethod
     def finish_checkpoint(self) -> None:
         """Wait for the running checkpoint. Raises OSError if it failed."""
+        self._continue_checkpoint(is_last=True)
+
+    def _continue_checkpoint(self, *, is_last: bool) -> bool:
+        writer = self._writer
+        if writer is None:
+            return True
+        try:
+            if is_last:
+                writer.wait()
+            if not writer.poll():
+                return False
+        except OSError:
+            self._writer = None
+            self._has_failed(writer)
+            raise
+        self._writer = None
+        self._is_durable(writer)
+        return True
+
+    @abstractmethod
+    def _is_durable(self, written: CheckpointWriter) -> None:
+        """Delete what the durable checkpoint does not name."""
+
+    def _has_failed(self, failed: CheckpointWriter) -> None:  # noqa: B027
+        """Note that the checkpoint was not written."""
 
     def release_memory(self) -> None:  # noqa: B027
         """Give memory back that is not needed soon."""
 
     def compact_some(self) -> None:  # noqa: B027
         """Run one bounded step of a compaction; start one if it is worth it."""
-
-
-def _engine(options: StoreOptions) -> type[Store]:
-    """Return the class of the engine. Imported here: a bridge without that engine does not load its library."""
-    if options.engine == "rocksdb":
-        from timer.rocksdb.store import RocksStore
-
-        return RocksStore
-    from timer.wheel_store import WheelStore
-
-    return WheelStore

@@ -1,4 +1,4 @@
-"""A disk in memory that fails like real ones: it keeps what timer.files.disk promises, and breaks the rest.
+"""A disk in memory that fails like real ones: it keeps what timer.disk promises, and breaks the rest.
 
     bytes of a file    now   what the running system sees (the page cache)
                        kept  what is on the platter; a sync copies now -> kept, the kernel any sector at any time;
@@ -11,7 +11,7 @@
 
 `Crash` is such a death seen from inside: the `Fuse` raises it at any call, before or after its effect.
 
-    disk = SimDisk(random.Random(7)); ...; disk.lose_power(); store = Store.open(disk.reopen(), ...)
+    disk = SimDisk(random.Random(7)); ...; disk.lose_power(); store = open_store(disk.reopen(), ...)
 """
 
 import atexit
@@ -27,8 +27,8 @@ from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 
+from timer.disk import File
 from timer.errors import UnreadableError
-from timer.files.disk import File
 
 SECTOR = 512
 

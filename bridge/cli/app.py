@@ -124,10 +124,10 @@ def _register_spark_job(name: str, module: str, summary: str) -> None:
     """Make `timer-bridge NAME` pass its arguments on to `spark_jobs.MODULE`, which parses them."""
 
     def command(context: typer.Context) -> None:
-        try:
-            job = import_module(f"spark_jobs.{module}")
-        except ImportError as missing:
-            raise BridgeError(f"this needs Spark ({missing}): install with pip install '.[spark]'") from missing
+        from bridge import extras
+
+        extras.require("spark", name)
+        job = import_module(f"spark_jobs.{module}")
         raise typer.Exit(job.main(context.args))
 
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

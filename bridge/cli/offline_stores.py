@@ -13,15 +13,15 @@ from pathlib import Path
 
 import typer
 
+from bridge import extras
 from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
 from schemas.progress import Age, age_of
+from timer.disk import ReadOnlyDisk
 from timer.errors import CorruptStoreError
-from timer.files.read_only_disk import ReadOnlyDisk
-from timer.format.checkpoint import NAME, Checkpoint
-from timer.format.file_names import BODIES, DATABASE, UNITS, WHEEL
-from timer.inspect.offline_store import EmptyStoreError, NoStoreError, StoppedStore
+from timer.format.checkpoint import BODIES, DATABASE, NAME, UNITS, WHEEL, Checkpoint
+from timer.stopped_store import EmptyStoreError, NoStoreError, StoppedStore
 
 _OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
 
@@ -83,6 +83,9 @@ def store_errors(path: Path) -> Iterator[None]:
         raise BridgeError(
             f"{path} is damaged: {error}. `timer-bridge verify` says more; a start of the bridge rebuilds it from Kafka"
         ) from error
+    except ModuleNotFoundError:
+        extras.require("rocksdb", f"{path}: engine rocksdb")
+        raise
     except PermissionError as error:
         raise BridgeError(f"{error.filename}: {error.strerror}: run as the user that the bridge runs as") from error
 

@@ -13,7 +13,7 @@ from schemas.pending_table import PENDING, STORES, format_stores
 from schemas.progress import Age, age_of
 from timer.format.body import unpack_headers
 from timer.format.unit import TIMER_ROW, Rows
-from timer.inspect.offline_store import StoppedStore, StoredTimer
+from timer.stopped_store import StoppedStore, StoredTimer
 
 _MAX_ROWS = 16_384
 _MAX_BYTES = 16 << 20

@@ -35,7 +35,7 @@ from bridge.query.summary import (
 )
 from schemas.kafka_settings import PREFIX, from_environment
 from schemas.origin import Shard
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
 _PATH = "/pending"

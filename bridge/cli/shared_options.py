@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from bridge.config.settings import TABLES, Given, Settings, collect, validated
+from bridge.config.settings import REMOVED, TABLES, Given, Settings, collect, validated
 from bridge.errors import SettingsError
 from bridge.observe import logs
 from schemas.durations import parse_duration_ms
@@ -68,7 +68,7 @@ class ConfigOptions:
         """Return the settings of these options, the environment and the file. Raises SettingsError."""
         if any("=" not in pair for pair in self.kafka or []):
             raise SettingsError("--kafka: write name=value")  # without the text, which may be a secret
-        flags = {name: value for name, value in vars(self).items() if name in Settings.model_fields}
+        flags = {name: value for name, value in vars(self).items() if name in Settings.model_fields or name in REMOVED}
         flags["kafka"] = dict(pairs(self.kafka)) or None
         return collect(flags, os.environ, self.config, about_topic=about_topic)
 
@@ -94,21 +94,32 @@ class ClusterOptions(ConfigOptions):
         return settings, self.timer_topic or settings.timer_topic
 
 
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _option(name: str, field: FieldInfo) -> Any:
     default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
     shown = f"default: {'none' if default in (None, '') else default}"
     help_ = f"{field.description} ({'required' if field.is_required() else shown})"
-    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
+    return Annotated[str | None, typer.Option(_flag(name), help=help_, show_default=False)]
 
 
 RunOptions = make_dataclass(
     "RunOptions",
-    [(name, _option(name, field), None) for name, field in Settings.model_fields.items() if name not in TABLES],
+    [
+        *((name, _option(name, field), None) for name, field in Settings.model_fields.items() if name not in TABLES),
+        *(
+            (name, Annotated[str | None, typer.Option(_flag(name), hidden=True)], None)
+            for name in REMOVED
+            if "." not in name
+        ),
+    ],
     bases=(ConfigOptions,),
     frozen=True,
     kw_only=True,
 )
-"""One option for each setting."""
+"""One option for each setting, and hidden ones for removed settings, which are refused with what to do instead."""
 
 
 def pairs(given: list[str] | None) -> list[tuple[str, str]]:

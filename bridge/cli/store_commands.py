@@ -16,17 +16,17 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from bridge import extras
 from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
 from bridge.cli.output import table
 from bridge.config.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
-from timer.files.read_only_disk import ReadOnlyDisk
-from timer.format.file_names import BODIES, DATABASE, IDS, UNITS
-from timer.inspect.offline_store import EmptyStoreError, StoppedStore, StoredTimer
-from timer.inspect.verify import Verified
-from timer.inspect.verify import verify as verify_store
+from timer.disk import ReadOnlyDisk
+from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS
+from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, Verified
+from timer.stopped_store import verify as verify_store
 
 _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
 _FLIGHT = ("origin", "rolls", "due_ms", "target", "id_hash", "digest")
@@ -66,7 +66,7 @@ def inspect(
 
 @commands.command(epilog="Example: timer-bridge verify /var/lib/timer-bridge")
 def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
-    """Check every checksum, chain and slot of a stopped bridge's store. Exit code 1 at a fault, with its place."""
+    """Check what a start and deliveries read of a stopped bridge's store. Exit code 1 at a fault, with its place."""
     reports: list[dict[str, Any]] = []
     with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
         for shard, path in stores:
@@ -92,8 +92,6 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
 
 
 def _print_result(shard: Shard, result: Verified) -> None:
-    for note in result.notes:
-        typer.echo(f"{shard}: note: {note}", err=True)
     if result.fault is None:
         closed = "closed cleanly" if result.closed else "not closed cleanly"
         typer.echo(f"{shard}: sound: {result}; {closed}")
@@ -134,6 +132,7 @@ def export(
 
 @contextmanager
 def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+    extras.require("export", "export")
     # only here: pyarrow takes 25 MB, which a running bridge would keep
     from bridge.cli.parquet_export import pending_file
 

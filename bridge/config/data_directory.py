@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bridge.errors import SettingsError
 from schemas.origin import Shard
-from timer.files.disk import RealDisk
+from timer.disk import RealDisk
 
 log = logging.getLogger(__name__)
 

@@ -2,16 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from bridge.intake.target_policy import Policy
 from bridge.release.target_rate_limits import TargetLimit
 from schemas.headers import Rules
 from schemas.receipts import Mode
 from timer.options import StoreOptions as StoreOptions
-
-Delivery = Literal["exactly-once", "at-least-once"]
-"""exactly-once: one transaction holds all records. at-least-once: deliveries are acknowledged before it."""
 
 
 @dataclass(frozen=True, slots=True)

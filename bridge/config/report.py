@@ -33,10 +33,13 @@ def report(settings: Settings, given: Mapping[str, Given]) -> str:
 
 def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
-    from bridge.http.auth.sessions import access_of
+    from bridge import extras
     from bridge.kafka import ConfluentTopics, Retrier
 
-    if settings.http_port:
+    extras.require_for(settings)
+    if settings.http_port and (settings.page or settings.has_tokens):
+        from bridge.http.auth.sessions import access_of
+
         access_of(settings)
     ConfluentTopics(settings.connection(), Retrier())
 

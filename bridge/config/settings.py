@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.loop_options import Delivery, TurnOptions
+from bridge.config.loop_options import TurnOptions
 from bridge.config.target_settings import TargetSettings, check_target_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
 from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
@@ -108,7 +108,6 @@ class Settings(BaseModel):
         CONTROL_TOPIC, description="Topic of operators' pauses and skips; senders need no right to it."
     )
     receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
-    delivery: Delivery = Field("exactly-once", description="exactly-once, or at-least-once for the lowest latency.")
     partitions: int = Field(4, description="Partitions of a timer topic that the bridge creates.", ge=1)
     replication_factor: int = Field(-1, description="Copies of topics that it creates; -1: the broker's default.")
     compressed_requests: Literal["refuse", "allow"] = Field(
@@ -342,6 +341,15 @@ class Settings(BaseModel):
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
+_BY_DUE_TIME = "take it out: the timers of a target with a rate leave in the order of their due times"
+
+REMOVED = {
+    "targets.fresh_share": _BY_DUE_TIME,
+    "targets.fresh": _BY_DUE_TIME,
+    "delivery": "take it out: delivery is exactly once, and readers set isolation.level=read_committed",
+}
+"""Settings of former versions, each with what to do instead."""
+
 TABLES = ("kafka", "topics", "targets")
 """Settings that are TOML tables, so they have no option of their own name."""
 
@@ -417,6 +425,8 @@ def _error_text(error: Any) -> str:
         )
     if error["type"] == "missing":
         return f"{name} is missing: give --{name.replace('_', '-')}, {PREFIX}{name.upper()} or {name} in the config"
+    if error["type"] == "extra_forbidden" and name in REMOVED:
+        return f"{name}: removed; {REMOVED[name]}"
     if error["type"] == "extra_forbidden":
         near = _near(name, Settings)
         return f"there is no setting {name!r}" + (f": {near}" if near else "")
@@ -434,6 +444,8 @@ def _table_error_text(tables: str, table: str = "", key: str = "", *_: str, erro
     name = f'{tables}."{table}"'
     if error["type"] == "missing":
         return f"{name}.{key} is missing: give it, or take the table out"
+    if error["type"] == "extra_forbidden" and f"{tables}.{key}" in REMOVED:
+        return f"{name}.{key}: removed; {REMOVED[f'{tables}.{key}']}"
     if error["type"] == "extra_forbidden":
         in_quotes = f'a name with dots stands in quotes: [{tables}."{table}.{key}"]'
         return f"{name} has no key {key!r}: {_near(key, kind) or in_quotes}"

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bridge.config.topic_settings import Duration
 from bridge.intake.target_policy import PATTERN
 from bridge.release.target_rate_limits import TargetLimit
 
@@ -15,12 +14,10 @@ class TargetSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
-    fresh_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    fresh: Annotated[Duration, Field(gt=0)] = 10_000
 
     def of_each(self, partitions: int) -> TargetLimit:
         """Return the limit of one of the timer topic's `partitions`."""
-        return TargetLimit(self.max_per_s / partitions, self.fresh_share, self.fresh)
+        return TargetLimit(self.max_per_s / partitions)
 
 
 def check_target_pattern(pattern: str) -> None:

@@ -14,8 +14,6 @@ only at the first rebuild, and a timer topic that may not be written at the firs
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from timer.options import MAX_EXTRA_KEY_RANGES
-
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """Operations needed on a timer or journal topic."""
 FILLED = frozenset({"WRITE"})
@@ -33,8 +31,6 @@ _DECISION_BYTES = 100
 """Bytes in a journal record for the decisions on one request."""
 _WAIT_BYTES = 450
 """Bytes for a waiting target. Each journal record lists all of them."""
-_KEY_RANGE_BYTES = 100
-"""Bytes for each further key range of a waiting target."""
 _UNCOMPRESSED = {"compression.type": "uncompressed"}
 """The broker decompresses what senders compress, and max.message.bytes then limits what a reader has to hold. With any
 other value a record of 3 KB may become 100 MB in each reader. A journal needs no such value: only bridges write to it.
@@ -83,7 +79,7 @@ def _kept(roll_window_ms: int) -> dict[str, str]:
 
 def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
     """Return the most bytes of one journal record. most_waits: waiting targets."""
-    waits = most_waits * _WAIT_BYTES + MAX_EXTRA_KEY_RANGES * _KEY_RANGE_BYTES
+    waits = most_waits * _WAIT_BYTES
     return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
 
 

@@ -1,12 +1,13 @@
 """Create the page and its API from the settings of a bridge."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 
 from starlette.routing import BaseRoute
 
-from bridge.config.advertised_address import host_of, own_address
+from bridge.config.data_directory import worker_socket
+from bridge.config.http_address import host_of, own_address
 from bridge.config.secret_file import read_private
 from bridge.config.settings import Settings, is_loopback
 from bridge.http.api.group_reads import GroupReads
@@ -17,15 +18,39 @@ from bridge.http.api.selections import Selections
 from bridge.http.api.timer_actions import TimerActions
 from bridge.http.api.timer_requests import RequestSender
 from bridge.http.async_queries import LoopQueries
-from bridge.http.auth.sessions import Authenticator
+from bridge.http.auth.sessions import Authenticator, access_of
 from bridge.http.html.audit_tables import AuditTables
 from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.views import HtmlPages
+from bridge.http.known_hosts import known_hosts
 from bridge.http.peer_client import PeerNetworks
 from bridge.http.peers import Peers
+from bridge.http.server import application, serving, serving_worker
+from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status
 from bridge.ports import Clock
 from bridge.query.query_queue import QueryQueue
+
+
+@contextmanager
+def serving_bridge(
+    settings: Settings, status: Status, query_queue: QueryQueue, clock: Clock, exposition: Exposition, worker: int
+) -> Iterator[None]:
+    """Serve probes, metrics and pending timers, and the page if it is switched on. worker: see bridge.process."""
+    # Tokens protect a question about an id also without a page.
+    access = access_of(settings) if settings.page or settings.has_tokens else None
+    with ExitStack() as ends:
+        routes: list[BaseRoute] = []
+        if settings.page:
+            assert access is not None
+            routes = ends.enter_context(page_routes(settings, access, status, query_queue, clock))
+        hosts = known_hosts(settings)
+        app = application(status, query_queue, clock, exposition, extra_routes=routes, access=access, hosts=hosts)
+        if worker:
+            ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
+        else:
+            ends.enter_context(serving(settings.http_host, settings.http_port, app))
+        yield
 
 
 @contextmanager

@@ -9,16 +9,13 @@ from starlette.exceptions import HTTPException
 
 from bridge.loop.loop import Bridge
 from bridge.observe.status import Status
+from bridge.probes import deadline
 from bridge.query.query_queue import BusyError, QueryQueue
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 10.0
-SEARCH_STEP_S = 0.02
-"""The longest that one step of a search may hold up the loop, and with it the timers."""
-METRICS_STEP_S = 0.005
-"""The same for metrics, which are read again and again."""
 _MAX_SEARCH_S = 60.0
 
 
@@ -28,12 +25,6 @@ class SteppedSearch(Protocol):
     def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> bool:
         """Do the next part. True if the search is done."""
         ...
-
-
-def deadline(seconds: float = SEARCH_STEP_S) -> Callable[[], bool]:
-    """Return a function that is True once `seconds` have passed: the time of a search in one turn."""
-    end_s = time.monotonic() + seconds
-    return lambda: time.monotonic() >= end_s
 
 
 class LoopQueries:

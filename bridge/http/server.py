@@ -12,7 +12,6 @@ a question about an id needs one.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 import threading
@@ -29,27 +28,26 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from bridge.config.http_address import listen
 from bridge.errors import BridgeError, SettingsError
-from bridge.http.async_queries import ANSWER_TIMEOUT_S, METRICS_STEP_S, LoopQueries, deadline
+from bridge.http.async_queries import ANSWER_TIMEOUT_S, LoopQueries
 from bridge.http.auth.callers import caller_of
 from bridge.http.auth.sessions import Authenticator
 from bridge.http.connection_limits import BACKLOG, HttpConnection, log_loop_error
 from bridge.http.errors import error_response
 from bridge.http.known_hosts import KnownHosts
 from bridge.observe.prometheus import Exposition
-from bridge.observe.status import Status, Verdict
+from bridge.observe.status import Status
 from bridge.ports import Clock
+from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, deadline
 from bridge.query.query_queue import QueryQueue
 from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 
 log = logging.getLogger(__name__)
 
-METRICS_TIMEOUT_S = 2.0
-"""Longer than a turn waits for a message; Prometheus waits 10 s."""
 _SHUTDOWN_S = 3
 _TICK_S = 1.0
 _ANY_ADDRESS = Middleware(KnownHosts)
-_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 
 
 def application(
@@ -70,10 +68,10 @@ def application(
     ask_soon = LoopQueries(status, query_queue, min(METRICS_TIMEOUT_S, answer_timeout_s)).ask
 
     async def live(_: Request) -> Response:
-        return _probe_response(status.live(), status)
+        return JSONResponse(*status.answer(status.live()))
 
     async def ready(_: Request) -> Response:
-        return _probe_response(status.ready(), status)
+        return JSONResponse(*status.answer(status.ready()))
 
     async def pending(request: Request) -> Response:
         given = request.query_params
@@ -117,16 +115,6 @@ def application(
     )
 
 
-def _probe_response(verdict: Verdict, status: Status) -> Response:
-    shards = {str(shard): each.phase for shard, each in sorted(status.shards().items())}
-    places: dict[str, object] = {"shards": shards}
-    if status.unavailable_targets:
-        places["unavailable_targets"] = dict(status.unavailable_targets)
-    if not verdict.reason:
-        return JSONResponse({"status": "ok", **places})
-    return JSONResponse({"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, **places}, 503)
-
-
 def _json(answer: BaseModel, status_code: int) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
 
@@ -136,7 +124,7 @@ def serving(
     host: str, port: int, application_: Starlette, protocol: type[HttpConnection] = HttpConnection
 ) -> Iterator[None]:
     """Serve until the end of the block. Raises SettingsError if the port cannot be opened."""
-    with _listen(host, port) as listener, _serving_on(listener, application_, protocol, is_behind_proxy=False):
+    with listen(host, port) as listener, _serving_on(listener, application_, protocol, is_behind_proxy=False):
         log.info("answering on http://%s:%d", f"[{host}]" if ":" in host else host, port)
         yield
 
@@ -214,16 +202,3 @@ class _Server(uvicorn.Server):
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
     asyncio.get_running_loop().set_exception_handler(log_loop_error)
     await server.serve([listener])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except OSError as error:
-        if error.errno in _PORT_ERRORS:
-            raise SettingsError(
-                f"http_port {port} on {host}: {error.strerror}: give this bridge another --http-port, or 0 for none"
-            ) from error
-        raise SettingsError(
-            f"http_host {host}: {error.strerror}: give an address of this machine, such as 127.0.0.1 or 0.0.0.0"
-        ) from error

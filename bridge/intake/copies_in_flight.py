@@ -9,6 +9,7 @@ A record that claims to be a copy is taken only if a copy of its origin with an 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bridge.config.durations import has_passed
 from bridge.intake.request import absolute_headers, occurrence_of
@@ -35,9 +36,16 @@ def digest(key: bytes | None, value: bytes | None, encoded_headers: bytes) -> st
     return hashed.hexdigest()
 
 
+@dataclass(slots=True, eq=False)
+class RolledCopy(Outgoing):
+    """The record of a copy, with what the journal says of it."""
+
+    flight: CopyInFlight
+
+
 def copy_of(
     shard: Shard, body: Body, now_ms: int, *, moved_ms: int | None = None, occurrence: Occurrence | None = None
-) -> tuple[Outgoing, CopyInFlight]:
+) -> RolledCopy:
     """Return the next copy of a timer: the request in native headers, with an absolute due time and its origin.
 
     moved_ms: its new due time. occurrence: of a recurring timer, if the copy is for the next one.
@@ -58,7 +66,7 @@ def copy_of(
     flight = CopyInFlight(
         body.origin_offset, rolls, due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
     )
-    return Outgoing(shard.topic, shard.partition, body.key, body.value, headers, now_ms), flight
+    return RolledCopy(shard.topic, shard.partition, body.key, body.value, headers, now_ms, flight)
 
 
 def ranges_of(flights: Iterable[CopyInFlight]) -> dict[str, DueRange]:

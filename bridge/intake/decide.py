@@ -1,14 +1,14 @@
 """Decide what each request means for the store, without I/O.
 
-    key = (visit_ms, origin offset)   visit_ms: the wake-up time (timer.schedule.wake_time)
+    key = (visit_ms, origin offset)   visit_ms: the wake-up time (timer.schedule.release_policy)
     K, C                              the last settled key, the next offset to read (schemas.progress)
 
     refused                          -> rejected topic, named in the journal
-    key >  K                         -> store, in its order        (a target that waits: timer.schedule.target_backlog)
+    key >  K                         -> store, in its order        (a target that waits: timer.schedule.blocked_targets)
     key <= K, wake-up time <= now    -> overdue: leaves in the transaction that moves C past it
     key <= K, its target waits       -> out of order ("held"), until it may leave
     key <= K, wake-up time >  now    -> out of order: the clock went back below K; stored, named in the journal
-    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.out_of_order)
+    a copy that would roll again at once -> out of order, for a cooldown (timer.schedule.queues)
 
 One rule for ids: a request with an id ends the earlier pending timer with that id (bridge.intake.pending_ids). A
 schedule then takes its place; a cancel does not. Timers to release are chosen after intake, and a request that names a
@@ -41,7 +41,8 @@ from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
 from timer.format.body import Body, LongNameError, frame_size
-from timer.schedule.wake_time import roll_cooldown_ms, visit_ms
+from timer.format.unit import MAX_DELAY_MS
+from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
 
 _NO_PAUSE = Refusal(
     "denied-action",
@@ -262,7 +263,7 @@ class BatchIntake:
         if flight.due_ms != claim.schedule.due_ms:  # moved while it was in flight
             self._roll(body, flight.due_ms)
         elif self._must_cool_down(flight, visit):
-            self._cool_down(body, visit)
+            self._cool_down(body)
         else:
             self._place(body, visit)
 
@@ -272,9 +273,9 @@ class BatchIntake:
         is_soon = visit < min(self.now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self.now_ms
         return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)
 
-    def _cool_down(self, body: Body, visit: int) -> None:
+    def _cool_down(self, body: Body) -> None:
         if self._counts_bytes:
             self.quota.size_bytes -= frame_size(body)
-        until_ms = self.now_ms + roll_cooldown_ms(self._window_ms)
+        wake_ms = min(self.now_ms + roll_cooldown_ms(self._window_ms), body.due_ms, body.timestamp_ms + MAX_DELAY_MS)
         self._decisions.held.append(body.origin_offset)
-        self._ids.put(body, Place.STORED, self._taken.batch.cool_down(body, visit, self.now_ms, until_ms))
+        self._ids.put(body, Place.STORED, self._taken.batch.hold(body, wake_ms))

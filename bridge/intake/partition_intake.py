@@ -23,8 +23,8 @@ from bridge.release.draft import Draft
 from bridge.release.due_timers import DueTimers
 from schemas.origin import Shard
 from schemas.receipts import is_sent
+from timer.disk import Disk
 from timer.errors import WheelFullError
-from timer.files.disk import Disk
 from timer.format.body import Body, frame_size
 from timer.store import Store
 
@@ -190,9 +190,9 @@ class PartitionIntake:
             draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self._flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
-            copy, flight = copy_of(self._shard, body, now_ms, moved_ms=due_ms)
-            draft.add_copy(copy, flight)
-            self._flights.stage(flight)
+            copy = copy_of(self._shard, body, now_ms, moved_ms=due_ms)
+            draft.add_copy(copy)
+            self._flights.stage(copy.flight)
         self._flights.depart(decisions.rolled)
         decisions.receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
         draft.decisions.add(decisions)

@@ -38,7 +38,7 @@ class TargetGate:
         """True if an overdue timer may not leave at once. Those that may are counted."""
         if self._queue.must_wait(target):
             return True
-        allowed = None if self._limits.is_open else self._limits.at(self._now_ms).allowance(target)
+        allowed = None if self._limits.is_open else self._limits.allowance(target, self._now_ms)
         if allowed is None:
             return False
         if self._leaving[target] >= allowed:
@@ -58,4 +58,4 @@ class TargetGate:
     def charge(self) -> None:
         """Charge the rates. Call it after the batch is stored: if the disk refuses it, it is taken in again."""
         for target, timers in self._leaving.items():
-            self._limits.spend(target, timers)
+            self._limits.spend(target, timers, self._now_ms)

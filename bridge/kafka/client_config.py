@@ -151,13 +151,6 @@ def compresses(connection: Connection) -> bool:
     return str(config.get("compression.codec", config.get("compression.type", "none"))) != "none"
 
 
-def early_delivery_producer(connection: Connection) -> Config:
-    """Return the configuration of a producer without transactions. Failed records are sent again by a retry."""
-    musts = {name: value for name, value in PRODUCER_MUSTS.items() if name != "transaction.timeout.ms"}
-    musts["message.timeout.ms"] = TRANSACTION_TIMEOUT_MS
-    return _config(connection, {**PRODUCER, **connection.published}, musts)
-
-
 def with_longer_timeout(config: Config) -> Config:
     """Return the configuration with the transaction timeout doubled, up to LONGEST_TRANSACTION_MS."""
     timeout_ms = min(2 * config["transaction.timeout.ms"], LONGEST_TRANSACTION_MS)

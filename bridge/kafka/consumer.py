@@ -37,8 +37,8 @@ _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
 _SLICE_S, _IDLE_SLICE_S = 0.02, 0.1
 """A wake-up or a rebalance without records ends a poll within this; the longer one after a second without events."""
-POLL_INTERVAL_S = {"exactly-once": 0.008, "at-least-once": 0.004}
-"""By mode of delivery: nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
+POLL_INTERVAL_S = 0.008
+"""Nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
 
 
 def _is(code: int, error: KafkaError) -> bool:

@@ -32,8 +32,8 @@ from bridge.recovery.recovery_plan import plan_recovery
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
-from timer.files.disk import Disk
+from timer.disk import Disk
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
 log = logging.getLogger(__name__)
@@ -234,7 +234,7 @@ class Bridge:
         if self._partitions.preparing:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _TRANSACTION_WAIT_MS))
-        next_ms = [owned.next_look_ms(until_ms) for owned in owners] + self._admission.next_ms(now_ms)
+        next_ms = [owned.next_look_ms(now_ms, until_ms) for owned in owners] + self._admission.next_ms(now_ms)
         return max(0, min(next_ms, default=until_ms) - now_ms)
 
     def _publish(self, group_metadata: object, now_ms: int, *, is_all: bool) -> None:

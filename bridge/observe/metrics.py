@@ -229,7 +229,7 @@ class Metrics:
             landed += len(draft.decisions.landed)
             for kind, count in frozen.receipt_counts().items():
                 sums[self.receipts, kind] += count
-            for refusal in draft.parked_rows.values():
+            for refusal in draft.parked.values():
                 sums[self.parked, refusal.code] += 1
             for _, refusal in draft.decisions.refused:
                 sums[self.refused, refusal.code] += 1
@@ -248,8 +248,8 @@ class Metrics:
         for frozen in parts:
             draft = frozen.draft
             bodies = draft.bodies
-            if draft.parked_rows:
-                bodies = [body for row, body in enumerate(bodies) if row not in draft.parked_rows]
+            if draft.parked:
+                bodies = [body for body in bodies if body.origin_offset not in draft.parked]
             delivered += bodies
             counts.append(len(bodies))
             waited += (

@@ -156,6 +156,15 @@ class Status:
             return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
         return Verdict()
 
+    def answer(self, verdict: Verdict) -> tuple[dict[str, object], int]:
+        """Return the JSON and the HTTP status code of a probe."""
+        places: dict[str, object] = {"shards": {str(shard): each.phase for shard, each in sorted(self._shards.items())}}
+        if self.unavailable_targets:
+            places["unavailable_targets"] = dict(self.unavailable_targets)
+        if not verdict.reason:
+            return {"status": "ok", **places}, 200
+        return {"status": "not ok", "reason": verdict.reason, "detail": verdict.detail, **places}, 503
+
     def _is_spare(self) -> bool:
         return self._idle_since_s is not None and self._now_s() - self._idle_since_s >= SPARE_AFTER_S
 

@@ -39,7 +39,7 @@ def store_metrics(
     waiting: Counter[tuple[str, ...]] = Counter()
     waiting_since_s: dict[tuple[str, ...], float] = {}
     for shard, store in stores.items():
-        backlogs = {backlog.target: backlog for backlog in store.release_queue.waiting.backlogs(now_ms)}
+        backlogs = {backlog.target: backlog for backlog in store.release_queue.backlogs(now_ms)}
         dues_ms += [due.first_ms for target, due in ranges[shard].items() if target not in backlogs]
         for target, backlog in backlogs.items():
             if backlog.is_paused:

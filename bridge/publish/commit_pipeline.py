@@ -8,7 +8,6 @@ instance no longer owns. Retries run before new transactions start, so progress 
 """
 
 import logging
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,11 +29,9 @@ Part = tuple[OwnedPartition, FrozenDraft]
 
 @dataclass(slots=True)
 class _Entry:
-    """One transaction of the pipeline: parts of partitions, and for each part the index after its last record."""
+    """One transaction of the pipeline."""
 
     parts: list[Part]
-    outgoing: list[Outgoing]
-    ends: list[int]
     submitted: SubmittedTransaction | None = None
 
 
@@ -69,7 +66,7 @@ class CommitPipeline:
         Call `wait_for_room` first.
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
-        entry = _Entry(parts, [], [])
+        entry = _Entry(parts)
         is_sent = not self._aborted and self._send(entry, group_metadata)
         (self._in_flight if is_sent else self._aborted).append(entry)
 
@@ -149,42 +146,35 @@ class CommitPipeline:
             owned.committed(frozen)
         self._metrics.transaction_committed(entry.parts, now_ms)
         if self._breakers:
-            for target in self._breakers.committed({record.topic for record in entry.outgoing}, now_ms):
+            topics = {record.topic for _, frozen in entry.parts for record in frozen.records}
+            for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
     def _send(self, entry: _Entry, group_metadata: object) -> bool:
         """Submit the transaction. Return False, with nothing sent, if a partition's store turned out to be damaged."""
-        entry.outgoing, entry.ends = [], []
+        outgoing: list[Outgoing] = []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
-        acknowledged: set[int] = set()
         for owned, frozen in entry.parts:
-            acknowledged.update(len(entry.outgoing) + row for row in frozen.draft.acknowledged_rows)
             try:
-                entry.outgoing += frozen.outgoing()
+                outgoing += frozen.outgoing()
             except CorruptStoreError as error:
                 self._on_corrupt_store(owned, error)
                 return False
-            entry.ends.append(len(entry.outgoing))
             progress[owned.shard] = frozen.progress
             if frozen.journal is not None:
                 journal[owned.shard] = frozen.journal.to_bytes()
-        transaction = Transaction(entry.outgoing, journal, progress, group_metadata, frozenset(acknowledged))
-        entry.submitted = self._sink.submit(transaction)
+        entry.submitted = self._sink.submit(Transaction(outgoing, journal, progress, group_metadata))
         return True
 
     def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
-        """Prepare the retry: park refused records, note acknowledged ones, open circuit breakers."""
-        for index, code in outcome.refused.items():
-            _, frozen, row = _locate(entry, index)
-            if not frozen.reject(row, code):
+        """Prepare the retry: park refused records, open circuit breakers."""
+        for _, frozen in entry.parts if outcome.refused else ():
+            if (own := frozen.reject(outcome.refused)) is not None:
                 raise BridgeError(
-                    f"{entry.outgoing[index].topic} refuses a record of the bridge's own ({code}): the bridge"
+                    f"{own.topic} refuses a record of the bridge's own ({outcome.refused[own]}): the bridge"
                     f" stops, so that no record is lost; fix the topic, then start again"
                 )
-        for index in outcome.acknowledged:
-            _, frozen, row = _locate(entry, index)
-            frozen.draft.acknowledged_rows.add(row)
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
@@ -196,9 +186,3 @@ class CommitPipeline:
 def _submitted(entry: _Entry) -> SubmittedTransaction:
     assert entry.submitted is not None, "not submitted"
     return entry.submitted
-
-
-def _locate(entry: _Entry, index: int) -> tuple[OwnedPartition, FrozenDraft, int]:
-    """Return the part that holds a record, and the record's row in it."""
-    at = bisect_right(entry.ends, index)
-    return *entry.parts[at], index - (entry.ends[at - 1] if at else 0)

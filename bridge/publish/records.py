@@ -1,6 +1,11 @@
-"""Build the records of a release: deliveries, rejected records and receipts."""
+"""Build the records of a release: deliveries, rejected records and receipts.
+
+If the broker refuses a record, its type says where else it may go: a `Delivery` to the rejected topic, a `Rejection`
+there without its payload, any other record nowhere.
+"""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from bridge.intake.decisions import ReceiptDraft
 from bridge.intake.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers
@@ -29,6 +34,20 @@ _REASON_HEADERS = 3
 """Number of headers that give the reason of a rejection."""
 _TOO_LARGE = b"; too large for this topic"
 _EXPIRES = EXPIRE_MS.encode()
+
+
+@dataclass(slots=True, eq=False)
+class Delivery(Outgoing):
+    """A timer's record for its target topic."""
+
+    origin_offset: int
+
+
+@dataclass(slots=True, eq=False)
+class Rejection(Outgoing):
+    """A record for the rejected topic: a timer that its target does not take, or a refused request."""
+
+    origin_offset: int
 
 
 def expired(body: Body, now_ms: int) -> Refusal | None:
@@ -65,16 +84,16 @@ def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoi
             if occurrence := occurrence_of(body):
                 headers.append((OCCURRENCE, b"%d" % occurrence.number))
             headers[:0] = [header for header in theirs if header[0] not in CONTROL]
-        records.append(tuple.__new__(Outgoing, (target, partition, key, value, headers, now_ms)))
+        records.append(Delivery(target, partition, key, value, headers, now_ms, offset))
     return records
 
 
-def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Outgoing:
+def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Rejection:
     """Return the rejected record of a request that was refused at intake: the request, then the reason headers."""
     return _rejected(topic, shard, record.offset, record.key, record.value, record.headers, refusal, now_ms)
 
 
-def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Outgoing:
+def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Rejection:
     """Return the rejected record of a timer that its target refuses: its request, then the reason headers.
 
     Of a recurring timer that is a request for this occurrence alone: the timer itself goes on.
@@ -88,12 +107,11 @@ def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) ->
     return _rejected(topic, shard, body.origin_offset, body.key, body.value, headers, refusal, now_ms)
 
 
-def bare(rejected: Outgoing) -> Outgoing:
+def bare(rejected: Rejection) -> Rejection:
     """Return a rejected record that was too large, without the request, which is found by its `timer-origin`."""
     (error, code), (name, detail), place = rejected.headers[-_REASON_HEADERS:]
-    return rejected._replace(
-        key=None, value=None, headers=[(error, code), (name, (detail or b"") + _TOO_LARGE + BARE), place]
-    )
+    headers = [(error, code), (name, (detail or b"") + _TOO_LARGE + BARE), place]
+    return replace(rejected, key=None, value=None, headers=headers)
 
 
 def receipt(topic: str, shard: Shard, draft: ReceiptDraft, now_ms: int) -> Outgoing:
@@ -120,10 +138,10 @@ def _rejected(
     headers: Headers,
     refusal: Refusal,
     now_ms: int,
-) -> Outgoing:
+) -> Rejection:
     reason: list[tuple[str, bytes | None]] = [
         (ERROR, refusal.code.encode()),
         (ERROR_DETAIL, refusal.detail.encode()),
         (ORIGIN, origin(shard, offset)),
     ]
-    return Outgoing(topic, -1, key, value, [*headers, *reason], now_ms)
+    return Rejection(topic, -1, key, value, [*headers, *reason], now_ms, offset)

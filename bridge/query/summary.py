@@ -22,7 +22,7 @@ from schemas.origin import Shard
 from timer.format.body import Body, Peek
 from timer.format.unit import Rows
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 
 State = Literal["pending", "due", "held", "leaving", "rolling"]
 """State of a timer.

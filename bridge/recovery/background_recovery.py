@@ -189,7 +189,7 @@ def _prepare(order: _Order) -> None:
     from bridge.kafka.reading.history import ConfluentHistory
     from bridge.kafka.retry import Retrier
     from bridge.recovery.recover import prepare_store
-    from timer.files.disk import RealDisk
+    from timer.disk import RealDisk
 
     order.logs(kafka=order.connection.kafka)
     history = ConfluentHistory(order.connection, order.journal_topics, Retrier())

@@ -21,10 +21,10 @@ from bridge.recovery.replay import replay
 from schemas.headers import Rules
 from schemas.journal import Decisions
 from schemas.origin import Shard, origin
+from timer.disk import Disk
+from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
-from timer.files.disk import Disk
-from timer.format.checkpoint import MOST_SLOTS, NAME, Checkpoint
-from timer.format.file_names import UNITS
+from timer.format.checkpoint import MOST_SLOTS, NAME, UNITS, Checkpoint
 from timer.options import StoreOptions
 from timer.store import Store
 
@@ -127,13 +127,13 @@ class _Recovery:
     def _run(self, found: Checkpoint | None, decisions: Decisions, options: StoreOptions) -> Recovered:
         progress = self._plan.progress
         if found is None:
-            store, start = Store.create(self._disk, options, progress, decisions.waits), progress.low_offset
+            store, start = create_store(self._disk, options, progress, decisions.waits), progress.low_offset
         else:
             live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
-            store, start = Store.open(self._disk, options, found, progress, *live), found.progress.next_offset
+            store, start = open_store(self._disk, options, found, progress, *live), found.progress.next_offset
         try:
             self._catch_up(store, start, decisions)
-            store.progress()  # finds L; a damaged store can still be rebuilt here
+            store.advance_progress()  # finds L; a damaged store can still be rebuilt here
         except BaseException:
             store.close()
             raise

@@ -16,9 +16,9 @@ from bridge.ports import History
 from bridge.recovery.journal_reader import parse_record
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
-from timer.files.disk import Disk
+from timer.disk import Disk
 from timer.format.checkpoint import NAME, Checkpoint
-from timer.maintenance.shutdown_snapshot import is_closed_as
+from timer.wheel.shutdown_snapshot import is_closed_as
 
 log = logging.getLogger(__name__)
 

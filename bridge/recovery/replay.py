@@ -7,7 +7,7 @@ from bridge.ports import Record
 from schemas.headers import Claim, Refusal, Rules, Schedule
 from schemas.journal import Decisions
 from timer.format.batch import Batch
-from timer.schedule.wake_time import visit_ms
+from timer.schedule.release_policy import visit_ms
 
 
 def replay(

@@ -193,10 +193,10 @@ class ConfluentRedrive:
                 requests = requests[half:]
                 continue
             # Markers are never too large for their topic.
-            named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
+            named = {record: code for record, code in failed.named.items() if record.topic != self._marks.topic}
             refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
-            sent.refused += [(requests[index][0], code) for index, code in sorted(refused.items())]
-            requests = [each for index, each in enumerate(requests) if index not in refused]
+            sent.refused += [(each, refused[request]) for each, request in requests if request in refused]
+            requests = [(each, request) for each, request in requests if request not in refused]
             if not refused and not failed.is_followup_error:
                 self._retrier.wait("sending again", str(failed), tries)
                 tries += 1

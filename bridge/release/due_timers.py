@@ -9,7 +9,7 @@ A recurring timer also gets a copy for its next occurrence, in the same draft: f
 """
 
 from bridge.config.loop_options import TurnOptions
-from bridge.intake.copies_in_flight import copy_of
+from bridge.intake.copies_in_flight import RolledCopy, copy_of
 from bridge.intake.request import occurrence_of, size_of
 from bridge.ports import Outgoing
 from bridge.publish.records import expired
@@ -21,8 +21,7 @@ from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.body import Body
 from timer.format.unit import isin
-from timer.schedule.release_policy import OPEN
-from timer.schedule.wake_time import most_wait_ms
+from timer.schedule.release_policy import most_wait_ms
 from timer.store import Store
 
 TOO_LARGE_TO_WAIT = Refusal(
@@ -64,9 +63,9 @@ class DueTimers:
         if room <= 0:
             return
         room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
-        gate = OPEN if self.limits.is_open else self.limits.at(now_ms)
+        gate = None if self.limits.is_open else self.limits
         queue, bodies = self._store.release_queue, self._store.queries.bodies
-        waiting = queue.waiting.hashes()
+        waiting = queue.blocked_hashes()
         due = queue.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
             draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
@@ -92,7 +91,7 @@ class DueTimers:
             if body.due_ms <= now_ms:
                 is_delivered = self._deliver(draft, body, now_ms)
                 if is_limited and (not is_delivered or expired(body, now_ms)):  # its target will not get it
-                    self.limits.at(now_ms).spend(body.target, -1)
+                    self.limits.spend(body.target, -1, now_ms)
             else:
                 self._roll(draft, [body], now_ms)
 
@@ -104,7 +103,7 @@ class DueTimers:
             return True
         is_delivered, following = occurrence.follow(now_ms)
         if following is not None:
-            draft.add_copy(*copy_of(self._shard, body, now_ms, occurrence=following))
+            draft.add_copy(copy_of(self._shard, body, now_ms, occurrence=following))
         elif not is_delivered:
             draft.parked[body.origin_offset] = _MISSED
         if is_delivered or following is None:
@@ -114,12 +113,11 @@ class DueTimers:
     def _roll(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
         """Draft copies for the timer topic. A due timer whose copy is too large is rejected instead."""
         for body in bodies:
-            copy, flight = copy_of(self._shard, body, now_ms)
-            if body.due_ms <= now_ms and self._is_too_large(copy):
-                self._deliver(draft, body, now_ms)
+            copy = copy_of(self._shard, body, now_ms)
+            if body.due_ms > now_ms or not self._is_too_large(copy):
+                draft.add_copy(copy)
+            elif self._deliver(draft, body, now_ms) or body.origin_offset in draft.parked:
                 draft.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
-            else:
-                draft.add_copy(copy, flight)
 
     def _is_too_large(self, copy: Outgoing) -> bool:
         return size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES > self._options.max_message_bytes
@@ -130,26 +128,22 @@ class DueTimers:
         A timer whose copy would be too large for the timer topic goes to the rejected topic. at_ms: when the
         transaction was frozen, which is later than `now_ms` if the clock was set back.
         """
-        breakers = self._breakers
-        rows = [
-            row
-            for row, body in enumerate(draft.bodies if breakers else ())
-            if breakers.is_open(body.target, now_ms)
-            and row not in draft.parked_rows
-            and row not in draft.acknowledged_rows
-        ]
-        copies: dict[int, tuple[Outgoing, CopyInFlight]] = {}
-        for row in rows:
-            copy, flight = copy_of(self._shard, draft.bodies[row], at_ms)
+        copies: list[RolledCopy] = []
+        for body in draft.bodies if self._breakers else ():
+            if body.origin_offset in draft.parked or not self._breakers.is_open(body.target, now_ms):
+                continue
+            copy = copy_of(self._shard, body, at_ms)
             if self._is_too_large(copy):
-                draft.parked_rows[row] = TOO_LARGE_TO_WAIT
+                draft.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
             else:
-                copies[row] = copy, flight
+                copies.append(copy)
         draft.replace_by_copies(copies)
-        return [flight for _, flight in copies.values()]
+        return [copy.flight for copy in copies]
 
-    def next_ms(self, until_ms: int) -> int:
+    def next_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when the next stored timer may leave, at the latest `until_ms`."""
         visit_ms = self._store.release_queue.next_visit_ms(until_ms)
-        release_ms = self._store.release_queue.next_release_ms(self.limits.next_ms, self._most_wait_ms)
+        release_ms = self._store.release_queue.next_release_ms(
+            lambda target: self.limits.next_ms(target, now_ms), self._most_wait_ms
+        )
         return min((at_ms for at_ms in (visit_ms, release_ms) if at_ms is not None), default=until_ms)

@@ -28,7 +28,7 @@ from schemas.headers import MAX_INT64, Refusal
 from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
-from timer.files.disk import Disk
+from timer.disk import Disk
 from timer.format.body import Body
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
@@ -76,7 +76,7 @@ class OwnedPartition:
         self.disk = disk
         self.store, self.flights, is_adopted = recovered
         self.is_claimed = is_claimed
-        self.committed_progress = self.store.progress()._replace(number=self.store.committed_progress.number)
+        self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self.starts_at: int | None = None
         """The offset at which the source was started, until its first record is polled."""
         self.stall_probe = StallProbe(-1, 0, 0)
@@ -205,11 +205,11 @@ class OwnedPartition:
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
 
-    def next_look_ms(self, until_ms: int) -> int:
+    def next_look_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self._intake.is_transaction_full else until_ms]
         if self.is_claimed and (self.release_barrier is None or self.backlog):
-            looks.append(self._due.next_ms(until_ms))
+            looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
         return min(looks)
@@ -231,12 +231,7 @@ class OwnedPartition:
         progress = progress._replace(number=self._frozen_number)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
         own = self._options.rules.own_topics
-        draft.parked_rows = {row: _OURS_SINCE for row, body in enumerate(draft.bodies) if body.target in own}
-        draft.parked_rows |= {
-            row: draft.parked[body.origin_offset]
-            for row, body in enumerate(draft.bodies)
-            if body.origin_offset in draft.parked
-        }
+        draft.parked = {body.origin_offset: _OURS_SINCE for body in draft.bodies if body.target in own} | draft.parked
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
@@ -262,7 +257,7 @@ class OwnedPartition:
             self.store.release_queue.advance_settled(
                 min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
             )
-        return self.store.progress()
+        return self.store.advance_progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
         """True if C may stay where it is, so that no journal record is needed: as if those requests came later.
@@ -314,9 +309,9 @@ class OwnedPartition:
         """Note that the transaction of `frozen`, the oldest frozen draft, is committed."""
         oldest = self._frozen.popleft()
         assert frozen is oldest, "out of order"
-        parked = frozen.draft.parked_rows
+        parked = frozen.draft.parked
         if frozen.ids:
-            left = [(body.id, row in parked) for row, body in enumerate(frozen.draft.bodies) if body.id is not None]
+            left = [(body.id, body.origin_offset in parked) for body in frozen.draft.bodies if body.id is not None]
             self._recently.forget(id_ for id_, is_parked in left if is_parked)
             self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
         self.committed_progress = frozen.progress

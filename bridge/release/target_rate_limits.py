@@ -27,13 +27,10 @@ class TargetLimit:
     """Rate limit of one partition for a target."""
 
     max_per_s: float
-    fresh_share: float = 0.0
-    """Share of the rate for timers that fell due within the last `fresh_ms`, while others wait for longer."""
-    fresh_ms: int = 10_000
 
 
 class TargetRateLimits:
-    """The limits of one partition: a timer.schedule.release_policy.Gate at the time given to `at`."""
+    """The limits of one partition: a timer.schedule.release_policy.Gate."""
 
     def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
         """breakers: of the instance; a target whose breaker is open has no allowance."""
@@ -41,7 +38,6 @@ class TargetRateLimits:
         self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
         self._buckets: dict[str, TokenBucket] = {}
-        self._now_ms = 0
 
         @lru_cache(_MOST_BUCKETS)
         def limit_of(target: str) -> TargetLimit | None:
@@ -54,50 +50,42 @@ class TargetRateLimits:
         """True if nothing is limited: no target has a rate, and none fails."""
         return not self._has_rates and not self._breakers
 
-    def at(self, now_ms: int) -> "TargetRateLimits":
-        self._now_ms = now_ms
-        return self
-
     def is_limited(self, target: str) -> bool:
         return self._limit_of(target) is not None
 
-    def allowance(self, target: str) -> int | None:
-        bucket = self._bucket(target)
-        of_rate = None if bucket is None else bucket.allowance(self._now_ms)
-        of_breaker = self._breakers.allowance(target, self._now_ms)
+    def allowance(self, target: str, now_ms: int) -> int | None:
+        bucket = self._bucket(target, now_ms)
+        of_rate = None if bucket is None else bucket.allowance(now_ms)
+        of_breaker = self._breakers.allowance(target, now_ms)
         return min((each for each in (of_rate, of_breaker) if each is not None), default=None)
 
-    def spend(self, target: str, timers: int) -> None:
-        bucket = self._bucket(target)
+    def spend(self, target: str, timers: int, now_ms: int) -> None:
+        bucket = self._bucket(target, now_ms)
         if bucket is not None:
             bucket.spend(timers)
 
-    def fresh(self, target: str) -> tuple[float, int]:
-        limit = self._limit_of(target)
-        return (0.0, 0) if limit is None else (limit.fresh_share, limit.fresh_ms)
-
-    def next_ms(self, target: str) -> int:
+    def next_ms(self, target: str, now_ms: int) -> int:
         """Return when the next timer of `target` may leave."""
-        bucket = self._bucket(target)
-        by_rate_ms = self._now_ms if bucket is None else bucket.next_ms(self._now_ms)
-        return max(by_rate_ms, self._breakers.retry_ms(target, self._now_ms))
+        bucket = self._bucket(target, now_ms)
+        by_rate_ms = now_ms if bucket is None else bucket.next_ms(now_ms)
+        return max(by_rate_ms, self._breakers.retry_ms(target, now_ms))
 
-    def _bucket(self, target: str) -> TokenBucket | None:
+    def _bucket(self, target: str, now_ms: int) -> TokenBucket | None:
         limit = self._limit_of(target)
         if limit is None:
             return None
         bucket = self._buckets.pop(target, None)
         if bucket is None:
-            self._make_room()
-            bucket = TokenBucket(limit.max_per_s, self._now_ms)
+            self._make_room(now_ms)
+            bucket = TokenBucket(limit.max_per_s, now_ms)
         self._buckets[target] = bucket
         return bucket
 
-    def _make_room(self) -> None:
+    def _make_room(self, now_ms: int) -> None:
         for _ in range(_CHECKED):
             if len(self._buckets) < _MOST_BUCKETS:
                 return
             target, bucket = next(iter(self._buckets.items()))
             del self._buckets[target]
-            if not bucket.is_full(self._now_ms):
+            if not bucket.is_full(now_ms):
                 self._buckets[target] = bucket

@@ -55,7 +55,7 @@ class FakeHistory:
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
         self._step("history.bounds")
-        self._demand_answer(shard)
+        self.demand_answer(shard)
         log = self._kafka.partition(shard)
         return log.first, log.last_stable
 
@@ -91,7 +91,7 @@ class FakeHistory:
         self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
         self._step("history.requests")
-        self._demand_answer(shard)
+        self.demand_answer(shard)
         log = self._kafka.partition(shard)
         self._kafka.wait_readable(log, min(to_offset, log.end))
         entries = [e for e in log.committed(from_offset, to_offset) if not e.is_undecodable or e.offset not in skipped]
@@ -101,7 +101,7 @@ class FakeHistory:
             offset = entries[stop].offset
             raise PartitionUnreadableError(f"{shard}: offset {offset} cannot be decoded", offset)
 
-    def _demand_answer(self, shard: Shard) -> None:
+    def demand_answer(self, shard: Shard) -> None:
         if shard in self.silent:
             raise PartitionUnreadableError(f"{shard}: no answer in time")
 
@@ -111,7 +111,7 @@ class FakeHistory:
 
     def journal_bounds(self, shard: Shard) -> tuple[int, int]:
         self._step("history.journal_bounds")
-        self._demand_answer(shard)
+        self.demand_answer(shard)
         log = self._journal(shard)
         return log.first, log.last_stable
 

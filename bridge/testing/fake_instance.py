@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from bridge.config.loop_options import Delivery, TurnOptions
+from bridge.config.loop_options import TurnOptions
 from bridge.errors import BridgeError
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
@@ -39,11 +39,8 @@ class FakeInstance:
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
         on_start: Callable[[Shard], None] = lambda _: None,
-        delivery: Delivery = "exactly-once",
     ) -> None:
         self.name = name
-        self.delivery = delivery
-        """For later starts."""
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
         self.disks: dict[Shard, SimDisk] = {}
@@ -77,12 +74,9 @@ class FakeInstance:
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         self.source.on_start = self._on_start
         self._last_member = self.source.member
-        own = frozenset({self.options.rejected_topic, self.options.receipts_topic})
-        own |= {shard.topic for shard in group.owner}
         sink = FakeSink(
             *(kafka, group, self.name, topic),
             other_journals=others,
-            own_topics=own if self.delivery == "at-least-once" else None,
             fuse=fuse,
             rng=rng,
             meanwhile=self._meanwhile,

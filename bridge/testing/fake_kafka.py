@@ -21,7 +21,6 @@ import itertools
 from dataclasses import dataclass
 from random import Random
 
-from bridge.ports import Outgoing
 from bridge.testing.fake_group import FakeGroup as FakeGroup
 from bridge.testing.fake_log import Entry as Entry
 from bridge.testing.fake_log import FakeTransaction as FakeTransaction
@@ -64,7 +63,6 @@ class FakeKafka:
         self.topics: dict[str, Topic] = {}
         self.commits: list[FakeTransaction] = []
         """Committed transactions, in the order of the coordinator's decisions."""
-        self.ahead: list[tuple[Partition, Entry]] = []
         self._rng = rng
         self._timeout_ms = transaction_timeout_ms
         self._lag_ms = marker_lag_ms
@@ -126,15 +124,6 @@ class FakeKafka:
             self.create(CONTROL_TOPIC)
         key, value = control_record(Skipped(shard, offset), on=True)
         self.produce(CONTROL_TOPIC, value, key=key)
-
-    def send_ahead(self, record: Outgoing) -> tuple[Partition, Entry]:
-        """Write a record without a transaction and remember it in `ahead`."""
-        topic, partition, key, value, headers, timestamp_ms = record
-        log = self._choose(self.topics[topic], partition, key)
-        now_ms = self.timeline.now_ms + log.skew_ms
-        sent = log, log.append(Entry(-1, now_ms, timestamp_ms, key, value, list(headers), None))
-        self.ahead.append(sent)
-        return sent
 
     def read(self, topic: str) -> list[Entry]:
         """Return all records that a read_committed consumer of `topic` sees, by partition."""
@@ -235,6 +224,10 @@ class FakeKafka:
     def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
         """Commit an offset as another client does: an operator, or a consumer with our group id."""
         self._offsets[group, shard] = (next(self._positions), offset, metadata)
+
+    def expire_offset(self, group: str, shard: Shard) -> None:
+        """Forget a committed offset, as a broker does some time after the group's last member has left."""
+        del self._offsets[group, shard]
 
     def wait_readable(self, log: Partition, end: int) -> None:
         """Wait until no transaction is open below `end`."""

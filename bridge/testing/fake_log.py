@@ -30,8 +30,6 @@ class FakeTransaction:
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
     """Written records, in the order of the calls."""
-    ahead: "list[tuple[Partition, Entry]]" = field(default_factory=list)
-    """Deliveries of at-least-once, which stay even if the transaction is aborted."""
     finished: bool = False
     """True if it is decided and every marker is written."""
     note: object = None

@@ -9,7 +9,7 @@ from bridge.errors import FencedError, OutcomeUnknownError
 from bridge.ports import MAX_IN_FLIGHT, Aborted, AbortReason, Committed, Outgoing, Transaction
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import Entry, FakeTransaction, Partition, State
+from bridge.testing.fake_log import FakeTransaction, State
 from bridge.testing.timeline import nothing_happens
 from schemas.headers import Headers
 from schemas.journal import writer_key
@@ -25,7 +25,6 @@ class FakeSink:
     Without `rng` a transaction ends at once (but see `is_slow`); with it, at a random time.
 
     other_journals: by timer topic with its own journal.
-    own_topics: given for at-least-once; records to all other topics are deliveries, written before the transaction.
     meanwhile: called at each step; others may act, and time may pass.
     note: its answer at `submit` is kept in the transaction of FakeKafka.
     """
@@ -38,7 +37,6 @@ class FakeSink:
         journal_topic: str,
         *,
         other_journals: Mapping[str, str] | None = None,
-        own_topics: frozenset[str] | None = None,
         fuse: Fuse | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
@@ -47,20 +45,13 @@ class FakeSink:
         self._kafka = kafka
         self._group = group
         self._journal_topic = journal_topic
-        self.own_topics = own_topics or frozenset()
-        self._is_at_least_once = own_topics is not None
-        self._newest_deliveries: dict[bytes, tuple[Partition, Entry]] = {}
-        """Newest delivery of each origin, even if its transaction was aborted."""
         self._other_journals = other_journals or {}
         self._fuse = fuse or Fuse()
         self._rng = rng
         self._meanwhile = meanwhile
         self._note = note
         self.fault_chance = 0.0
-        """Share of transactions that a passing fault aborts (needs `rng`).
-
-        In the same share of at-least-once batches, some deliveries are not acknowledged; half of these are written.
-        """
+        """Share of transactions that a passing fault aborts (needs `rng`)."""
         self.unknown_chance = 0.0
         """Share of commits whose answer is lost (needs `rng`): the commit succeeds now, later or never."""
         self._own_rng = Random(f"{transactional_id} {kafka.timeline.now_ms}")
@@ -111,7 +102,7 @@ class FakeSink:
         if submitted.unavailable:
             self._kafka.timeline.advance(1)  # a real one waits for seconds
             return replace(self._abort(begun, {}), unavailable=submitted.unavailable)
-        if submitted.refused or submitted.lost or self._draw(self.fault_chance):
+        if submitted.refused or self._draw(self.fault_chance):
             return self._abort(begun, submitted.refused)
         if self.faults:
             self.faults -= 1
@@ -135,23 +126,15 @@ class FakeSink:
 
     def _produce(self, submitted: "FakePublishing") -> None:
         begun, transaction = submitted.begun, submitted.transaction
-        is_in_part = self._is_at_least_once and self._own_rng.random() < self.fault_chance
-        for index, record in enumerate(transaction.outgoing):
+        for record in transaction.outgoing:
             self._step("sink.produce")
-            is_sent = index in transaction.acknowledged
-            code = None if is_sent else self._kafka.refusal(record.topic, record.partition, size_of(record))
+            code = self._kafka.refusal(record.topic, record.partition, size_of(record))
             if code is not None:
-                submitted.refused[index] = code
-            elif not is_sent and self._kafka.topics[record.topic].unavailable:
+                submitted.refused[record] = code
+            elif self._kafka.topics[record.topic].unavailable:
                 submitted.unavailable |= {record.topic}
-            elif not self._is_at_least_once or record.topic in self.own_topics:
-                self._append(begun, record)
-            elif is_in_part and not is_sent and self._own_rng.random() < 0.5:
-                submitted.lost.add(index)
-                if self._own_rng.random() < 0.5:
-                    self._kafka.send_ahead(record)
             else:
-                self._deliver_early(begun, record, is_sent=is_sent)
+                self._append(begun, record)
         for shard, value in transaction.journal.items():
             self._step("sink.journal")
             key = writer_key(self._group.name, shard.topic)
@@ -170,12 +153,6 @@ class FakeSink:
                 transaction=begun,
             )
 
-    def _deliver_early(self, begun: FakeTransaction, record: Outgoing, *, is_sent: bool) -> None:
-        origin = dict(record.headers)["timer-origin"] or b""
-        if not is_sent:
-            self._newest_deliveries[origin] = self._kafka.send_ahead(record)
-        begun.ahead.append(self._newest_deliveries[origin])
-
     def _commit(self, begun: FakeTransaction) -> Committed | Aborted:
         self._step("sink.commit")
         try:
@@ -192,14 +169,14 @@ class FakeSink:
         took_s = (self._kafka.timeline.now_ms - begun.begun_ms) / 1000
         return Committed(took_s) if committed else self._abort(begun, {})
 
-    def _abort(self, begun: FakeTransaction, refused: dict[int, str], why: AbortReason = "fault") -> Aborted:
+    def _abort(self, begun: FakeTransaction, refused: dict[Outgoing, str], why: AbortReason = "fault") -> Aborted:
         """Return some of the records that can never be accepted, as a real broker may name any of them."""
         self._step("sink.abort")
         self._kafka.abort(begun)
         self._step("sink.abort done")
         if self._rng is not None and refused:
-            named = self._rng.sample(sorted(refused), self._rng.randint(1, len(refused)))
-            refused = {index: refused[index] for index in named}
+            named = self._rng.sample(list(refused), self._rng.randint(1, len(refused)))
+            refused = {record: refused[record] for record in named}
         return Aborted(refused, why)
 
     def _draw(self, chance: float) -> bool:
@@ -218,10 +195,8 @@ class FakePublishing:
     begun: FakeTransaction
     transaction: Transaction
     earlier: "FakePublishing | None"
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[Outgoing, str] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
-    lost: set[int] = field(default_factory=set)
-    """Deliveries of at-least-once that are not acknowledged yet."""
     outcome: Committed | Aborted | OutcomeUnknownError | None = None
     is_reported: bool = False
     """True if the caller knows its outcome."""
@@ -241,15 +216,7 @@ class FakePublishing:
         if self.earlier is not None:
             self.earlier.finish()
         if self.outcome is None:
-            outcome = self._end()
-            if isinstance(outcome, Aborted) and self.begun.ahead:
-                refused, own = self.refused.keys() | self.lost, self.sink.own_topics
-                own |= self.unavailable
-                deliveries = (index for index, sent in enumerate(self.transaction.outgoing) if sent.topic not in own)
-                outcome = replace(
-                    outcome, acknowledged=frozenset(index for index in deliveries if index not in refused)
-                )
-            self.outcome = outcome
+            self.outcome = self._end()
             self.earlier = None
         return self.outcome
 

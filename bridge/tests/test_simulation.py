@@ -1,4 +1,4 @@
-"""Seeded histories of the whole bridge (world.py), and proof that they find mistakes (planted_bugs.py).
+"""Seeded histories of the whole bridge (simulation/world.py), and proof that they find mistakes (planted_bugs.py).
 
 SEEDS=1000 pytest bridge/tests/test_simulation.py          seeds 0..999; without it 50
 SEEDS=5000..6000 pytest bridge/tests/test_simulation.py    those
@@ -16,7 +16,7 @@ import pytest
 
 from bridge.loop.loop import Bridge
 from bridge.tests.simulation.planted_bugs import MUTATIONS
-from bridge.tests.simulation.world import Outcome, run_seed
+from bridge.tests.simulation.run import Outcome, run_seed
 
 MOST_SEEDS = 200
 """docs/mutations.md says how many of them find each mistake."""

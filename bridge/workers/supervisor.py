@@ -23,8 +23,8 @@ from types import FrameType
 from typing import Protocol
 
 from bridge.config import report as config_report
-from bridge.config.advertised_address import own_address
 from bridge.config.data_directory import DataDir, worker_folder, worker_socket
+from bridge.config.http_address import own_address
 from bridge.config.settings import Settings
 from bridge.dev.child_process import kill_with_parent
 from bridge.errors import BridgeError

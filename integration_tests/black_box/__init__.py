@@ -1,7 +1,7 @@
 """Tests that know only headers, topics and the command line, as a user does who has read README.md and docs/.
 
 They import the standard library, pytest, confluent_kafka and the client that users import (`kafka_timer`);
-`test_imports.py` fails on any other import. So these tests do not change when modules of ours move or are renamed.
+`make check` fails on any other import, so these tests do not change when modules of ours move or are renamed.
 
     processes.py   `timer-bridge` processes, and waits for conditions
     history.py     one timer topic, the bridges of its group, and the check that each timer came once

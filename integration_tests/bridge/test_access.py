@@ -15,7 +15,7 @@ from confluent_kafka import Consumer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.bridge.test_health import until
-from integration_tests.bridge.test_run import Names, command, run
+from integration_tests.bridge.test_run import Names, command
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.processes import BridgeProcess
@@ -25,16 +25,6 @@ def private(file: Path, text: str) -> str:
     file.write_text(text)
     file.chmod(0o600)
     return str(file)
-
-
-def test_a_start_is_refused_if_others_may_read_the_tokens_file(tmp_path: Path) -> None:
-    file = tmp_path / "operators"
-    file.write_text("ada:0123456789abcdef")
-    file.chmod(0o644)
-    given = ("--page", "true", "--http-port", str(free_port()), "--page-operator-tokens", str(file))
-    ended = run("--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path / "data"), *given)
-    assert ended.returncode == 2
-    assert f"tokens {file}: mode 644, other users may read or change it; chmod 600 {file}" in ended.stderr
 
 
 @contextmanager

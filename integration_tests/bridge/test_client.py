@@ -1,6 +1,5 @@
 """The client, its commands and the example, with a real broker and a real `timer-bridge run`."""
 
-import asyncio
 import json
 import os
 import re
@@ -22,8 +21,7 @@ from integration_tests.bridge.test_run import COMMAND, Names, read
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from kafka_timer import TimerProducer, cancel_headers, headers_for, partition_for
-from kafka_timer.aio import AsyncTimerProducer
+from kafka_timer import TimerProducer, partition_for
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -66,7 +64,6 @@ def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
     names = Names()
     Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
-    arguments += ["--profiles", "native,rocketmq,etf1"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         yield Served(kafka, names)
 
@@ -91,42 +88,6 @@ def test_scheduled_cancelled_replaced(served: Served) -> None:
     with served.client() as timers:
         timers.schedule(served.names.target, "last", delay=0)
     assert served.delivered(8)[7] == b"last"
-
-
-@pytest.mark.broker
-def test_asyncio_schedules_replaces_and_cancels(served: Served) -> None:
-    target = served.names.target
-
-    async def main() -> None:
-        async with AsyncTimerProducer(served.client()) as timers:
-            ids = [f"id-{number}" for number in range(20)]
-            sent = await asyncio.gather(*(timers.schedule(target, id_, delay="1h", id=id_) for id_ in ids))
-            assert {each.partition for each in sent} == set(range(PARTITIONS))
-            await asyncio.gather(*(timers.cancel(id_) for id_ in ids[:18]), timers.cancel(sent[18]))
-            await timers.replace("id-19", target, "new", delay=0)
-            with pytest.raises(BridgeError, match="too large"):
-                await timers.schedule(target, b"x" * (1 << 21), delay=0)
-            with pytest.raises(BridgeError, match="1 of 41 were not taken"):
-                await timers.flush()
-
-    asyncio.run(main())
-    assert served.delivered(1) == [b"new"]
-    told = served.outcomes(20)
-    assert [kind for kind, _ in told] == ["cancelled"] * 19 + ["replaced"]
-
-
-@pytest.mark.broker
-def test_a_cancel_finds_a_timer_that_another_client_placed_by_its_key(served: Served) -> None:
-    """Ids are placed by Kafka's default for keys, so clients in other languages need no code of the bridge."""
-    ids = [f"id-{number}" for number in range(8)]
-    for id_ in ids:
-        served.send(headers_for(served.names.target, delay="1h", id=id_), id_.encode(), b"gone")
-    with served.client() as timers:
-        for id_ in ids[:4]:
-            timers.cancel(id_)
-    for id_ in ids[4:]:
-        served.send(cancel_headers(id_), id_.encode(), None)
-    assert served.outcomes(8) == [("cancelled", id_) for id_ in ids]
 
 
 def assert_canary_goes_on(served: Served, topic: str) -> None:
@@ -169,25 +130,6 @@ def test_commands_send_replace_and_cancel(served: Served) -> None:
 
 
 @pytest.mark.broker
-def test_commands_meet_a_timer_that_was_placed_otherwise(served: Served) -> None:
-    target = served.names.target
-    strayed = [id_ for id_ in map(str, range(40)) if partition_for(id_, PARTITIONS) != partition_for("k", PARTITIONS)]
-    first, second = strayed[:2]
-    for id_ in (first, second):
-        served.send(headers_for(target, delay="1h", id=id_), b"k", b"astray")
-    assert served.command("cancel", first).returncode == 0
-    assert served.outcomes(1) == [("not-found", first)]
-    everywhere = served.command("cancel", first, "--all-partitions")
-    assert (everywhere.returncode, everywhere.stdout.count("/")) == (0, PARTITIONS)
-    assert ("cancelled", first) in served.outcomes(1 + PARTITIONS)
-    replaced = served.command("replace", second, target, "new", "--in", "0", "--all-partitions")
-    assert replaced.returncode == 0
-    assert served.delivered(1) == [b"new"]
-    # The replacement, which finds nothing in its own partition, and a cancel in each other one.
-    assert ("cancelled", second) in served.outcomes(1 + PARTITIONS + PARTITIONS)
-
-
-@pytest.mark.broker
 def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
     nowhere = f"nowhere-{uuid4().hex[:8]}"
     with (
@@ -202,26 +144,6 @@ def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
         future = timers.schedule("orders", b"v", delay=0)
     with pytest.raises(BridgeError, match="there is no such topic"):
         future.result(0)
-
-
-@pytest.mark.broker
-def test_other_spellings(served: Served) -> None:
-    target = served.names.target.encode()
-    soon_s = b"%d" % (time.time_ns() // 10**9 + 20)
-    for id_ in (b"gone", b"here"):
-        etf1 = [("scheduler-target-topic", target), ("scheduler-target-key", b"7"), ("scheduler-epoch", soon_s)]
-        served.send([*etf1, ("trace", b"1")], b"etf1 " + id_, b"etf1 " + id_)
-        rocketmq = [("REAL_TOPIC", target), ("TIMER_DELAY_SEC", b"20"), ("UNIQ_KEY", id_), ("trace", b"1")]
-        served.send(list(rocketmq), id_, b"rocketmq " + id_)
-    served.send([], b"etf1 gone", None)
-    served.send([("TIMER_DEL_UNIQKEY", target + b"+gone")], b"gone", None)
-    assert served.outcomes(2) == [("cancelled", "etf1 gone"), ("cancelled", "gone")]
-    delivered = {record.value(): record for record in read(served.broker, served.names.target, 2)}
-    assert delivered.keys() == {b"etf1 here", b"rocketmq here"}
-    assert {record.key() for record in delivered.values()} == {b"7", b"here"}
-    for record in delivered.values():
-        names = [name for name, _ in record.headers()]
-        assert names == ["trace", "timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls"]
 
 
 DYING_SHARE_GROUP = """

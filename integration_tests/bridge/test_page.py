@@ -176,24 +176,6 @@ def test_the_overview_tells_what_is_pending_and_who_owns_what(group: Group, visi
     expect(page.get_by_role("main")).to_contain_text(group.names.target)
 
 
-def test_all_rows_are_paged_through_in_due_order(group: Group, visitor: Callable[..., Visitor]) -> None:
-    page = visitor(READER).page
-    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
-    expect(page.get_by_role("status")).to_contain_text(f"{COUNT:,} match, 100 shown")
-    dues: list[str] = []
-    ids: set[str] = set()
-    while True:
-        dues += page.locator("tbody time").evaluate_all("rows => rows.map(row => row.dateTime)")
-        ids |= set(page.locator("tbody td[data-label=Id]").all_inner_texts())
-        following = page.get_by_role("link", name="Next page")
-        if not following.count():
-            break
-        page.goto(following.get_attribute("href") or "")
-    assert (len(dues), len(ids)) == (COUNT, COUNT)
-    assert dues == sorted(dues)
-    expect(page.get_by_role("link", name="First page")).to_be_visible()
-
-
 def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callable[..., Visitor]) -> None:
     window = visitor()
     page = window.page

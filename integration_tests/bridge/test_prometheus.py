@@ -180,11 +180,6 @@ def test_metrics_of_the_canary_in_rules_and_dashboards_exist_and_the_linter_find
     assert named <= {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
-def test_the_first_thing_in_operations_md_is_that_table() -> None:
-    first, *_ = re.split(r"^## .+$", (ROOT / "docs" / "operations.md").read_text(), flags=re.MULTILINE)[1:]
-    assert "| symptom | what it means | command | what is safe |" in first
-
-
 @pytest.mark.broker
 def test_what_real_bridges_tell(seen: Seen) -> None:
     for text in seen.texts.values():

@@ -10,6 +10,7 @@ import pytest
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import Retrier
+from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.redrive.rules import Parked, RedriveFilter, marker_of
 from bridge.redrive.sender import ConfluentRedrive
 from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
@@ -144,16 +145,22 @@ def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -
     assert sorted(int(record.value()) for record in place.sent()) == list(range(600))
 
 
-def test_a_redrive_sends_the_records_that_a_dead_one_left_uncommitted(place: Place) -> None:
+def test_a_redrive_sends_the_records_that_a_dead_one_left_uncommitted(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(5):
         place.park(b"%d" % number, number)
     dead = place.redrive()
     found = dead.look(place.everything)
     found.limit_to(None)
-    assert dead._producer is not None
-    assert (
-        dead._producer.await_acknowledgements(dead._batch(dead._requests(found.selected))) is None
-    )  # and never committed
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionalProducer, "commit", killed)
+        with pytest.raises(KeyboardInterrupt):
+            dead.apply(found.selected)
     assert place.all_of_it() == 5
     assert sorted(int(record.value()) for record in place.sent()) == list(range(5))
     dead.close()

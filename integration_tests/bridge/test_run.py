@@ -168,36 +168,6 @@ def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behi
 
 
 @pytest.mark.broker
-def test_case_25_and_32_what_cannot_be_taken_is_rejected_and_delays_nobody(
-    kafka: Broker, names: Names, tmp_path: Path
-) -> None:
-    admin = Admin(kafka.bootstrap_servers)
-    admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
-    admin.create_topics([f"{names.target}-small"], partitions=1, settings={"max.message.bytes": "1000"})
-    to, small = ("timer-topic", names.target.encode()), ("timer-topic", f"{names.target}-small".encode())
-    asked: dict[bytes, tuple[str, list[tuple[str, bytes | None]]]] = {
-        b"1": ("bad-header", [to, ("timer-delay-ms", b"-1")]),
-        b"2": ("bad-target", [SOON, ("timer-topic", names.timers.encode())]),
-        b"3": ("unknown-topic", [SOON, ("timer-topic", b"nowhere")]),
-        b"4": ("unknown-partition", [SOON, to, ("timer-partition", b"7")]),
-        b"5" * 2000: ("too-large", [SOON, small]),
-        b"6": ("not-ours", [SOON, to, ("timer-rolls", b"1")]),
-    }
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-        for value, (_, headers) in asked.items():
-            send(kafka, names, value, *headers)
-        for _ in range(30):
-            send(kafka, names, b"x" * 100, SOON, small)
-        send(kafka, names, b"fine", SOON, to)
-        rejected = {record.value(): dict(record.headers()) for record in read(kafka, names.rejected, len(asked))}
-        assert {value: headers["timer-error"].decode() for value, headers in rejected.items()} == {
-            value: code for value, (code, _) in asked.items()
-        }
-        assert [record.value() for record in read(kafka, names.target, 1)] == [b"fine"]
-        assert len(read(kafka, f"{names.target}-small", 30)) == 30
-
-
-@pytest.mark.broker
 def test_case_25_a_burst_with_bad_requests_is_delivered_once_without_them(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
@@ -316,12 +286,6 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
-def test_a_wrong_setting_is_named_with_the_remedy_and_ends_with_2(tmp_path: Path) -> None:
-    ended = run("--bootstrap-servers", "127.0.0.1:1", "--tick-ms", "soon", "--data-dir", str(tmp_path))
-    assert (ended.returncode, "tick_ms = 'soon'" in ended.stderr) == (2, True)
-    assert "Traceback" not in ended.stderr
-
-
 @pytest.mark.thorough
 def test_without_a_broker_it_waits_and_ends_with_1(tmp_path: Path) -> None:
     asked = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--data-dir", str(tmp_path)]
@@ -343,14 +307,6 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
     assert is_running == [False, False]
-
-
-@pytest.mark.broker
-def test_a_second_process_on_one_directory_refuses(kafka: Broker, names: Names, tmp_path: Path) -> None:
-    with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-        data = str(tmp_path / "timer-data")
-        ended = run("--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments)
-    assert (ended.returncode, "another bridge runs on it" in ended.stderr) == (2, True)
 
 
 @pytest.mark.broker

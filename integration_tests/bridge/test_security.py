@@ -301,39 +301,6 @@ def test_who_is_not_let_in_ends_with_the_remedy(
 
 
 @pytest.mark.broker
-def test_case_25_a_target_that_is_denied_until_it_is_granted(secured: Secured, names: Names, tmp_path: Path) -> None:
-    user = secured.user()
-    good, denied = secured.cluster.topic("good"), secured.cluster.topic("denied")
-    secured.grant_documented(user, names, good)
-    config = user.config(tmp_path)
-    right = {"message_timestamp_type": "LogAppendTime", "compression_type": "uncompressed"}
-    secured.cluster.create(names.timers, 2, retention_bytes="-1", **right)
-
-    def ask(number: int) -> None:
-        for target in (denied, good):
-            secured.cluster.send(names.timers, b"%d" % number, headers=soon(target), partition=number % 2)
-        secured.cluster.flush()
-
-    ask(1)  # waits for the bridge, whose producers have sent no record yet
-    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]):
-        assert secured.codes(names.rejected, 1) == {b"1": "not-authorized"}
-        ask(2)
-        assert secured.codes(names.rejected, 2) == {b"1": "not-authorized", b"2": "not-authorized"}
-        assert [record.value() for record in secured.read(good, 2)] == [b"1", b"2"]
-        secured.grant(user, "Topic", denied, "Write")
-        number = 2
-        while not secured.cluster.values(denied):
-            number += 1
-            ask(number)
-            assert [record.value() for record in secured.read(good, number)][-1] == b"%d" % number
-        ask(number + 1)
-        until(lambda: len(secured.cluster.values(denied, names.rejected)) == number + 1)
-        delivered, parked = secured.cluster.values(denied), secured.cluster.values(names.rejected)
-        assert delivered[-1] == b"%d" % (number + 1)
-        assert sorted(delivered + parked) == sorted(secured.cluster.values(good))  # type: ignore[type-var]
-
-
-@pytest.mark.broker
 def test_a_target_whose_right_comes_and_goes_gets_each_record_once_or_it_is_parked(
     secured: Secured, names: Names, tmp_path: Path
 ) -> None:

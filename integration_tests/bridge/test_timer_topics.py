@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import ConfluentTopics, Retrier
-from integration_tests.bridge.test_run import Names, names, read, run
+from integration_tests.bridge.test_run import Names, names, read
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -68,15 +68,3 @@ def test_two_timer_topics_with_their_own_targets_and_a_limited_one_delays_not_th
     }
     assert slowly[-1] - slowly[0] >= 1000 * (COUNT - 4 * PER_S) // PER_S
     assert max(at_once) < slowly[-1]
-
-
-@pytest.mark.broker
-def test_case_16_each_timer_topic_is_looked_at(kafka: Broker, names: Names, tmp_path: Path) -> None:
-    second = Second(tmp_path, names.target)
-    settings = {"retention.ms": "1000"}
-    Admin(kafka.bootstrap_servers).create_topics([second.timers], partitions=1, settings=settings)
-    asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "data")]
-    ended = run(*asked, *names.arguments, "--config", str(second.config))
-    assert ended.returncode == 2
-    assert f"{second.timers}: message.timestamp.type is CreateTime: set it to LogAppendTime" in ended.stderr
-    assert f"{second.timers}: retention.ms is 1000" in ended.stderr

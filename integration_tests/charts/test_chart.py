@@ -40,8 +40,6 @@ WITHOUT = LEAST | {"auth": {"enabled": False}, "networkPolicy": {"enabled": Fals
 OF_THE_OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 KINDS = {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
 EACH = pytest.mark.parametrize("values", [LEAST, ALL, WITHOUT], ids=["least", "all", "without"])
-SIZED_FOR = "| 10,000 | 10,000,000 |"
-"""Row of docs/capacity.md that values.yaml names."""
 
 
 @pytest.fixture(scope="module")
@@ -259,30 +257,6 @@ def test_other_settings_start_the_pods_again() -> None:
         return render(LEAST | {"settings": settings})["StatefulSet"]["spec"]["template"]
 
     assert template('receipts = "all"') == template('receipts = "all"') != template('receipts = "none"')
-
-
-def mib(quantity: str) -> float:
-    number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", quantity).groups()  # type: ignore[union-attr]
-    return int(number) * {"Mi": 1, "Gi": 1024}[unit]
-
-
-def test_resources_are_those_of_the_capacity_page(objects: dict[str, Any], tmp_path: Path) -> None:
-    """Enough for the load that values.yaml names, and at most twice of that."""
-    page = (ROOT / "docs" / "capacity.md").read_text()
-    (row,) = (line.replace("*", "") for line in page.splitlines() if line.startswith(SIZED_FOR))
-    per_s, pending, _, instances, partitions, memory, disk, *_ = (each.strip() for each in row.strip("|").split("|"))
-    comment = (CHART / "values.yaml").read_text()
-    for shown in (per_s, pending, memory, disk):
-        assert shown in comment, f"values.yaml does not say {shown}"
-    settings = settings_of(objects, tmp_path)
-    assert (int(instances), int(partitions)) == (settings.workers, settings.partitions)
-    resources = container_of(objects)["resources"]
-    assert float(resources["requests"]["cpu"]) == settings.workers
-    assert 1 < mib(resources["requests"]["memory"]) / float(memory.removesuffix(" MB")) < 2
-    assert mib(resources["limits"]["memory"]) == 2 * mib(resources["requests"]["memory"])
-    (claim,) = objects["StatefulSet"]["spec"]["volumeClaimTemplates"]
-    needed_mib = (2 * float(disk.removesuffix(" GB")) * 1e9 + settings.min_free_bytes) / 2**20
-    assert 1 < mib(claim["spec"]["resources"]["requests"]["storage"]) / needed_mib < 2
 
 
 def test_the_version_is_that_of_the_package() -> None:

@@ -5,6 +5,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 from bridge.ports import Outgoing
@@ -33,7 +34,8 @@ def lines_of(records: Iterable[Outgoing]) -> bytes:
 
 
 def _object(record: Outgoing) -> dict[str, object]:
-    own = record._asdict() | {"key": text(record.key), "value": text(record.value)}
+    own = {each.name: getattr(record, each.name) for each in fields(Outgoing)}
+    own |= {"key": text(record.key), "value": text(record.value)}
     return own | {"headers": [[name, text(value)] for name, value in record.headers]}
 
 

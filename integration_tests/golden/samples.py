@@ -23,7 +23,7 @@ from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.format.body import Body, pack_headers
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 from timer.testing import SimDisk
 
 SHARD = Shard("timer.requests", 3)
@@ -153,12 +153,12 @@ def deliveries() -> bytes:
 
 
 def copies() -> bytes:
-    return lines_of(copy_of(SHARD, each, NOW_MS)[0] for each in BODIES)
+    return lines_of(copy_of(SHARD, each, NOW_MS) for each in BODIES)
 
 
 def flights() -> bytes:
     """Return the journal's entries of these copies, with hash of the id and digest."""
-    return lines(copy_of(SHARD, each, NOW_MS)[1] for each in BODIES)
+    return lines(copy_of(SHARD, each, NOW_MS).flight for each in BODIES)
 
 
 def rejected() -> bytes:

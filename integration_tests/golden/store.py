@@ -10,7 +10,8 @@ from typing import Any
 from schemas.headers import Headers
 from schemas.journal import CopyInFlight
 from schemas.progress import NOTHING_SETTLED, Progress
-from timer.files.disk import Disk
+from timer.disk import Disk
+from timer.engines import create_store
 from timer.format.batch import Batch
 from timer.format.body import Body, pack_headers
 from timer.options import StoreOptions
@@ -54,7 +55,7 @@ def timer(offset: int, due_ms: int, *, target: str = "orders", origin: int | Non
 def write(disk: Disk) -> None:
     """Close the store of this module on `disk`."""
     fresh = Progress(next_offset=0, settled=NOTHING_SETTLED, low_offset=0, era=START_MS - 5)
-    store = Store.create(disk, OPTIONS, fresh)
+    store = create_store(disk, OPTIONS, fresh)
     add(store, *((timer(offset, 500 + 400 * offset), 500 + 400 * offset) for offset in range(9)), next_offset=9)
     store.release_queue.take_due(START_MS + 1400, 100, 1 << 20)  # 0, 1 and 2 leave
     store.release_queue.pause("bills", is_paused=True)
@@ -63,7 +64,7 @@ def write(disk: Disk) -> None:
     hold(store, timer(11, 60_000, key=None, value=None), timer(12, 61_000), next_offset=13)
     end(store, b"id-3", b"id-12", next_offset=15)
     add(store, (timer(15, 2000, target="bills"), 2000), next_offset=16)
-    store.committed(store.progress()._replace(number=7))
+    store.committed(store.advance_progress()._replace(number=7))
     assert store.start_checkpoint(21, (FLIGHT, ENDED_FLIGHT), (ENDED_FLIGHT.origin_offset,))
     store.finish_checkpoint()
     store.close()

@@ -21,8 +21,8 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerSender, cancel, named_timer, timer
 from scripts.common.processes import BridgeProcess
-from timer.files.disk import RealDisk
-from timer.inspect.verify import verify
+from timer.disk import RealDisk
+from timer.stopped_store import verify
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 

@@ -47,11 +47,10 @@ def kafka_behind(behind: StartingBroker, make_kafka: Callable[[dict[str, str]], 
     return kafka
 
 
-@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_bridge_whose_clients_have_lost_all_brokers_goes_on_with_new_ones(
-    behind: StartingBroker, kafka_behind: EmbeddedKafka, tmp_path: Path, delivery: str
+    behind: StartingBroker, kafka_behind: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    arguments = ("--kafka", "metadata.recovery.strategy=none", "--delivery", delivery)
+    arguments = ("--kafka", "metadata.recovery.strategy=none")
     with closing(Field(kafka_behind.bootstrap_servers, tmp_path, 2, *arguments)) as field:
         field.bridge_servers = f"{HOST}:{behind.port}"
         (instance,) = field.start("one")

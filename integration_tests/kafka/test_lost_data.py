@@ -106,24 +106,6 @@ def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store_a
     field.demand_each_once()
 
 
-def test_case_28_lost_requests_are_logged_with_their_count_and_new_timers_are_delivered(field: Field) -> None:
-    (instance,) = field.start("one")
-    deliver(field, 1)
-    for _ in range(5):
-        field.send(0, 3_600_000)
-    field.cluster.flush()
-    settle(field)
-    instance.stop()
-    ends = Admin(field.cluster.bootstrap_servers).ends(field.timers)
-    place = TopicPartition(field.timers, 0, ends[0])
-    field.cluster.admin.delete_records([place])[place].result()
-    (instance,) = field.start("another")
-    assert f"{field.timers}/0: retention has taken up to 5 requests that are not in the local store" in instance.log
-    field.send(0, 0)
-    field.sent += 1
-    field.demand_each_once()
-
-
 def to_earliest(field: Field) -> None:
     places = [TopicPartition(field.timers, partition, 0) for partition in range(field.partitions)]
     asked = [ConsumerGroupTopicPartitions(field.group, places)]

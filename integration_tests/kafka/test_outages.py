@@ -84,30 +84,6 @@ class TestOutages:
             with pytest.raises(FencedError):
                 assert late.await_acknowledgements(batch) or late.commit(batch)
 
-    def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
-        """The first transaction's markers are written before the kill, as Kafka 4.3 may forget them without a leader.
-
-        See docs/design/kafka-markers.md; kills without that wait: test_three_brokers.py.
-        """
-        with closing(World(broker.bootstrap_servers)) as world:
-            target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
-            member.own(1)
-            publish(sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata))
-            assert world.cluster.values(target) == [b"1"]
-            assert world.history().progress(world.shard()) == progress(1)
-            broker.kill()
-            starter = threading.Timer(1.0, broker.start)
-            starter.start()
-            retry_until_success(
-                world,
-                sink,
-                member,
-                Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata),
-            )
-            starter.join()
-            assert world.cluster.values(target) == [b"1", b"2"]
-            assert world.history().progress(world.shard()) == progress(2)
-
     def test_a_process_that_has_to_end_does_not_wait_for_a_broker(self, broker: EmbeddedKafka) -> None:
         world = World(broker.bootstrap_servers)
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import FencedError
 from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Retrier
+from bridge.kafka.tests.fake_clients import AT_THE_END
 from bridge.ports import (
     MAX_IN_FLIGHT,
     Aborted,
@@ -58,8 +59,6 @@ class Harness(Protocol):
     journal: str
     target: str
     small: str
-    at_least_once: bool
-    """True if deliveries stay, whatever becomes of their transaction."""
 
     def source(self) -> Source: ...
 
@@ -106,8 +105,7 @@ class Harness(Protocol):
 class FakeHarness:
     timers, journal, target, small = "timers", "journal", "target", "small"
 
-    def __init__(self, *, at_least_once: bool = False) -> None:
-        self.at_least_once = at_least_once
+    def __init__(self) -> None:
         self._kafka = FakeKafka(Timeline())
         for topic, partitions in ((self.timers, 2), (self.journal, 2), (self.target, 3)):
             self._kafka.create(topic, partitions)
@@ -121,8 +119,7 @@ class FakeHarness:
         return FakeHistory(self._kafka, self._group, self.journal)
 
     def sink(self, name: str = "one") -> FakeSink:
-        own_topics = frozenset({self.timers}) if self.at_least_once else None
-        return FakeSink(self._kafka, self._group, name, self.journal, own_topics=own_topics)
+        return FakeSink(self._kafka, self._group, name, self.journal)
 
     def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
         self._kafka.produce(self.timers, value, key=key, headers=headers, partition=partition)
@@ -161,8 +158,7 @@ class FakeHarness:
 
 
 class ConfluentHarness:
-    def __init__(self, bootstrap_servers: str, *, at_least_once: bool = False) -> None:
-        self.at_least_once = at_least_once
+    def __init__(self, bootstrap_servers: str) -> None:
         name = uuid4().hex[:8]
         self.timers, self.journal, self.target, self.small = (
             f"{t}-{name}" for t in ("timers", "journal", "to", "small")
@@ -201,8 +197,7 @@ class ConfluentHarness:
         return history
 
     def sink(self, name: str = "one") -> ConfluentSink:
-        own_topics = frozenset({self.timers, self.journal}) if self.at_least_once else None
-        sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._retrier, own_topics)
+        sink = ConfluentSink(self._member(name), {self.timers: self.journal}, self._retrier)
         self._closing.callback(sink.close)
         return sink
 
@@ -269,7 +264,7 @@ class ConfluentHarness:
             if error is None:
                 found.append(published(message))
             else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
+                assert error.code() == AT_THE_END.code(), error
                 told: Any = message
                 if told.offset() >= ends[told.partition()]:
                     ended.add(told.partition())
@@ -295,30 +290,17 @@ def published(message: Message) -> Published:
 
 
 KINDS = ["fake", pytest.param("confluent", marks=pytest.mark.broker)]
-BOTH_DELIVERIES = pytest.mark.parametrize("at_least_once", [False, True], ids=["exactly once", "at least once"])
-
-
-@pytest.fixture
-def at_least_once() -> bool:
-    return False
 
 
 @pytest.fixture(params=KINDS)
-def harness(request: pytest.FixtureRequest, at_least_once: bool) -> Iterator[Harness]:  # noqa: FBT001
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
     if request.param == "fake":
-        yield FakeHarness(at_least_once=at_least_once)
+        yield FakeHarness()
     else:
         broker: Broker = request.getfixturevalue("kafka")
-        real = ConfluentHarness(broker.bootstrap_servers, at_least_once=at_least_once)
+        real = ConfluentHarness(broker.bootstrap_servers)
         yield real
         real.close()
-
-
-def again(transaction: Transaction, fate: Committed | Aborted) -> Transaction:
-    """Return the transaction as it is retried: without acknowledged deliveries."""
-    assert isinstance(fate, Aborted)
-    transaction.acknowledged = fate.acknowledged
-    return transaction
 
 
 class Reader:
@@ -497,7 +479,6 @@ def order(
     return Outgoing(topic or harness.target, partition, key, value, headers, 1_700_000_000_123)
 
 
-@BOTH_DELIVERIES
 class TestSink:
     def carry(self, shard: Shard, group_metadata: object, *records: Outgoing, progress: Progress = READ) -> Transaction:
         return Transaction(list(records), {shard: b"decided"}, {shard: progress}, group_metadata)
@@ -545,12 +526,9 @@ class TestSink:
             match sink.submit(transaction).wait():
                 case Committed():
                     return refused
-                case Aborted(codes) as fate:
-                    refused |= {transaction.outgoing[index].value: code for index, code in codes.items()}
-                    acknowledged = transaction.acknowledged | fate.acknowledged
-                    kept = [index for index in range(len(transaction.outgoing)) if index not in codes]
-                    transaction.outgoing = [transaction.outgoing[index] for index in kept]
-                    transaction.acknowledged = frozenset(at for at, index in enumerate(kept) if index in acknowledged)
+                case Aborted(codes):
+                    refused |= {record.value: code for record, code in codes.items()}
+                    transaction.outgoing = [record for record in transaction.outgoing if record not in codes]
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
     def test_refused_records_are_named_and_the_rest_is_committed_once(
@@ -592,7 +570,7 @@ class TestSink:
         sink, history = harness.sink(), harness.history()
         assert sink.submit(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(shard) is None
-        assert harness.at_least_once or harness.read(harness.target) == []
+        assert harness.read(harness.target) == []
         assert (
             sink.submit(self.carry(shard, reader.source.serve_rebalance().group_metadata, order(harness, b"b"))).wait()
             == Committed()
@@ -603,10 +581,9 @@ class TestSink:
         with pytest.raises(FencedError):
             first.submit(self.carry(shard, reader.group_metadata, order(harness, b"a"))).wait()
         assert second.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
-        assert [value for value in values(harness) if value != b"a" or not harness.at_least_once] == [b"b"]
+        assert values(harness) == [b"b"]
 
 
-@BOTH_DELIVERIES
 class TestTwoInFlight:
     """A second transaction is submitted before the outcome of the first is known."""
 
@@ -660,10 +637,10 @@ class TestTwoInFlight:
         first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
         second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fates = [first.wait(), second.wait()]
-        assert fates == [Aborted({1: "unknown-topic"}), Aborted({})]
+        assert fates == [Aborted({bad[1]: "unknown-topic"}), Aborted({})]
         assert history.progress(shard) == self.progress(1)
-        first = sink.submit(again(self.carry(shard, reader.group_metadata, 2, bad[0]), fates[0]))
-        second = sink.submit(again(self.carry(shard, reader.group_metadata, 3, good), fates[1]))
+        first = sink.submit(self.carry(shard, reader.group_metadata, 2, bad[0]))
+        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         assert [first.wait(), second.wait()] == [Committed(), Committed()]
         assert history.progress(shard) == self.progress(3)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
@@ -684,9 +661,9 @@ class TestTwoInFlight:
         good = order(harness, b"3", partition=0)
         second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
         fate = second.wait()
-        assert (fate, first.wait()) == (Aborted({}), Aborted({1: "unknown-topic"}))
+        assert (fate, first.wait()) == (Aborted({}), Aborted({bad[1]: "unknown-topic"}))
         assert history.progress(shard) == self.progress(1)
-        assert sink.submit(again(self.carry(shard, reader.group_metadata, 3, good), fate)).wait() == Committed()
+        assert sink.submit(self.carry(shard, reader.group_metadata, 3, good)).wait() == Committed()
         assert history.progress(shard) == self.progress(3)
         assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"3"]
 
@@ -695,8 +672,9 @@ class TestTwoInFlight:
     ) -> None:
         sink, history = harness.sink(), harness.history()
         first = sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0)))
-        second = sink.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"bad", partition=3)))
-        assert [first.wait(), second.wait()] == [Committed(), Aborted({0: "unknown-partition"})]
+        bad = order(harness, b"bad", partition=3)
+        second = sink.submit(self.carry(shard, reader.group_metadata, 2, bad))
+        assert [first.wait(), second.wait()] == [Committed(), Aborted({bad: "unknown-partition"})]
         assert history.progress(shard) == self.progress(1)
         assert values(harness) == [b"1"]
 
@@ -718,11 +696,10 @@ class TestTwoInFlight:
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({}), Aborted({})]
         assert history.progress(shard) is None
-        assert harness.at_least_once or harness.read(harness.target) == []
-        repeated = again(self.carry(shard, group_metadata, 1, order(harness, b"1", partition=0)), fates[0])
+        assert harness.read(harness.target) == []
+        repeated = self.carry(shard, group_metadata, 1, order(harness, b"1", partition=0))
         assert sink.submit(repeated).wait() == Committed()
-        assert values(harness)[:1] == [b"1"]
-        assert values(harness).count(b"1") == 1, "an acknowledged delivery was sent again"
+        assert values(harness) == [b"1"]
 
     def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first = harness.sink("same")
@@ -746,7 +723,7 @@ class TestTwoInFlight:
             second.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"2", partition=0))).wait()
             == Committed()
         )
-        assert [value for value in values(harness) if value != b"no" or not harness.at_least_once] == [b"1", b"2"]
+        assert values(harness) == [b"1", b"2"]
 
 
 class TestHistory:

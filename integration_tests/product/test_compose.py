@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -61,78 +60,6 @@ def test_every_image_is_named_in_one_place() -> None:
         assert {each.strip("${}") for each in re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)} <= known
 
 
-def test_tests_of_users_run_the_same_kafka() -> None:
-    named = f"apache/kafka:{KAFKA_VERSION}"
-    assert f'"KAFKA_IMAGE", "{named}"' in (ROOT / "kafka_timer" / "testing.py").read_text()
-    assert f"`KAFKA_IMAGE` (default `{named}`)" in (ROOT / "docs" / "testing-your-application.md").read_text()
-
-
-FAKE_DOCKER = """#!/bin/sh
-case "$1 $*" in
-    pull*grafana*) [ -z "$REFUSES" ] ;;
-    image*) name=${5%:*}; echo "other/mirror@sha256:$(printf %064d 1)"; echo "$name@sha256:$(printf %064d 2)" ;;
-esac
-"""
-
-
-def test_make_images_writes_the_digest_of_each_tag_or_nothing(tmp_path: Path) -> None:
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "compose").mkdir()
-    script = shutil.copy(ROOT / "scripts" / "pin-images.sh", tmp_path / "scripts")
-    file = Path(shutil.copy(COMPOSE / ".env", tmp_path / "compose"))
-    (tmp_path / "docker").write_text(FAKE_DOCKER)
-    (tmp_path / "docker").chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-
-    before = file.read_text()
-    refused = subprocess.run([script], env=environment | {"REFUSES": "1"}, capture_output=True, text=True, check=False)
-    assert (refused.returncode, file.read_text()) == (1, before)
-    assert "grafana/grafana:12.1.0: cannot be pulled; compose/.env is unchanged" in refused.stderr
-
-    for _ in range(2):  # the second run begins with digests
-        run(str(script), environment=environment)
-        lines = file.read_text().splitlines()
-        tags = [line.partition("@")[0] for line in before.splitlines()]
-        digest = f"@sha256:{2:064d}"
-        assert lines == [line if line.startswith("#") else line + digest for line in tags]
-
-
-def test_the_user_of_the_image_is_a_number() -> None:
-    """With `runAsNonRoot`, Kubernetes does not start an image whose user is a name."""
-    users = re.findall(r"^USER (.+)$", DOCKERFILE.read_text(), re.MULTILINE)
-    assert users == ["10001:10001", "root", "10001:10001"]
-
-
-def bake(base: str) -> subprocess.CompletedProcess[str]:
-    """Return what `docker buildx bake` would build on the base."""
-    docker, alone = shutil.which("docker"), shutil.which("buildx")
-    if docker and subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode == 0:
-        command = [docker, "buildx"]
-    else:
-        command = [alone] if alone else pytest.skip("no docker buildx; Docker's package docker-buildx-plugin has it")
-    command += ["bake", "--file", str(BAKE), "--print"]
-    environment = os.environ | {"BASE": base, "REPOSITORY": "registry.example/timer-bridge", "TAG": "1.2.3"}
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-
-
-def test_bake_builds_both_images_on_a_base_with_a_digest() -> None:
-    base = f"{images()['BASE'].partition('@')[0]}@sha256:{0:064d}"
-    told = bake(base)
-    assert told.returncode == 0, told.stderr
-    targets = json.loads(told.stdout)["target"]
-    assert {name: target["tags"] for name, target in targets.items()} == {
-        "bridge": ["registry.example/timer-bridge:1.2.3"],
-        "audit": ["registry.example/timer-bridge-audit:1.2.3"],
-    }
-    for name, target in targets.items():
-        assert (target["target"], target["args"]["BASE"]) == (name, base)
-        assert ROOT / target["dockerfile"] == DOCKERFILE
-        assert f" AS {name}\n" in DOCKERFILE.read_text()
-    refused = bake(base.partition("@")[0])
-    assert refused.returncode != 0
-    assert "BASE: no digest; run `make images`" in refused.stderr
-
-
 def test_every_service_has_limits_and_its_log_is_rotated() -> None:
     services = yaml.safe_load(FILE.read_text())["services"]
     assert set(services) == {"kafka", *BRIDGES, "prometheus", "grafana", "audit"}
@@ -141,14 +68,6 @@ def test_every_service_has_limits_and_its_log_is_rotated() -> None:
             assert service.get(limit), f"{name}: no {limit}"
         assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
         assert "no-new-privileges:true" in service["security_opt"], name
-
-
-def test_bridges_answer_to_the_names_that_prometheus_asks() -> None:
-    scraped = yaml.safe_load((COMPOSE / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
-    targets = [each.partition(":")[0] for job in scraped for part in job["static_configs"] for each in part["targets"]]
-    services = yaml.safe_load(FILE.read_text())["services"]
-    known = [services[name]["environment"]["TIMER_BRIDGE_HTTP_HOSTS"] for name in BRIDGES]
-    assert known == [",".join(targets)] * len(BRIDGES)
 
 
 def test_prometheus_takes_its_configuration() -> None:

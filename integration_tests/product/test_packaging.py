@@ -1,10 +1,13 @@
-"""The wheels: their files, no need of PySpark or Java without the extra `spark`, and a client that stands alone."""
+"""The wheels hold what is shipped and need no Spark without its extra; the client stands alone; locks are complete."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import Distribution, version
 from pathlib import Path
 
@@ -34,23 +37,14 @@ class Absent(MetaPathFinder):
 sys.meta_path.insert(0, Absent())
 """
 CALL = NO_SPARK + "from bridge.cli import main; main()"
-HELP_OF_ALL = (
+IMPORT_ALL = (
     NO_SPARK
     + """
 from importlib import import_module
 from pkgutil import walk_packages
 
 import bridge.cli.app, kafka_timer, schemas, timer
-from typer.main import get_command
-from typer.testing import CliRunner
 
-app = bridge.cli.app.app
-commands = get_command(app)
-for name in commands.list_commands(None):
-    command = commands.get_command(None, name)
-    if "help_option_names" not in command.context_settings:  # else it is passed on to Spark's
-        done = CliRunner().invoke(app, [name, "--help"])
-        print(name, done.exit_code)
 for package in (bridge, timer, schemas, kafka_timer):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
         import_module(module.name)
@@ -172,19 +166,50 @@ def test_the_client_works_beside_packages_with_our_names_and_imports_nothing_els
     ]
 
 
-def test_without_the_extra_every_command_but_the_spark_jobs_works(unpacked: Path, client: Path) -> None:
-    done = call(unpacked, client, HELP_OF_ALL)
+def test_without_the_extra_everything_but_the_spark_jobs_is_imported(unpacked: Path, client: Path) -> None:
+    done = call(unpacked, client, IMPORT_ALL)
     assert done.returncode == 0, done.stderr
-    *told, place, client_place = done.stdout.split("\n")[:-1]
-    assert (place, client_place) == (str(unpacked / "bridge"), str(client / CLIENT))
-    assert {"run 0", "send 0", "cancel 0", "pending 0", "redrive 0", "verify 0", "dev 0"} <= set(told)
-    assert [each for each in told if not each.endswith(" 0")] == []
-
-
-def test_it_tells_its_version_and_what_the_spark_jobs_lack(unpacked: Path, client: Path) -> None:
-    (about,) = unpacked.glob("*.dist-info")
-    told = call(unpacked, client, CALL, "--version")
-    assert (told.returncode, told.stdout) == (0, f"timer-bridge {about.name.split('-')[1].removesuffix('.dist')}\n")
+    assert done.stdout.splitlines() == [str(unpacked / "bridge"), str(client / CLIENT)]
     lacking = call(unpacked, client, CALL, "audit", "--help")
-    assert (lacking.returncode, "pip install '.[spark]'" in lacking.stderr) == (1, True)
+    assert (lacking.returncode, "pip install 'kafka-timer-bridge[spark]'" in lacking.stderr) == (1, True)
     assert "Traceback" not in lacking.stderr
+
+
+@cache
+def locked(file: str) -> dict[str, int]:
+    """Return the number of hashes of each package."""
+    found: dict[str, int] = {}
+    for line in (ROOT / "requirements" / f"{file}.lock").read_text().splitlines():
+        if pinned := re.fullmatch(r"([a-z0-9-]+)==[\w.]+( ; .+)? \\", line):
+            found[pinned[1]] = 0
+        elif re.fullmatch(r" +--hash=sha256:([0-9a-f]{64})( \\)?", line):
+            found[next(reversed(found))] += 1
+        else:
+            assert line.startswith("#"), line
+    return found
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^A-Za-z0-9._-]", each)[0].lower() for each in requirements}
+
+
+def test_every_requirement_of_pyproject_is_locked_once_with_hashes() -> None:
+    """If it fails after a new dependency, run `make lock`."""
+    told, client = (
+        tomllib.loads((ROOT / file).read_text()) for file in ("pyproject.toml", "kafka_timer/pyproject.toml")
+    )
+    own, extras = client["project"], told["project"]["optional-dependencies"]
+    assert f"{own['name']}=={own['version']}" in told["project"]["dependencies"]
+    so_far: list[str] = []
+    for file, wanted in {
+        "build": told["build-system"]["requires"],
+        "run": [*told["project"]["dependencies"], *own["dependencies"]],
+        **{extra: extras[extra] for extra in ("page", "rocksdb", "export", "registry", "spark")},
+        "dev": [*extras["dev"], *own["optional-dependencies"]["testing"]],
+        "docs": extras["docs"],
+        "proof": extras["proof"],
+    }.items():
+        assert all(locked(file).values())
+        so_far += locked(file)
+        assert names(wanted) - {own["name"]} <= set(so_far), f"{file}: make lock"
+    assert len(so_far) == len(set(so_far))

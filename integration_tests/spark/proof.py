@@ -12,8 +12,8 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from bridge.tests.simulation.option_generator import OWN_TOPICS
 from bridge.tests.simulation.request_generator import CRON_UNIT_MS
-from bridge.tests.simulation.world import OWN_TOPICS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from schemas import headers as names
 from spark_jobs.audit_rules import evidence, series
@@ -64,18 +64,16 @@ def _faults(
     as_of_ms = max(record.timestamp_ms for topic in together.topics for record in topic) + _NEVER_MS
     limits = {"as_of_ms": as_of_ms, "settle_ms": 0, "skew_ms": _CLOCKS_MS, "max_delay_ms": -(10**15)}
     found: dict[str, Counter[str]] = {name: Counter() for name in (*histories, "")}
-    for tolerance_ms, is_doubled in ((_NEVER_MS, False), (_NEVER_MS, True), (0, None)):
-        table = classify(outcomes, AuditLimits(tolerance_ms=tolerance_ms, at_least_once=bool(is_doubled), **limits))
+    for tolerance_ms in (_NEVER_MS, 0):
+        table = classify(outcomes, AuditLimits(tolerance_ms=tolerance_ms, **limits))
         faulty = table.where(F.size("faults") > 0).select("origin", "faults")
-        if is_doubled is False:
+        if tolerance_ms:
             disordered = out_of_order(table, tolerance_ms=_NEVER_MS, skew_ms=0)
             faulty = faulty.unionByName(disordered.select("origin", F.array(F.lit(OUT_OF_ORDER)).alias("faults")))
         for row in faulty.collect():
             name = places.get(int(row.origin.split("/")[1]) // _PLACES, "") if row.origin[0] != "?" else ""
-            if is_doubled is None:  # expiry, unlike cancels, is judged by one clock
-                found[name].update({"expired-but-delivered"}.intersection(row.faults))
-            elif is_doubled == (name in histories and histories[name].is_doubled):
-                found[name].update(row.faults)
+            # Expiry, unlike cancels, is judged by one clock.
+            found[name].update(row.faults if tolerance_ms else {"expired-but-delivered"}.intersection(row.faults))
     return found
 
 

@@ -4,7 +4,7 @@ import gc
 import json
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -23,7 +23,7 @@ from schemas.murmur2 import partition_of
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit
-from spark_jobs.audit_run import driver, requests_table
+from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -309,42 +309,6 @@ def test_one_who_sends_from_tomorrow_hides_nothing_from_an_audit_of_a_day(world:
     assert world.audit(tmp_path, "--daily", "--as-of", as_of) == 0
     (rows,) = (pq.read_table(day).to_pylist() for day in (tmp_path / "requests").iterdir())
     assert [(row["origin"].encode(), row["class"]) for row in rows] == [(timer.origin, "delivered")]
-
-
-@pytest.mark.slow
-def test_a_daily_audit_reads_on_where_it_ended(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Day 1 closes one and carries another; day 2 sees the former once more, and the other's cancel."""
-    day_ms = 24 * 60 * 60 * 1000
-    now = now_ms()
-    done, waits = world.request(due(now)), world.request(due(now + 9 * day_ms), (names.ID, b"x"))
-    world.deliver(done.origin, now)
-
-    def day(number: int) -> tuple[int, dict[bytes, str]]:
-        """The run reads up to now, but its day is another: the clock of a test does not jump."""
-        arguments = AuditArguments(
-            access=KafkaAccess(world.servers),
-            out=tmp_path,
-            timer_topic=world.timers,
-            rejected_topic=world.rejected,
-            receipts_topic=world.receipts,
-            settle_ms=0,
-            skew_ms=0,
-            tolerance_ms=0,
-            daily=True,
-            master="local[2]",
-        )
-        monkeypatch.setattr(driver, "day_of", lambda _: date(2000, 1, number))
-        verdict = run_audit(arguments)
-        rows = pq.read_table(tmp_path / "requests" / f"day=2000-01-0{number}").to_pylist()
-        return verdict.exit_code, {row["origin"].encode(): row["class"] for row in rows}
-
-    assert day(1) == (0, {done.origin: "delivered", waits.origin: "pending"})
-    (cancel,) = world.send(world.timers, [{"headers": [(names.ACTION, b"cancel"), (names.ID, b"x")]}])
-    world.deliver(done.origin, now)
-    found = {waits.origin: "cancelled", cancel.origin: "cancel-done", done.origin: "duplicate"}
-    assert day(2) == (3, found)
-    assert "2000-01-01" in (tmp_path / "report.html").read_text()
-    assert world.audit(tmp_path) == 2, "an audit that is none of the days would overwrite them"
 
 
 @pytest.mark.usefixtures("spark")

@@ -151,7 +151,7 @@ def mistakes() -> dict[str, tuple[History, str]]:
 def test_the_audit_finds_what_it_must_find_and_nothing_else(spark: SparkSession) -> None:
     planted = {name: played(seed, name) for name, seed in SEEN.items()}
     clean = {f"seed {seed}": played(seed) for seed in CLEAN_SEEDS}
-    wrong = {name: Simulated("", history, is_doubled=False) for name, (history, _) in mistakes().items()}
+    wrong = {name: Simulated("", history) for name, (history, _) in mistakes().items()}
     found = faults(spark, {**planted, **clean, **wrong})
     assert {name: dict(found[name]) for name in clean if found[name]} == {}
     assert [name for name in planted if not found[name]] == [], "no longer seen with this seed"

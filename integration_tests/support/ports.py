@@ -44,12 +44,10 @@ class World:
         self._open.callback(history.close)
         return history
 
-    def sink(
-        self, instance: str = "one", own_topics: frozenset[str] | None = None, compression: str = "none"
-    ) -> ConfluentSink:
+    def sink(self, instance: str = "one", compression: str = "none") -> ConfluentSink:
         journals = {self.requests: self.journal}
         connection = replace(self.connection(instance), published={"compression.type": compression})
-        sink = ConfluentSink(connection, journals, self.retrier, own_topics)
+        sink = ConfluentSink(connection, journals, self.retrier)
         self._open.callback(sink.close)
         return sink
 
@@ -136,17 +134,12 @@ def publish(sink: ConfluentSink, transaction: Transaction) -> None:
 def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tuple[dict[int, str], int]:
     """Submit without refused records until it is committed. Return codes by first index, and the number of aborts."""
     codes: dict[int, str] = {}
-    left = list(enumerate(transaction.outgoing))
-    stands: set[int] = set()
+    left = outgoing = transaction.outgoing
     for aborted in range(40):
-        outgoing = [record for _, record in left]
-        acknowledged = frozenset(index for index, (number, _) in enumerate(left) if number in stands)
-        again = replace(transaction, outgoing=outgoing, acknowledged=acknowledged)
-        match sink.submit(again).wait():
+        match sink.submit(replace(transaction, outgoing=left)).wait():
             case Committed():
                 return codes, aborted
-            case Aborted(refused) as fate:
-                stands |= {left[index][0] for index in fate.acknowledged}
-                codes |= {left[index][0]: code for index, code in refused.items()}
-                left = [pair for index, pair in enumerate(left) if index not in refused]
+            case Aborted(refused):
+                codes |= {index: refused[record] for index, record in enumerate(outgoing) if record in refused}
+                left = [record for record in left if record not in refused]
     raise AssertionError("never committed")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from random import Random
 from unittest import mock
 
-import bridge.tests.simulation.world as simulation
+import bridge.tests.simulation.option_generator as options
 from bridge.testing.fake_log import Entry, Partition, State
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
 from bridge.tests.simulation.planted_bugs import applied
@@ -28,7 +28,8 @@ from bridge.tests.simulation.request_generator import (
     SMALL,
     TIMERS,
 )
-from bridge.tests.simulation.world import World, small_intervals
+from bridge.tests.simulation.run import small_intervals
+from bridge.tests.simulation.world import World
 from schemas.control import Paused
 from schemas.headers import Rules
 from spark_jobs.audit_rules.evidence import PartitionCount
@@ -47,8 +48,6 @@ class Simulated:
 
     fault: str
     history: History
-    is_doubled: bool
-    """True if some lives delivered at least once."""
 
 
 def played(seed: int, mutation: str = "") -> Simulated:
@@ -65,7 +64,7 @@ def played(seed: int, mutation: str = "") -> Simulated:
             _go_on(world)
         except Exception as wrong:  # noqa: BLE001  (of the bug: the records so far count)
             fault = f"{type(wrong).__name__}: {wrong}" if not mutation else ""
-    return Simulated(fault, _exported(world, gone), world.is_doubled)
+    return Simulated(fault, _exported(world, gone))
 
 
 def _go_on(world: World) -> None:
@@ -83,7 +82,7 @@ def _go_on(world: World) -> None:
             for _ in range(_MOST_TURNS):
                 for life in world.instances:
                     life.turn()
-                written = len(world.kafka.commits) + len(world.kafka.ahead)
+                written = len(world.kafka.commits)
                 quiet, seen = (quiet + 1 if written == seen and not world.planned else 0), written
                 if quiet > _QUIET_TURNS:
                     return
@@ -105,12 +104,12 @@ def _nothing_lost(gone: dict[Partition, list[Entry]]) -> Iterator[None]:
 
 
 def _same_levels() -> AbstractContextManager[object]:
-    drawn = simulation.draw_rules
+    drawn = options.draw_rules
 
     def draw(rng: Random, reach_ms: int) -> Rules:
         return drawn(rng, reach_ms).model_copy(update={"levels_ms": LEVELS_MS})
 
-    return mock.patch.object(simulation, "draw_rules", draw)
+    return mock.patch.object(options, "draw_rules", draw)
 
 
 def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:

@@ -1,5 +1,7 @@
 """Progress travels in a committed offset, decisions in the journal: both come back as they went."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +74,8 @@ def test_rules_hold_up_to_an_offset_and_as_many_ranges_are_kept_as_there_were_ch
     told = Decisions(commits)
     assert [told.rules_from(offset) for offset in (-1, 2, 49, 50)] == [(None, 2), (OLD, 50), (OLD, 50), (NEW, 60)]
     assert [told.rules_from(offset) for offset in (60, 70, 80)] == [(None, 70), (NEW, 80), (None, MAX_INT64)]
-    assert len(told._ranges) == 3
+    changes = [journal(2, 50, OLD), journal(50, 60, NEW), journal(70, 80, NEW)]
+    assert len(pickle.dumps(told)) == len(pickle.dumps(Decisions(changes)))
 
 
 def test_decisions_add_up() -> None:

@@ -29,7 +29,8 @@ from schemas.progress import NOTHING_SETTLED, Progress
 from scripts.bench.suite import ENGINES
 from scripts.common import command
 from scripts.common.processes import usage
-from timer.files.disk import RealDisk
+from timer.disk import RealDisk
+from timer.engines import create_store, open_store
 from timer.format.batch import Batch
 from timer.format.body import Body, frame_size, pack_headers
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
@@ -88,7 +89,7 @@ class Maker:
 
 def checkpoint(store: Store) -> float:
     """Commit what is staged and make a checkpoint. Return the seconds for which a turn waits for it."""
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     begin_s = time.perf_counter()
     store.start_checkpoint(0, (), ())
     waited_s = time.perf_counter() - begin_s
@@ -160,7 +161,7 @@ def wait_a_year(maker: Maker, engine: Engine) -> dict[str, float]:
     shutil.rmtree(FOLDER, ignore_errors=True)
     window_ms = WINDOW_MS if engine == "wheel" else 2 * YEAR_MS
     disk = RealDisk(FOLDER)
-    store = Store.create(disk, StoreOptions(engine=engine), Progress(0, NOTHING_SETTLED, 0))
+    store = create_store(disk, StoreOptions(engine=engine), Progress(0, NOTHING_SETTLED, 0))
     written, begin_s, batch = written_bytes(), time.process_time(), Batch()
     for offset in range(OF_A_YEAR):
         body, at_ms = maker.timer(offset, b"id-%d" % offset)
@@ -198,7 +199,7 @@ def rebuild(timers: int, maker: Maker, options: StoreOptions) -> tuple[float, fl
     """Build a store from requests in memory. Return seconds, and seconds of CPU, both without making the requests."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk = RealDisk(FOLDER)
-    store = Store.create(disk, options, Progress(timers, NOTHING_SETTLED, 0))
+    store = create_store(disk, options, Progress(timers, NOTHING_SETTLED, 0))
     decided, spent_s, cpu_s = Decisions(()), 0.0, 0.0
     for first in range(0, timers, READ_AT_ONCE):
         records = [maker.request(offset) for offset in range(first, min(timers, first + READ_AT_ONCE))]
@@ -217,7 +218,7 @@ def measure(timers: int, engine: Engine, rule: tuple[tuple[str, bytes], ...]) ->
     shutil.rmtree(FOLDER, ignore_errors=True)
     disk, options = RealDisk(FOLDER), StoreOptions(engine=engine)
     maker = Maker(random.Random(1), rule)
-    store = Store.create(disk, options, Progress(0, NOTHING_SETTLED, 0))
+    store = create_store(disk, options, Progress(0, NOTHING_SETTLED, 0))
     empty, written = usage(os.getpid()), written_bytes()
     cpu_s, waits_s = fill(store, timers, maker)
     waits_s.append(checkpoint(store))
@@ -245,7 +246,7 @@ def measure(timers: int, engine: Engine, rule: tuple[tuple[str, bytes], ...]) ->
         if end == "kill":
             disk.remove(CLOSED)  # a kill leaves it unwritten
         begin_s = time.perf_counter()
-        store = Store.open(disk, options, found, found.progress, (), ())
+        store = open_store(disk, options, found, found.progress, (), ())
         figures[f"ready_after_{end}_s"] = time.perf_counter() - begin_s
         assert store.pending == found.pending
         figures["look_up_p99_ms"] = look_up_ms(store, timers, maker.rng)

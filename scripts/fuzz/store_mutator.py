@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 
 from schemas.progress import NOTHING_SETTLED, Progress
-from timer.files.wheel import SLOT, slot_checks
+from timer.engines import create_store
 from timer.format.batch import Batch
 from timer.format.body import HEAD, HEAD_SIZE, Body, pack_headers
-from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.checksum import UNIT_EXTRA_DISK, unit_checks
-from timer.format.file_names import WHEEL
-from timer.format.unit import BLANK_SIZE, UNIT, UNIT_SIZE
-from timer.maintenance.shutdown_snapshot import RESUME
+from timer.format.checkpoint import CLOSED, NAME, WHEEL, Checkpoint
+from timer.format.unit import BLANK_SIZE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, unit_checks
 from timer.options import StoreOptions
-from timer.store import Store
 from timer.testing import SimDisk
+from timer.wheel.shutdown_snapshot import RESUME
+from timer.wheel.timer_wheel import SLOT, slot_checks
 
 START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=256, segment_bytes=1024)
@@ -56,7 +54,7 @@ def _body(offset: int, due_ms: int) -> Body:
 def sound() -> Contents:
     """Return the files of a closed store: timers to deliver, to roll, out of order, ended, and in a target backlog."""
     disk = SimDisk(random.Random(1))
-    store = Store.create(disk, OPTIONS, Progress(0, NOTHING_SETTLED, 0))
+    store = create_store(disk, OPTIONS, Progress(0, NOTHING_SETTLED, 0))
     offset = 0
 
     def receive(*visits: tuple[int, int]) -> None:
@@ -77,7 +75,7 @@ def sound() -> Contents:
         ended.end(row)
     store.add(ended, offset)
     store.release_queue.pause("bills", is_paused=True)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
     store.close()

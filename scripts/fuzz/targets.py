@@ -29,11 +29,11 @@ from scripts.fuzz.store_mutator import (
     seeds,
     sound,
 )
+from timer.engines import open_store
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.format.body import pack_headers, peek, unpack, unpack_headers
 from timer.format.checkpoint import CLOSED, NAME
-from timer.inspect.offline_store import NoStoreError, StoppedStore
-from timer.inspect.verify import verify
+from timer.stopped_store import NoStoreError, StoppedStore, verify
 from timer.store import Store
 from timer.testing import SimDisk
 
@@ -73,7 +73,7 @@ def _live_on(disk: SimDisk) -> None:
     found = read_checkpoint(disk)
     if found is None or found.tick_ms != OPTIONS.tick_ms:  # the bridge rebuilds a store of another tick
         return
-    store = Store.open(disk, OPTIONS, found, found.progress, found.held, found.ended_flights, found.waits)
+    store = open_store(disk, OPTIONS, found, found.progress, found.held, found.ended_flights, found.waits)
     try:
         store.queries.due_ranges()
         store.queries.find([b"id-1", b"id-13"])
@@ -83,7 +83,7 @@ def _live_on(disk: SimDisk) -> None:
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
             for part in store.release_queue.take_due(now_ms, 1000, 1 << 20):
                 store.queries.bodies(part)
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.compact_some()
             if store.start_checkpoint(0, (), ()):
                 store.finish_checkpoint()

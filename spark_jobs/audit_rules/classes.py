@@ -41,8 +41,6 @@ class AuditLimits:
     """A delivery that is later than this is `late`. None: no delivery is."""
     max_delay_ms: int = MAX_DELAY_MS
     """The bridge's longest delay: a request that is due later has to be refused as `too-far`."""
-    at_least_once: bool = False
-    """The bridge's mode of delivery: a crash may repeat deliveries, and end a timer that a reader has already."""
 
 
 class Rule(NamedTuple):
@@ -90,7 +88,7 @@ _FAULT_RULES = (
     ),
     Rule(
         _A.REJECTED_BUT_DELIVERED,
-        "deliveries > 0 AND rejections > 0 AND NOT expired_after_crash",
+        "deliveries > 0 AND rejections > 0",
         "delivered, and on the rejected topic too",
     ),
     Rule(
@@ -100,8 +98,7 @@ _FAULT_RULES = (
     ),
     Rule(
         _A.CANCELLED_BUT_DELIVERED,
-        "deliveries > 0 AND ((told_ended > 0 AND NOT at_least_once)"
-        " OR (next.kind IS NOT NULL AND read_before_release))",
+        "deliveries > 0 AND (told_ended > 0 OR (next.kind IS NOT NULL AND read_before_release))",
         "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
     Rule(_A.EXPIRED_BUT_DELIVERED, "delivered_ms - tolerance_ms > expire_ms", "delivered after its timer-expire-ms"),
@@ -112,7 +109,7 @@ _FAULT_RULES = (
     ),
     Rule(
         _A.DUPLICATE,
-        "(deliveries > 1 AND NOT at_least_once) OR rejections > 1",
+        "deliveries > 1 OR rejections > 1",
         "delivered (or rejected) more than once",
     ),
     Rule(_A.EARLY, "delivered_ms < due_ms", "delivered before it was due"),
@@ -133,8 +130,7 @@ _FAULT_RULES = (
     Rule(
         _A.BROKEN_OFF,
         "next_due_ms IS NOT NULL AND NOT has_later AND NOT is_undecided AND NOT before_hole AND was_due"
-        " AND coalesce(delivered_ms, rejected_ms) <= settled_ms"
-        " AND NOT (at_least_once AND (told_ended > 0 OR next.kind IS NOT NULL))",
+        " AND coalesce(delivered_ms, rejected_ms) <= settled_ms",
         "an occurrence left without the copy for the next one, which its rule has",
     ),
     Rule(
@@ -242,8 +238,6 @@ _FACTS = {
     " AND ((error IN ('no-occurrence', 'missed') AND NOT is_over)"
     f" OR {_is_in('error', PARSE_CODES)} OR NOT {_is_in('error', (*UNPROVED_CODES, *_OWN_RULE_CODES))}"
     " OR (error = 'too-far' AND coalesce(asked.due_ms - requested_ms <= max_delay_ms, true))), false)",
-    "expired_after_crash": "coalesce(at_least_once AND error = 'expired'"
-    " AND delivered_ms <= rejected_ms + skew_ms, false)",
     "wrongly_expired": "coalesce(error = 'expired' AND (expire_ms IS NULL"
     " OR rejected_ms + skew_ms < expire_ms), false)",
 }
@@ -271,7 +265,6 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
         "skew_ms": F.lit(limits.skew_ms),
         "late_ms": F.lit(limits.late_ms).cast("bigint"),
         "max_delay_ms": F.lit(limits.max_delay_ms),
-        "at_least_once": F.lit(limits.at_least_once),
     }
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})

@@ -20,10 +20,19 @@ from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved_each, switch
+from spark_jobs.platform.flags import (
+    Option,
+    Profiles,
+    Setting,
+    job_parser,
+    location,
+    number,
+    removed,
+    resolved_each,
+    switch,
+)
 
 _MOST_SHOWN = 5
-EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
 
@@ -66,13 +75,6 @@ def parse_duration(flag: str, text: str) -> int:
         return parse_duration_ms(text)
     except ValueError as wrong:
         raise UsageError(f"{flag}: {wrong}") from wrong
-
-
-def parse_delivery(flag: str, text: str) -> str:
-    """Return the mode of delivery. Raises UsageError."""
-    if text not in (EXACTLY_ONCE, AT_LEAST_ONCE):
-        raise UsageError(f"{flag} is {text!r}: give {EXACTLY_ONCE} or {AT_LEAST_ONCE}")
-    return text
 
 
 def parse_patterns(flag: str, text: str) -> tuple[str, ...]:
@@ -165,15 +167,8 @@ class AuditArguments:
             help="the bridge's longest delay: a request due later has to be refused; default 366d",
         ),
     ] = MAX_DELAY_MS
-    delivery: Annotated[
-        str,
-        Option(
-            parse=parse_delivery,
-            is_setting=True,
-            metavar="MODE",
-            help="the bridge's setting: with at-least-once, duplicates are not faults; default %(default)s",
-        ),
-    ] = EXACTLY_ONCE
+    delivery: Annotated[None, removed("take it out, of the bridge's config too: delivery is exactly once")] = None
+    lateness_topic: Annotated[None, removed("read the table `minutes` in --out")] = None
     max_refused_percent: Annotated[
         int,
         number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),
@@ -221,7 +216,6 @@ class AuditArguments:
             skew_ms=self.skew_ms,
             late_ms=self.late_ms,
             max_delay_ms=self.max_delay_ms,
-            at_least_once=self.delivery == AT_LEAST_ONCE,
         )
 
     def _demand_fitting_stream(self) -> None:

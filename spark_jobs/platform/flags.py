@@ -18,9 +18,6 @@ from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess, read_properties
 from spark_jobs.platform.files import parse_location
 
-_REMOVED = {"lateness_topic": "the topic of lateness is gone: read the table `minutes` in --out"}
-"""Settings of former releases, with what to do instead."""
-
 
 class Option:
     """The flag of a field, by default `--` and its name.
@@ -50,6 +47,15 @@ FormerTopic: TypeAlias = Annotated[
 
 def switch(text: str) -> Option:
     return Option(action="store_true", help=text)
+
+
+def removed(remedy: str) -> Option:
+    """Return the flag of a removed setting: it is refused with what to do instead."""
+
+    def refuse(flag: str, _: str) -> None:
+        raise UsageError(f"{flag}: removed; {remedy}")
+
+    return Option(parse=refuse, is_setting=True, help=argparse.SUPPRESS)
 
 
 def number(text: str, flag: str = "", **for_argparse: Any) -> Option:
@@ -91,8 +97,6 @@ def job_parser(job: str, description: str, arguments: type[Any], example: str) -
         given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
         given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
         parser.add_argument(_flag(each, option), dest=each.name, **given)
-    for name in _REMOVED:
-        parser.add_argument(f"--{name.replace('_', '-')}", help=argparse.SUPPRESS)
     parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
     parser.add_argument(
         "--jars",
@@ -116,7 +120,6 @@ def resolved(
     """
     given = vars(parser.parse_args(argv)) | chosen
     layers = [_from_file(given.pop("config")), from_environment(environment)]
-    _refuse_removed(given, *layers)
     options = _options(arguments)
     settings = {each.name: _flag(each, option)[2:].replace("-", "_") for each, option in options if option.is_setting}
     missing = {
@@ -145,13 +148,6 @@ def resolved(
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _refuse_removed(given: dict[str, Any], *layers: Mapping[str, object]) -> None:
-    """Raise UsageError if a flag, the file or the environment has a removed setting; drop their flags."""
-    for name, remedy in _REMOVED.items():
-        if given.pop(name) is not None or any(name in layer for layer in layers):
-            raise UsageError(f"{name}: {remedy}")
 
 
 def resolved_each(

@@ -238,12 +238,6 @@ def disorder(table: DataFrame, tolerance_ms: int, skew_ms: int) -> tuple[int, li
     return count, [f"Out of order: {count:,} deliveries, such as those of {examples}."]
 
 
-def repeated_deliveries(table: DataFrame) -> list[str]:
-    """Return a note on timers that were delivered more than once."""
-    count = table.where(F.col("deliveries") > 1).count()
-    return [f"Delivered more than once, which the mode at-least-once allows: {count:,} timers."] if count else []
-
-
 def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
     delivered = _delivered(table)
     width_ms = _width_ms(counts)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from timer.format.body import Body, pack
 from timer.format.unit import (
@@ -17,10 +16,10 @@ from timer.format.unit import (
     UNIT_SIZE,
     Ints,
     Rows,
+    hashes_of,
     joined,
     topic_hash,
 )
-from timer.index.id_index import hashes_of
 
 TimerToAdd: TypeAlias = tuple[Body, int, int]
 """A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
@@ -31,9 +30,6 @@ class Batch:
 
     def __init__(self) -> None:
         self._rows: list[TimerToAdd | None] = []
-        self._cooling_down: set[int] = set()
-        self.cooldown_ms = (0, 0)
-        """Begin and end of the roll cooldown."""
         self._ended: list[Rows] = []
 
     def __len__(self) -> int:
@@ -50,12 +46,6 @@ class Batch:
         self._rows.append((body, visit_ms, MAGIC_UNCHAINED))
         return len(self._rows) - 1
 
-    def cool_down(self, body: Body, visit_ms: int, since_ms: int, until_ms: int) -> int:
-        """Add a timer in roll cooldown (OutOfOrderTimers.cool_down); return its index in the batch."""
-        self.cooldown_ms = (since_ms, until_ms)
-        self._cooling_down.add(len(self._rows))
-        return self.hold(body, visit_ms)
-
     def drop(self, place: int) -> None:
         """Remove the timer at index `place`: it ended before it was stored."""
         self._rows[place] = None
@@ -71,12 +61,6 @@ class Batch:
     def places(self) -> list[tuple[int, int]]:
         """Return (visit_ms, origin offset) of the timers to add."""
         return [(visit_ms, body.origin_offset) for body, visit_ms, _ in self.timers()]
-
-    def cooling_down(self) -> NDArray[np.bool_]:
-        """Return which of the timers to add are in roll cooldown."""
-        if not self._cooling_down:
-            return np.zeros(len(self._rows) - self._rows.count(None), np.bool_)
-        return np.array([at in self._cooling_down for at, row in enumerate(self._rows) if row is not None], np.bool_)
 
     def ended(self) -> Rows:
         """Return the rows of stored timers that end."""

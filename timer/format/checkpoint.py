@@ -29,6 +29,8 @@ from timer.options import Engine
 
 FORMAT = 3
 NAME = "checkpoint"
+UNITS, IDS, BODIES, WHEEL = "timer", "ids", "body", "wheel"
+DATABASE = "rocksdb"
 CLOSED = "closed"
 """A copy of the checkpoint, written when a store is closed in exactly that state, wheel included."""
 

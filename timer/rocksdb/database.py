@@ -35,7 +35,7 @@ from rocksdict import (
 )
 
 from timer.errors import CorruptStoreError
-from timer.format.file_names import DATABASE
+from timer.format.checkpoint import DATABASE
 from timer.format.unit import TIMER_ROW, Ints, Rows
 
 ROW_SIZE = TIMER_ROW.itemsize

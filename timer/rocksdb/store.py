@@ -8,27 +8,73 @@ therefore undoes all uncommitted changes, as with the wheel, and the database in
 """
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-from schemas.journal import CopyInFlight, Wait
+import numpy as np
+
+from schemas.journal import Wait
 from schemas.progress import Progress
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 from timer.format.batch import Batch
-from timer.format.checkpoint import CLOSED, Checkpoint
-from timer.format.file_names import DATABASE
-from timer.maintenance.checkpoint_writer import CheckpointWriter
+from timer.format.body import Body, Peek, peek
+from timer.format.checkpoint import CLOSED, DATABASE, Checkpoint
+from timer.format.unit import NO_ROWS, Rows, hashes_of
 from timer.options import StoreOptions
-from timer.rocksdb.database import OPEN, Database, link
-from timer.rocksdb.rocks_queries import RocksQueries
-from timer.rocksdb.rocks_timers import RocksTimers, rows_and_frames
-from timer.schedule.pending_keys import pending_by_key
+from timer.rocksdb.database import OPEN, ROW_SIZE, Database, link, rows_of
+from timer.rocksdb.timers import RocksTimers, rows_and_frames
+from timer.schedule.pending_timers import pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import Store
+from timer.store import CheckpointWriter, Store, StoreQueries
+
+
+class RocksQueries(StoreQueries):
+    def __init__(self, release_queue: ReleaseQueue, timers: RocksTimers) -> None:
+        super().__init__(release_queue, timers)
+        self._rocks = timers
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._rocks.pending_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._rocks.database.size_bytes
+
+    def _all_rows(self) -> Iterator[Rows]:
+        return self._rocks.blocks()
+
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
+        return self._rocks.block(first)
+
+    def pending_at(self, unit: int) -> Rows:
+        return self._rocks.at(unit)
+
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        if not self._rocks.pending:
+            return {}
+        hashes = zip(ids, hashes_of(ids).tolist(), strict=True)
+        asked = [(id_, unit) for id_, hash_ in hashes for unit in self._rocks.units("ids", hash_)]
+        values = self._rocks.database.values(np.array([unit for _, unit in asked], np.int64))
+        return {
+            id_: rows_of([value])
+            for (id_, unit), value in zip(asked, values, strict=True)
+            if peek(value[ROW_SIZE:], unit).id == id_
+        }
+
+    def find_origin(self, origin_offset: int) -> Rows:
+        units = self._rocks.units("origins", origin_offset)
+        return self._rocks.at(units[0]) if units else NO_ROWS
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        return self._rocks.bodies(rows)
+
+    def peek(self, row: Rows) -> Peek:
+        return peek(self._rocks.frame(row), int(row["unit"][0]))
 
 
 class _Changed(NamedTuple):
@@ -62,7 +108,6 @@ class RocksStore(Store):
         self._timers = RocksTimers(self._database, options.tick_ms)
         self.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
         self.queries = RocksQueries(self.release_queue, self._timers)
-        self._writer: CheckpointWriter | None = None
         self._writing: _Changed | None = None
         self._durable: _Changed | None = None
         self._checkpoint: Checkpoint | None = None
@@ -106,7 +151,7 @@ class RocksStore(Store):
     def _append(self, batch: Batch) -> None:
         rows, in_order, frames = rows_and_frames(batch, self._timers.end_unit)
         self._timers.add(rows, in_order, frames)
-        self._enqueue(rows, in_order, batch)
+        self._enqueue(rows, in_order)
         ended = batch.ended()
         if len(ended):
             self.release_queue.end(ended)
@@ -122,63 +167,30 @@ class RocksStore(Store):
     def skip_checkpoint(self) -> None:
         self._durable = self._state()
 
-    @property
-    def may_checkpoint(self) -> bool:
-        is_committed = not self.release_queue.has_staged
-        return is_committed and self._writer is None and self._durable != self._state()
+    def _has_changed(self) -> bool:
+        return self._durable != self._state()
 
-    def start_checkpoint(
-        self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
-    ) -> bool:
-        """See Store. RocksDB writes its files meanwhile: the only part of a checkpoint for which a turn waits."""
-        if not self.may_checkpoint:
-            return False
+    def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
+        """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""
         self._timers.flush()
         self._number += 1
         self._disk.remove_folder(f"{DATABASE}/{self._number}")  # left by a checkpoint that was not completed
         self._database.checkpoint(self._folder / str(self._number))
-        found = Checkpoint(
-            progress=self._committed,
+        found = checkpoint(
             segment_bytes=self._options.segment_bytes,
-            tick_ms=self._options.tick_ms,
-            slots=self._options.slots,
             units_end=self._timers.end_unit,
             body_end=0,
             low_unit=0,
             segments=(),
             bodies=(),
-            pending=self.pending,
-            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
-            waits=self.release_queue.waits,
-            flights=tuple(flights),
-            ended_flights=tuple(ended_flights),
-            journal_offset=journal_offset,
             database=self._number,
         )
-        self._writer = CheckpointWriter(self._disk, found, [], [], self._disk.start_sync([]))
         self._writing = self._state()
-        return True
+        return CheckpointWriter(self._disk, found, self._disk.start_sync([]))
 
-    def continue_checkpoint(self) -> bool:
-        return self._continue_checkpoint(is_last=False)
-
-    def finish_checkpoint(self) -> None:
-        self._continue_checkpoint(is_last=True)
-
-    def _continue_checkpoint(self, *, is_last: bool) -> bool:
-        if self._writer is None:
-            return True
-        try:
-            if is_last:
-                self._writer.wait()
-            if not self._writer.poll():
-                return False
-        except OSError:
-            self._writer = None
-            raise
-        self._checkpoint, self._durable, self._writer = self._writer.checkpoint, self._writing, None
+    def _is_durable(self, written: CheckpointWriter) -> None:
+        self._checkpoint, self._durable = written.checkpoint, self._writing
         self._delete_other_folders()
-        return True
 
     def _delete_other_folders(self) -> None:
         for path in self._folder.iterdir():

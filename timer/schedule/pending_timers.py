@@ -1,14 +1,56 @@
-"""The port between the order of release and the engine that keeps the timers."""
+"""Which timers are pending: the one rule by keys, and the port to the engine that keeps the timers.
 
-from typing import Protocol
+A key is (wake-up time, origin offset). K, the last settled key, and the key ranges of blocked targets say of each
+chained timer whether it is pending.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.progress import Key
-from timer.format.unit import Rows
+from timer.format.unit import MAGIC_UNCHAINED, Rows, intersect
 from timer.index.due_counts import DueCounts
-from timer.schedule.pending_keys import Waits
+
+KeyRanges: TypeAlias = Sequence[tuple[Key, Key]]
+"""Keys (after, until], ascending."""
+Waits: TypeAlias = Mapping[int, KeyRanges]
+"""Key ranges of target backlogs, by hash of the target (timer.schedule.blocked_targets)."""
+
+
+def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
+    visits = run["visit_ms"]
+    found: NDArray[np.bool_] = visits > key.visit_ms
+    if not found.all():  # at a start nearly all are above
+        found |= (visits == key.visit_ms) & (run["origin"] > key.origin_offset)
+    return found
+
+
+def in_key_ranges(run: Rows, ranges: KeyRanges) -> NDArray[np.bool_]:
+    """Return which rows have a key in one of `ranges`."""
+    found = np.zeros(len(run), np.bool_)
+    for after, until in ranges:
+        found |= _is_above(run, after) & ~_is_above(run, until)
+    return found
+
+
+def pending_by_key(run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
+    """Return which rows are pending by their key: above `settled`, or in a key range if their target waits."""
+    found = _is_above(run, settled)
+    if not waits:
+        return found
+    for hash_ in intersect(waits, run["topic_hash"]):
+        own = (run["topic_hash"] == hash_).nonzero()[0]
+        found[own] = in_key_ranges(run[own], waits[hash_])
+    return found
+
+
+def pending_in_order(units: Rows, run: Rows, settled: Key, waits: Waits) -> NDArray[np.bool_]:
+    """Return which of `units` are chained and pending by their key. run: the same units as TIMER_ROW."""
+    chained: NDArray[np.bool_] = units["magic"] & MAGIC_UNCHAINED == 0
+    return pending_by_key(run, settled, waits) & chained
 
 
 class PendingTimers(Protocol):
@@ -40,3 +82,23 @@ class PendingTimers(Protocol):
     def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
         """Remove `rows`, which have ended before they left. in_order: which of them are."""
         ...
+
+
+class EmptyTicks:
+    def __init__(self) -> None:
+        self._span = (0, -1)
+        """No tick in (first, second] has a pending timer."""
+
+    def forget(self) -> None:
+        """To be called when timers were added."""
+        self._span = (0, -1)
+
+    def next(self, after: int, until: int, search: Callable[[int, int], int | None]) -> int | None:
+        """Return the first tick in (after, until] with a pending timer. search: finds it without this memory."""
+        empty_after, empty_until = self._span
+        is_known = empty_after <= after <= empty_until
+        if is_known and until <= empty_until:
+            return None
+        found = search(empty_until if is_known else after, until)
+        self._span = (empty_after if is_known else after, until if found is None else found - 1)
+        return found

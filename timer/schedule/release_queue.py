@@ -2,33 +2,41 @@
 
     the engine -> ticks up to now are opened -> rows in order   -> due      K (`settled`) follows the rows taken
     out of order                             -> rows released   -> due
-    target backlogs                          -> rows in order, and old ones that must roll
+    blocked targets                          -> rows in order, and old ones that must roll
 
-Ticks up to the cursor are open: their pending rows are in memory. Later rows are only on disk. A backlog of a target
-begins when its timers may not leave (timer.schedule.target_backlog), and ends when none of them waits.
+Ticks up to the cursor are open: their pending rows are in memory. Later rows are only on disk. A target is blocked when
+its timers may not leave (timer.schedule.blocked_targets), until none of them waits.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.unit import NO_ROWS, Ints, Rows, joined
-from timer.schedule.backlog_summary import WaitingTimers
-from timer.schedule.loaded_ticks import LoadedTicks
-from timer.schedule.out_of_order import OutOfOrderTimers
-from timer.schedule.pending_keys import Waits
-from timer.schedule.pending_timers import PendingTimers
-from timer.schedule.release_policy import OPEN, Gate, ReleasePolicy, Room, rotated_to
-from timer.schedule.row_queue import RowQueue
-from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.waiting_target import WaitingTarget, last_key
+from timer.index.due_counts import HOUR_MS
+from timer.schedule.blocked_targets import BacklogReader, BlockedTarget, BlockedTargets
+from timer.schedule.pending_timers import PendingTimers, Waits
+from timer.schedule.queues import OutOfOrderTimers, RowQueue, last_key
+from timer.schedule.release_policy import Gate, Room, count_due, leaving, passing, rotated_to
 
 _PAUSED_CHECKS = 8
 """A paused target is checked at least this many times before its first timer must roll."""
+_OUT_OF_ORDER = 1 << 32
+"""Place of the out-of-order timers in the round robin of targets; no target has this hash."""
+
+
+class Backlog(NamedTuple):
+    """timers: due by the end of the hour. since_ms: first wake-up time, None if it has not come."""
+
+    target: str
+    is_paused: bool
+    timers: int
+    since_ms: int | None
 
 
 class Due(NamedTuple):
@@ -47,6 +55,21 @@ class Due(NamedTuple):
 NOTHING_DUE = Due(NO_ROWS, NO_ROWS)
 
 
+def _earliest(*times_ms: int | None) -> int | None:
+    return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
+
+
+class _Turn(NamedTuple):
+    """What may leave in one turn."""
+
+    now_ms: int
+    old_ms: int
+    """Timers with wake-up times up to this have waited too long; -1: none."""
+    room: Room
+    gate: Gate | None
+    reader: BacklogReader
+
+
 class ReleaseQueue:
     """The order of release of one store, as staged."""
 
@@ -60,76 +83,118 @@ class ReleaseQueue:
         self._cursor = settled.visit_ms // timers.tick_ms - 1 if settled != NOTHING_SETTLED else -1
         self._queue = RowQueue()
         self.out_of_order = OutOfOrderTimers()
-        self._backlogs = TargetBacklog(waits, timers.tick_ms)
-        self.waiting = WaitingTimers(self._backlogs, self.out_of_order, timers.dues)
+        self._blocked = BlockedTargets(waits)
         self._turns = 0
         self._first_starved: int | None = None
-        """Hash of the first target without room in the last turn; 0 for out-of-order timers."""
+        """Hash of the first target without room in the last turn, or _OUT_OF_ORDER."""
 
     # -- pending rows
 
     def key_ranges(self) -> Waits:
-        return self._backlogs.key_ranges()
+        return self._blocked.key_ranges()
 
     def load_tick(self, tick: int) -> Rows:
         return self._timers.read_tick(tick, self.settled, self.key_ranges())
 
     def push(self, run: Rows) -> None:
         """Add rows in order that were just stored."""
-        self._backlogs.push(run)
+        self._blocked.push(run)
         opened = run[run["visit_ms"] // self._tick_ms <= self._cursor]
-        self._queue.push(self._backlogs.without(opened))
+        self._queue.push(self._blocked.without(opened))
 
     def end(self, rows: Rows) -> None:
         """Remove pending `rows` that have ended before they left."""
         self._timers.end(rows, ~self.out_of_order.has(rows["unit"]))
         self._queue.remove(rows["unit"])
-        self._backlogs.remove(rows)
+        self._blocked.remove(rows)
         self.out_of_order.remove(rows["unit"])
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Set the body positions of the rows of `units` that are in memory."""
         self._queue.repoint(units, bodies)
         self.out_of_order.repoint(units, bodies)
-        self._backlogs.repoint(units, bodies)
+        self._blocked.repoint(units, bodies)
 
     # -- due
 
     def take_due(
-        self, now_ms: int, limit: int, limit_bytes: int, gate: Gate = OPEN, most_wait_ms: int = MAX_INT64
+        self, now_ms: int, limit: int, limit_bytes: int, gate: Gate | None = None, most_wait_ms: int = MAX_INT64
     ) -> Due:
         """Take the rows that leave now, at most `limit` in all, and move K past them.
 
-        Timers of paused targets, and beyond what `gate` allows, stay in a backlog. Rows that waited for `most_wait_ms`
-        must roll. After a turn without room for all targets, rows in order get only half of the limit.
+        Timers of paused targets, and beyond what `gate` allows, wait. Rows that waited for `most_wait_ms` must roll.
+        After a turn without room for all targets, rows in order get only half of the limit.
         """
-        room, self._turns = Room(limit, limit_bytes), self._turns + 1
-        in_order = (limit, limit_bytes)
+        self._turns += 1
+        in_order = limit, limit_bytes
         if self._first_starved is not None:
-            in_order = ((limit + self._turns // 2 % 2) // 2, max(1, limit_bytes // 2))
+            in_order = (limit + self._turns % 2) // 2, max(1, limit_bytes // 2)
         self._open_ticks(now_ms, in_order[0])
-        before = self.settled
-        rows = self._queue.take(now_ms, *in_order)
-        if len(rows):
-            self.settled = last_key(rows)
-        is_open = gate is OPEN and not len(self._backlogs)
-        if is_open and len(rows) == 0 and self.out_of_order.is_idle(now_ms):
+        before, rows = self.settled, self._queue.take(now_ms, *in_order)
+        if not len(rows) and not len(self._blocked) and not len(self.out_of_order):
             self._first_starved = None
             return NOTHING_DUE
-        release = ReleasePolicy(
-            gate, self._backlogs, self.out_of_order, self._timers.dues.name, now_ms, room, self._first_starved or 0
-        )
-        if not is_open or self.out_of_order.blocked():
-            due = self._apply_target_limits(rows, release, before, max(-1, now_ms - most_wait_ms))
-        else:
-            room.spend(rows)
-            self._settle(rows)
-            due = Due(rows, release.take_out_of_order(self._take_due_out_of_order(release)))
-        self._first_starved = room.starved_targets[0] if room.starved_targets else None
-        for part in (due.released, due.old_released):
-            self._timers.leave(part, is_in_order=False)
+        until_tick = max(max(now_ms, before.visit_ms) // self._tick_ms, self._cursor)
+        reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
+        turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), Room(limit, limit_bytes), gate, reader)
+        parts = [Due(self._take_in_order(rows, before, turn), NO_ROWS)]
+        targets = rotated_to(self._first_starved, [_OUT_OF_ORDER, *self._blocked.awake(now_ms)])
+        for hash_ in targets:
+            is_target = hash_ != _OUT_OF_ORDER
+            parts.append(self._take_waiting(hash_, turn) if is_target else self._take_out_of_order(turn))
+        due = Due(*map(joined, zip(*parts, strict=True)))
+        self._first_starved = turn.room.next_first
         self.has_staged |= due.total > 0
         return due
+
+    def _take_in_order(self, rows: Rows, before: Key, turn: _Turn) -> Rows:
+        """Move K past `rows`; return those that leave. The targets of the others are blocked. before: K until now."""
+        if not len(rows):
+            return rows
+        self.settled = last_key(rows)
+        leaves = self._leaving(rows, turn)
+        if not leaves.all():
+            for hash_ in np.unique(rows["topic_hash"][~leaves]).tolist():
+                gone = rows[leaves & (rows["topic_hash"] == hash_)]
+                self._block(self._timers.dues.name(hash_), last_key(gone) if len(gone) else before)
+            rows = rows[leaves]
+        turn.room.spend(rows)
+        self._settle(rows)
+        return rows
+
+    def _leaving(self, rows: Rows, turn: _Turn) -> NDArray[np.bool_]:
+        """Return which of `rows` leave by the allowances of their targets, and spend these."""
+        allowances: dict[int, int] = {}
+        if turn.gate is not None or len(self._blocked):
+            for hash_ in np.unique(rows["topic_hash"]).tolist():
+                allowed = self._allowed(self._timers.dues.name(hash_), turn)
+                if allowed is not None:
+                    allowances[hash_] = allowed
+        leaves = leaving(rows, allowances, turn.now_ms)
+        if turn.gate is not None:
+            for hash_ in allowances:
+                left = rows[leaves & (rows["topic_hash"] == hash_)]
+                turn.gate.spend(self._timers.dues.name(hash_), count_due(left, turn.now_ms), turn.now_ms)
+        return leaves
+
+    def _allowed(self, target: str, turn: _Turn) -> int | None:
+        """Return how many timers of `target` may leave now, None for any number. Those of a blocked one go in turn."""
+        if self._blocked.get(target) is not None:
+            return 0
+        return None if turn.gate is None else turn.gate.allowance(target, turn.now_ms)
+
+    def _take_out_of_order(self, turn: _Turn) -> Due:
+        """Take out-of-order rows whose wake-up time has come. Block those that their target may not have."""
+        queue = self.out_of_order.queue
+        first_ms = queue.next_visit_ms()
+        if first_ms is None or first_ms > turn.now_ms or turn.room.is_full_for(_OUT_OF_ORDER):
+            return NOTHING_DUE
+        run = queue.take(turn.now_ms, turn.room.timers, turn.room.size_bytes)
+        leaves = self._leaving(run, turn) | (run["due_ms"] > turn.now_ms)
+        for hash_ in self.out_of_order.block(run[~leaves]):
+            self._block(self._timers.dues.name(hash_), self.settled).wake()
+        turn.room.spend(run[leaves])
+        return Due(NO_ROWS, self._release(run[leaves]))
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._tick_ms
@@ -138,49 +203,36 @@ class ReleaseQueue:
             if tick is None:
                 self._cursor = now_tick
             else:
-                self._queue.push(self._backlogs.without(self.load_tick(tick)))
+                self._queue.push(self._blocked.without(self.load_tick(tick)))
                 self._cursor = tick
 
-    def _settle(self, rows: Rows) -> None:
-        """Remove rows in order that leave from the engine."""
+    def _settle(self, rows: Rows) -> Rows:
+        """Remove rows in order, which leave, from the engine."""
         if len(rows):
             self._timers.leave(rows, is_in_order=True)
+        return rows
 
-    def _take_due_out_of_order(self, release: ReleasePolicy) -> Rows:
-        """Take out-of-order rows whose wake-up time has come, as far as there is room."""
-        room = release.room
-        if room.at_most(None if self.out_of_order.has_due(release.now_ms) else 0, 0) == 0:
-            return NO_ROWS
-        return self.out_of_order.take(release.now_ms, room.timers, room.size_bytes)
+    def _release(self, rows: Rows) -> Rows:
+        """Remove out-of-order rows, which leave, from the engine."""
+        if len(rows):
+            self.out_of_order.forget(rows)
+            self._timers.leave(rows, is_in_order=False)
+        return rows
 
     def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
-        """Take the oldest blocked out-of-order timers. They roll, so that their copies get a place in the order.
-
-        Their targets wait from now on, also those that are beyond their rate only for a moment.
-        """
-        self.out_of_order.block_due(self._backlogs.hashes(), now_ms)
-        parts: list[Rows] = []
-        for hash_ in self.out_of_order.blocked():
-            if limit <= 0 or limit_bytes <= 0:
-                break
-            target = self._timers.dues.name(hash_)
-            if self._backlogs.get(target) is None:
-                self._start_backlog({target: self.settled})
-            run = self.out_of_order.take_blocked(hash_, limit, now_ms, limit_bytes)
-            limit, limit_bytes = limit - len(run), max(0, limit_bytes - int(run["body_size"].sum()))
-            parts.append(run)
-        rows = joined(parts)
-        self._timers.leave(rows, is_in_order=False)
+        """Take the oldest blocked out-of-order timers. They roll, so that their copies get a place in the order."""
+        self.out_of_order.block_due(self._blocked.hashes(), now_ms)
+        room = Room(limit, limit_bytes)
+        taken = [room.take(self.out_of_order.blocked(each.hash), now_ms, limit) for each in self._blocked]
+        rows = self._release(joined(taken))
         self.has_staged |= len(rows) > 0
         return rows
 
     def next_visit_ms(self, until_ms: int) -> int | None:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
-        waiting = [at for at in (self._queue.next_visit_ms(), self.out_of_order.next_visit_ms()) if at is not None]
         tick = self._timers.next_tick(self._cursor, until_ms // self._tick_ms)
-        if tick is not None:
-            waiting.append(tick * self._tick_ms)
-        return min(waiting, default=None)
+        tick_start_ms = None if tick is None else tick * self._tick_ms
+        return _earliest(self._queue.next_visit_ms(), self.out_of_order.queue.next_visit_ms(), tick_start_ms)
 
     def advance_settled(self, before_ms: int, step_ms: int) -> None:
         """Move K to `before_ms`, or to the first pending timer before it, in steps of at least `step_ms`.
@@ -188,7 +240,7 @@ class ReleaseQueue:
         Then files can be deleted even if all timers end before they are delivered.
         """
         is_small = before_ms < self.settled.visit_ms + step_ms
-        if is_small or len(self._backlogs) or before_ms // self._tick_ms > self._cursor:
+        if is_small or len(self._blocked) or before_ms // self._tick_ms > self._cursor:
             return
         first_ms = self._queue.next_visit_ms()
         settled = Key(before_ms if first_ms is None else min(before_ms, first_ms), -1)
@@ -196,7 +248,7 @@ class ReleaseQueue:
             self.settled = settled
             self.has_staged = True
 
-    # -- targets that wait
+    # -- blocked targets
 
     @property
     def held(self) -> int:
@@ -205,129 +257,160 @@ class ReleaseQueue:
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """All target backlogs, as staged."""
-        return self._backlogs.waits()
+        """All blocked targets, as staged."""
+        return tuple(each.wait() for each in self._blocked)
+
+    def blocked_hashes(self) -> list[int]:
+        return self._blocked.hashes()
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
         """True if the timer of `target` with the key (visit_ms, origin offset) `place` has not left."""
-        waiting = self._backlogs.get(target) if len(self._backlogs) else None
-        if waiting is None:
+        blocked = self._blocked.get(target)
+        if blocked is None:
             return place > self.settled
-        return any(after < place <= until for after, until in waiting.key_ranges())
+        return any(after < place <= until for after, until in blocked.key_ranges())
 
     def pause(self, target: str, *, is_paused: bool) -> None:
         """Pause `target`, or let its timers leave again."""
-        waiting = self._backlogs.get(target)
-        if waiting is not None:
-            self._backlogs.wake(waiting)
-            waiting.is_paused = is_paused
-        elif is_paused:
-            self._start_backlog({target: self.settled}, is_paused=True)
+        blocked = self._block(target, self.settled) if is_paused else self._blocked.get(target)
+        if blocked is not None:
+            blocked.pause(is_paused=is_paused)
         self.has_staged = True
 
     def paused(self) -> set[str]:
-        return {waiting.target for waiting in self._backlogs if waiting.is_paused}
+        return {blocked.target for blocked in self._blocked if blocked.is_paused}
 
     def must_wait(self, target: str) -> bool:
         """True if new timers of `target` have to wait."""
-        return self._backlogs.get(target) is not None
+        return self._blocked.get(target) is not None
 
     def oldest_open_ms(self) -> int:
         """Return the start of the tick of K, or of the oldest backlog: units of earlier ticks are not read again."""
-        oldest_ms = self._backlogs.oldest_ms()
+        oldest_ms = self._blocked.oldest_ms()
         visit_ms = self.settled.visit_ms if oldest_ms is None else min(oldest_ms, self.settled.visit_ms)
         return visit_ms // self._tick_ms * self._tick_ms
 
+    def backlogs(self, now_ms: int) -> list[Backlog]:
+        """Return the backlog of each blocked target."""
+        dues, hour = self._timers.dues, now_ms // HOUR_MS
+        found = []
+        for each in self._blocked:
+            first_ms = self._first_waiting_ms(each)
+            since_ms = first_ms if first_ms is not None and first_ms <= now_ms else None
+            found.append(Backlog(each.target, each.is_paused, dues.due_by(each.hash, hour), since_ms))
+        return found
+
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:
-        """Return when the first waiting timer may leave or must roll.
+        """Return when the first waiting timer may leave or must roll, None if there is none.
 
         may_leave_ms: returns when the rate of a target allows the next one.
         """
-        return 0 if self._first_starved is not None else self.waiting.next_release_ms(may_leave_ms, most_wait_ms)
+        if self._first_starved is not None:
+            return 0
+        times = []
+        pass_ms = self._blocked.next_roll_pass_ms
+        for each in self._blocked:
+            if each.look_ms:
+                times += [] if each.is_empty else [max(each.look_ms, pass_ms)]
+            elif (first_ms := self._first_waiting_ms(each)) is not None:
+                old_ms = max(first_ms + most_wait_ms, pass_ms)
+                times.append(old_ms if each.is_paused else min(old_ms, max(first_ms, may_leave_ms(each.target))))
+        return min(times, default=None)
 
-    def _apply_target_limits(self, rows: Rows, release: ReleasePolicy, before: Key, old_before_ms: int) -> Due:
-        """Apply target limits to due rows; add backlog rows that may leave or must roll.
+    def _first_waiting_ms(self, blocked: BlockedTarget) -> int | None:
+        """Return the first wake-up time of the loaded and the out-of-order timers of a target."""
+        return _earliest(blocked.rows.next_visit_ms(), self.out_of_order.blocked(blocked.hash).next_visit_ms())
 
-        Out-of-order timers and backlogs take turns in being served first.
-        """
-        rows, begin = release.split_by_limit(rows, before)
-        self._start_backlog(begin)
-        self._settle(rows)
-        if self._turns % 2:
-            released, old_released = self._take_out_of_order(release, old_before_ms)
-            leaving, old = self._take_from_backlogs(release, old_before_ms)
-        else:
-            leaving, old = self._take_from_backlogs(release, old_before_ms)
-            released, old_released = self._take_out_of_order(release, old_before_ms)
-        return Due(joined([rows, leaving]), released, old, old_released)
+    def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
+        """Take the timers of one blocked target that may leave, and those that must roll."""
+        blocked, held = self._blocked.by_hash(hash_), self.out_of_order.blocked(hash_)
+        is_read = turn.reader.load_ahead(blocked)
+        rows, released = self._take_allowed(blocked, held, turn)
+        old, old_released = self._take_old(blocked.rows, hash_, turn), self._take_old(held, hash_, turn)
+        for run in (rows, old):
+            if len(run):
+                blocked.left_until(last_key(run))
+                self._settle(run)
+        due = Due(rows, self._release(released), old, self._release(old_released))
+        if not (turn.reader.load_ahead(blocked) and is_read):
+            turn.room.starved.append(hash_)
+        blocked.skip_empty(turn.old_ms, turn.now_ms)
+        if not self._unblock(blocked, turn):
+            self._put_to_sleep(blocked, turn)
+        return due
 
-    def _take_out_of_order(self, release: ReleasePolicy, old_before_ms: int) -> tuple[Rows, Rows]:
-        released = release.take_out_of_order(self._take_due_out_of_order(release))
-        return released, release.take_old_out_of_order(old_before_ms, self._timers.end_unit)
+    def _take_allowed(self, blocked: BlockedTarget, held: RowQueue, turn: _Turn) -> tuple[Rows, Rows]:
+        """Take the timers of a target that may leave, in order of their wake-up times: from the backlog and `held`."""
+        now_ms, room, gate, rows = turn.now_ms, turn.room, turn.gate, blocked.rows
+        first_ms = self._first_waiting_ms(blocked)
+        if first_ms is None or first_ms > now_ms:
+            return NO_ROWS, NO_ROWS
+        allowed = 0 if blocked.is_paused else None if gate is None else gate.allowance(blocked.target, now_ms)
+        if allowed == 0 and passing(rows.rows(), 0, now_ms) == 0:
+            return NO_ROWS, NO_ROWS
+        if room.is_full_for(blocked.hash):
+            return NO_ROWS, NO_ROWS
+        allowed = room.timers if allowed is None else allowed
+        before_rows = room.take(held, min(now_ms, rows.next_visit_ms() or now_ms), allowed)
+        allowed -= len(before_rows)
+        run = room.take(rows, now_ms, passing(rows.rows(), allowed, now_ms))
+        due = count_due(run, now_ms)
+        released = joined([before_rows, room.take(held, now_ms, allowed - due)])
+        if gate is not None:
+            gate.spend(blocked.target, due + len(released), now_ms)
+        return run, released
 
-    def _take_from_backlogs(self, release: ReleasePolicy, old_before_ms: int) -> tuple[Rows, Rows]:
-        """Return rows of backlogs that leave, and rows that must roll."""
-        leaving: list[Rows] = []
-        old: list[Rows] = []
-        until_tick = max(max(release.now_ms, self.settled.visit_ms) // self._tick_ms, self._cursor)
-        ticks = LoadedTicks(self.load_tick)
+    def _take_old(self, queue: RowQueue, hash_: int, turn: _Turn) -> Rows:
+        """Take the first timers that have waited too long: they roll."""
+        first_ms = queue.next_visit_ms()
+        if first_ms is None or first_ms > turn.old_ms or turn.room.is_full_for(hash_):
+            return NO_ROWS
+        end_unit = self._blocked.start_roll_pass(turn.now_ms, turn.old_ms, self._timers.end_unit)
+        run = queue.rows()
+        stops = np.flatnonzero((run["visit_ms"] > turn.old_ms) | (run["unit"] >= end_unit))
+        old = int(stops[0]) if len(stops) else len(run)
+        taken = turn.room.take(queue, turn.old_ms, old)
+        if len(taken) < old:
+            turn.room.cut_short.append(hash_)
+        return taken
 
-        def load_ahead(waiting: WaitingTarget) -> None:
-            if not self._backlogs.load_ahead(waiting, until_tick, self._timers.next_tick, ticks):
-                release.room.starved_targets.append(waiting.hash)
+    def _block(self, target: str, after: Key) -> BlockedTarget:
+        """Let the timers of `target` with a key above `after` wait, if they do not yet."""
+        blocked = self._blocked.get(target)
+        if blocked is None:
+            blocked = self._blocked.begin(target, after)
+            self._queue.remove_targets(np.array([blocked.hash], np.int64))
+            self.has_staged = True
+        return blocked
 
-        self._backlogs.wake_up(release.now_ms)
-        for hash_ in rotated_to(release.first, self._backlogs.awake()):
-            waiting = self._backlogs.by_hash(hash_)
-            load_ahead(waiting)
-            leaving.append(release.take_from_backlog(waiting, load_ahead))
-            self._settle(leaving[-1])
-            old.append(release.take_old(waiting, old_before_ms, self._timers.end_unit))
-            self._settle(old[-1])
-            load_ahead(waiting)
-            waiting.drop_until(old_before_ms, release.now_ms)
-            self._end_backlog(waiting, release.now_ms, until_tick)
-            self._put_to_sleep(waiting, release, until_tick, old_before_ms)
-        return joined(leaving), joined(old)
+    def _unblock(self, blocked: BlockedTarget, turn: _Turn) -> bool:
+        """Return a target without waiting timers to the common order. False if it has some, or is paused."""
+        if blocked.is_paused or blocked.gaps or not turn.reader.has_read_all(blocked):
+            return False
+        after, first_ms, main_ms = blocked.after, self._first_waiting_ms(blocked), self._queue.next_visit_ms()
+        is_waiting = first_ms is not None and first_ms <= max(turn.now_ms, self.settled.visit_ms)
+        is_ahead = after > self.settled and (
+            self._cursor < after.visit_ms // self._tick_ms or (main_ms is not None and main_ms <= after.visit_ms)
+        )
+        if is_waiting or is_ahead or len(self.out_of_order.blocked(blocked.hash)):
+            return False
+        self.settled = max(self.settled, after)
+        self._blocked.end(blocked)
+        self.out_of_order.unblock(blocked.hash)
+        run = blocked.rows.rows()
+        self._queue.push(run[run["visit_ms"] // self._tick_ms <= self._cursor])
+        self.has_staged = True
+        return True
 
-    def _put_to_sleep(
-        self, waiting: WaitingTarget, release: ReleasePolicy, until_tick: int, old_before_ms: int
-    ) -> None:
+    def _put_to_sleep(self, blocked: BlockedTarget, turn: _Turn) -> None:
         """Skip a paused target until its next timer wakes up, or until its first waiting one must roll."""
-        room, now_ms = release.room, release.now_ms
-        if not waiting.is_paused or room.timers == 0 or waiting.hash in room.starved_targets:
+        now_ms, most_wait_ms = turn.now_ms, turn.now_ms - turn.old_ms
+        if not blocked.is_paused or turn.room.timers == 0 or blocked.hash in turn.room.starved:
             return
-        first_ms, most_wait_ms = waiting.first_visit_ms(), now_ms - old_before_ms
+        first_ms = self._first_waiting_ms(blocked)
         if first_ms is None:
-            self._backlogs.sleep(waiting, (until_tick + 1) * self._tick_ms, is_empty=True)
+            blocked.sleep(turn.reader.end_ms, is_empty=True)
         elif first_ms <= now_ms:
             until_ms = min(first_ms + most_wait_ms, now_ms + most_wait_ms // _PAUSED_CHECKS)
             if until_ms > now_ms:
-                self._backlogs.sleep(waiting, until_ms, is_empty=False)
-
-    def _start_backlog(self, begin: Mapping[str, Key], *, is_paused: bool = False) -> None:
-        hashes = [self._backlogs.begin(target, after, is_paused=is_paused).hash for target, after in begin.items()]
-        if hashes:
-            self._queue.remove_targets(np.array(hashes, np.int64))
-            self.has_staged = True
-
-    def _end_backlog(self, waiting: WaitingTarget, now_ms: int, until_tick: int) -> None:
-        """Return a target without waiting timers to the common order."""
-        if waiting.is_paused or len(waiting.ranges) > 1 or not self._backlogs.is_loaded_to(waiting, until_tick):
-            return
-        if waiting.hash in self.out_of_order.blocked():
-            return
-        (last,) = waiting.ranges
-        first_ms, main_ms = last.first_visit_ms(), self._queue.next_visit_ms()
-        is_waiting = first_ms is not None and first_ms <= max(now_ms, self.settled.visit_ms)
-        is_ahead = last.after > self.settled and (
-            self._cursor < last.after.visit_ms // self._tick_ms
-            or (main_ms is not None and main_ms <= last.after.visit_ms)
-        )
-        if is_waiting or is_ahead:
-            return
-        self.settled = max(self.settled, last.after)
-        self._backlogs.end(waiting)
-        run = last.queue.rows()
-        self._queue.push(run[run["visit_ms"] // self._tick_ms <= self._cursor])
-        self.has_staged = True
+                blocked.sleep(until_ms, is_empty=False)

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 from schemas.progress import NOTHING_SETTLED, Progress
-from timer.files.disk import Disk
+from timer.disk import Disk
+from timer.engines import create_store, open_store
 from timer.format.batch import Batch
 from timer.format.body import Body, pack_headers
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.unit import BLANK_SIZE, UNIT_SIZE
 from timer.options import Engine, StoreOptions
-from timer.store import Store
 
 OPTIONS = StoreOptions(tick_ms=1000, slots=64, segment_bytes=400, compact_below=0.0)
 PER_SEGMENT = (OPTIONS.segment_bytes - BLANK_SIZE) // UNIT_SIZE
@@ -39,7 +39,7 @@ class History:
     def __init__(self, disk: Disk, options: StoreOptions = OPTIONS) -> None:
         self.disk = disk
         self.options = replace(options, engine=self.engine)
-        self.store = Store.create(disk, self.options, Progress(0, NOTHING_SETTLED, 0))
+        self.store = create_store(disk, self.options, Progress(0, NOTHING_SETTLED, 0))
         self.offset = 0
 
     def receives(self, *dues: int, visit: int | None = None, origin: int | None = None) -> None:
@@ -63,7 +63,7 @@ class History:
         self.store.release_queue.take_due(START_MS + now, limit, 1 << 20)
 
     def checkpoints(self) -> None:
-        self.store.committed(self.store.progress())
+        self.store.committed(self.store.advance_progress())
         if self.store.start_checkpoint(0, (), ()):
             self.store.finish_checkpoint()
 
@@ -77,7 +77,7 @@ class History:
         self.options = options or self.options
         if self.engine == "rocksdb":  # one process opens a database once
             self.store.close()
-        self.store = Store.open(self.disk, self.options, found, found.progress, found.held, ())
+        self.store = open_store(self.disk, self.options, found, found.progress, found.held, ())
         self.offset = found.progress.next_offset
 
 

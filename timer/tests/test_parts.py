@@ -11,19 +11,17 @@ from schemas.headers import Headers
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.files.wheel import SLOT_SIZE, Wheel
 from timer.format import body as record
 from timer.format.body import Body, Peek, pack, pack_headers, peek, unpack, unpack_headers
 from timer.format.checkpoint import Checkpoint, runs
-from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, stable_argsort, topic_hash, unique_counts
+from timer.format.unit import TIMER_ROW, UNIT, Ints, Rows, hash_of, hashes_of, stable_argsort, topic_hash, unique_counts
 from timer.index import id_index as ids
-from timer.index.id_index import IdIndex, hash_of, hashes_of
-from timer.schedule import loaded_ticks
-from timer.schedule.loaded_ticks import LoadedTicks
-from timer.schedule.row_queue import RowQueue
-from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.waiting_target import KeyRange, WaitingTarget
-from timer.schedule.wake_time import most_wait_ms, roll_cooldown_ms, visit_ms
+from timer.index.id_index import IdIndex
+from timer.schedule import blocked_targets
+from timer.schedule.blocked_targets import BacklogReader, BlockedTargets
+from timer.schedule.queues import RowQueue
+from timer.schedule.release_policy import most_wait_ms, roll_cooldown_ms, visit_ms
+from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
 
@@ -347,16 +345,16 @@ def test_the_id_index_is_a_dictionary_of_sets(data: st.DataObject) -> None:
 
 
 def test_a_tick_is_loaded_once_a_turn_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded_ticks, "_MAX_CACHED_ROWS", 10)
+    monkeypatch.setattr(blocked_targets, "_MAX_CACHED_ROWS", 10)
     loaded: list[int] = []
 
     def load(tick: int) -> Rows:
         loaded.append(tick)
         return np.zeros({1: 100, 2: 3, 3: 200}[tick], TIMER_ROW)
 
-    ticks = LoadedTicks(load)
+    reader = BacklogReader(load, lambda *_: None, 1000, 3)
     for tick in (1, 1, 2, 1, 2, 3, 3, 2):
-        rows = ticks.get(tick)
+        rows = reader.tick(tick)
         assert rows is not None
         assert len(rows) == {1: 100, 2: 3, 3: 200}[tick]
     assert loaded == [1, 2, 3]
@@ -364,29 +362,15 @@ def test_a_tick_is_loaded_once_a_turn_whatever_its_size(monkeypatch: pytest.Monk
 
 def test_all_sleeping_targets_wake_up_after_the_clock_went_back() -> None:
     """In other turns a limited number wakes up, as each is looked at."""
-    waits = [Wait(f"t{number}", True, ((NOTHING_SETTLED, END),)) for number in range(100)]
-    targets = TargetBacklog(waits, 1000)
+    targets = BlockedTargets(Wait(f"t{number}", True, ((NOTHING_SETTLED, END),)) for number in range(100))
     for each in targets:
-        targets.sleep(each, 10_000, is_empty=False)
-    targets.wake_up(9_999)
-    assert targets.awake() == []
-    assert targets.next_roll_ms() == 10_000
-    targets.wake_up(9_998)
-    assert targets.awake() == targets.hashes()
-    assert targets.next_roll_ms() is None
+        each.sleep(10_000, is_empty=False)
+    assert targets.awake(9_999) == []
+    assert targets.awake(9_998) == targets.hashes()
     for each in targets:
-        targets.sleep(each, 10_000, is_empty=True)
-    assert targets.next_roll_ms() is None
-    targets.wake_up(10_000)
-    assert len(targets.awake()) == 64
-    targets.wake_up(10_000)
-    assert len(targets.awake()) == 100
-
-
-def test_recent_timers_get_a_share_below_one_a_turn() -> None:
-    target = WaitingTarget("t", [KeyRange.of(NOTHING_SETTLED, END)], is_paused=False)
-    assert [target.fresh_part(1, 0.25) for _ in range(8)] == [0, 0, 0, 1] * 2
-    assert [target.fresh_part(10, 0.5), target.fresh_part(10, 1.0), target.fresh_part(0, 0.5)] == [5, 10, 0]
+        each.sleep(10_000, is_empty=True)
+    assert len(targets.awake(10_000)) == 64
+    assert len(targets.awake(10_000)) == 100
 
 
 def test_all_rows_of_a_target_are_removed() -> None:

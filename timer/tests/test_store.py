@@ -23,9 +23,9 @@ from hypothesis.stateful import (
 
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from timer.disk import Disk, RealDisk, RealFile, Syncing
+from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
-from timer.files.disk import Disk, RealDisk, RealFile, Syncing
-from timer.files.segment_log import UnitLog
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
@@ -33,12 +33,11 @@ from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
-from timer.schedule import target_backlog
-from timer.schedule.release_policy import OpenGate
 from timer.schedule.release_queue import Due
 from timer.store import Store
 from timer.testing import SimDisk
-from timer.wheel_store import WheelStore
+from timer.wheel.store import WheelStore
+from timer.wheel.timer_log import UnitLog
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
 START_MS = 1000
@@ -52,9 +51,6 @@ def id_of(offset: int) -> bytes | None:
 
 def body(offset: int, due_ms: int, *, timestamp_ms: int = START_MS, size: int = 3) -> Body:
     return Body("orders", -1, offset, timestamp_ms, due_ms, b"k", b"v" * size, b"", True, offset, 0, id_of(offset))
-
-
-COOLDOWN_MS = 7
 
 
 def timer_at(offset: int, visit_ms: int, *, size: int = 3) -> Body:
@@ -81,12 +77,12 @@ def found_in(disk: Disk) -> Checkpoint:
 
 
 def reopen(disk: Disk, progress: Progress, held: set[int]) -> Store:
-    return Store.open(disk, OPTIONS, found_in(disk), progress, held, ())
+    return open_store(disk, OPTIONS, found_in(disk), progress, held, ())
 
 
 def checkpointed(store: Store) -> None:
     """Commit what is staged, and make a checkpoint."""
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     assert store.start_checkpoint(0, (), ())
     store.finish_checkpoint()
 
@@ -96,6 +92,9 @@ def stopped(store: Store) -> Progress:
     checkpointed(store)
     store.close()
     return store.committed_progress
+
+
+# -- against a sorted list
 
 
 @dataclass
@@ -131,7 +130,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.random = random.Random(seed)
         self.disk = SimDisk(self.random)
         self.options = self.base
-        self.store = Store.create(self.disk, self.base, EMPTY)
+        self.store = create_store(self.disk, self.base, EMPTY)
         self.now_ms = START_MS
         self.staged = Model()
         self.committed = Model()
@@ -143,25 +142,19 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.low = 0
         self.slots = OPTIONS.slots
         """Of the store: more than `options` have after a start with pending timers that span more than a lap."""
-        self.cooling_down: dict[int, tuple[int, int, int]] = {}
 
     @rule(
         visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12),
-        is_cooling=st.booleans(),
+        is_held=st.booleans(),
     )
-    def add(self, visits: list[int], *, is_cooling: bool) -> None:
-        """is_cooling: each third timer is in roll cooldown, whatever its key."""
+    def add(self, visits: list[int], *, is_held: bool) -> None:
+        """is_held: each third timer is out of order, whatever its key."""
         batch = Batch()
-        until_ms = self.now_ms + COOLDOWN_MS
         first = len(self.staged.requests)
-        added, held, cooling_down = [], set(), {}
+        added, held = [], set()
         for offset, ahead in enumerate(visits, first):
             visit_ms = max(self.now_ms + ahead, START_MS)
-            if is_cooling and offset % 3 == 0:
-                batch.cool_down(timer_at(offset, visit_ms), visit_ms, self.now_ms, until_ms)
-                cooling_down[offset] = (self.now_ms, until_ms, timer_at(offset, visit_ms).due_ms)
-                held.add(offset)
-            elif Key(visit_ms, offset) > self.staged.settled:
+            if Key(visit_ms, offset) > self.staged.settled and not (is_held and offset % 3 == 0):
                 batch.add(timer_at(offset, visit_ms, size=offset % 50), visit_ms)
             else:
                 batch.hold(timer_at(offset, visit_ms), visit_ms)
@@ -181,7 +174,6 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.staged.requests += added
         self.staged.held |= held
         self.staged_held |= held
-        self.cooling_down |= cooling_down
 
     @rule(chosen=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=4), unknown=st.integers(0, 400))
     def end(self, chosen: list[float], unknown: int) -> None:
@@ -220,13 +212,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         live = self.staged.live()
         rows = [k for k in live if k.origin_offset not in self.staged.held and k.visit_ms <= self.now_ms]
         now_ms = self.now_ms
-        cooling_down = {o: r for o, r in self.cooling_down.items() if r[0] <= now_ms < min(r[1:])}
-        awake = [k for k in live if k.origin_offset in self.staged.held - cooling_down.keys()]
-        released = [k for k in awake if k.visit_ms <= now_ms]
+        released = [k for k in live if k.origin_offset in self.staged.held and k.visit_ms <= now_ms]
         due = self.store.release_queue.take_due(self.now_ms, limit, 1 << 20)
         assert due.total <= limit
-        if len(due.rows) < limit:  # else there was no room to look at cooldowns
-            self.cooling_down = cooling_down
         rows, released = rows[: len(due.rows)], released[: len(due.released)]
         assert origins(self.store, due) == [k.origin_offset for k in rows + released]
         if rows:
@@ -238,7 +226,7 @@ class StoreAgainstList(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        progress = self.store.progress()
+        progress = self.store.advance_progress()
         live = self.staged.live()
         lowest = min((k.origin_offset for k in live), default=len(self.staged.requests))
         assert progress == Progress(len(self.staged.requests), self.staged.settled, max(self.low, lowest))
@@ -309,7 +297,6 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.store.close()
         self.store = self.catch_up(self.checkpoint_found())
         self.staged = self.committed.copy()
-        self.cooling_down = {}
         self.clear_staged()
 
     def recover(self, *, may_be_wrong: bool) -> None:
@@ -326,7 +313,6 @@ class StoreAgainstList(RuleBasedStateMachine):
                 raise
             self.store = self.catch_up(None)
         self.staged = self.committed.copy()
-        self.cooling_down = {}
         self.clear_staged()
 
     def checkpoint_found(self) -> Checkpoint | None:
@@ -350,9 +336,9 @@ class StoreAgainstList(RuleBasedStateMachine):
         held -= released
         ended = {o for _, _, removed in entries for o in removed}
         if found is None:
-            store, start = Store.create(self.disk, options, self.progress), self.progress.low_offset
+            store, start = create_store(self.disk, options, self.progress), self.progress.low_offset
         else:
-            store = Store.open(self.disk, options, found, self.progress, held, ended)
+            store = open_store(self.disk, options, found, self.progress, held, ended)
             start = found.progress.next_offset
         batch = Batch()
         for offset in range(start, self.progress.next_offset):
@@ -401,16 +387,12 @@ class StoreAgainstList(RuleBasedStateMachine):
         wake_up_ms = self.store.release_queue.next_visit_ms(10**6)
         if waiting:
             assert wake_up_ms is not None
-            times = [
-                min(self.cooling_down[k.origin_offset][1:]) if k.origin_offset in self.cooling_down else k.visit_ms
-                for k in waiting
-            ]
-            assert wake_up_ms <= max(self.now_ms, min(times))  # any past time will do
+            assert wake_up_ms <= max(self.now_ms, min(k.visit_ms for k in waiting))  # any past time will do
 
 
 @pytest.mark.thorough
 def test_the_store_behaves_like_a_sorted_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4)
+    monkeypatch.setattr("timer.index.id_index.BLOCK_UNITS", 4)
     StoreAgainstList.times_full = 0
     run_state_machine_as_test(StoreAgainstList, settings=settings(max_examples=150, stateful_step_count=40))
     assert StoreAgainstList.times_full > 0, "no slot was ever occupied by another lap"
@@ -442,9 +424,12 @@ def disk() -> Disk:
     return SimDisk(random.Random(0))
 
 
+# -- what a store holds
+
+
 def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> None:
     for tick_ms in (10, 100, 200, 500, 1000):
-        store = Store.create(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
+        store = create_store(disk, StoreOptions(tick_ms=tick_ms, slots=64), EMPTY)
         store.add(batch_of(*(body(i, due_ms) for i, due_ms in enumerate((12000, 12001, 12999)))), 3)
         left = {
             now: origins(store, store.release_queue.take_due(now, 9, 1 << 20))
@@ -456,9 +441,9 @@ def test_case_1_a_timer_leaves_at_its_millisecond_and_not_before(disk: Disk) -> 
 
 @of_each_engine
 def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(9, 1100)._replace(origin_offset=3)), 10)
-    assert store.progress().low_offset == 9
+    assert store.advance_progress().low_offset == 9
 
 
 @pytest.mark.thorough
@@ -466,11 +451,11 @@ def test_l_is_the_offset_of_a_copy_and_not_its_origin(disk: Disk) -> None:
 @pytest.mark.parametrize("seed", range(12, 16))
 def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of rolled timers lie among later requests. Files of few units each are deleted once they are empty."""
-    monkeypatch.setattr("timer.index.origin_index.BLOCK_UNITS", 4 if seed % 2 else 16)
+    monkeypatch.setattr("timer.index.id_index.BLOCK_UNITS", 4 if seed % 2 else 16)
     rng = random.Random(seed)
     disk = SimDisk(rng)
     options = replace(OPTIONS, segment_bytes=(3 if seed % 3 else 30) * 52 + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     pending: dict[int, int] = {}
     for offset in range(120):
         origin = offset
@@ -490,7 +475,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             due = store.release_queue.take_due(1100 + offset, 99, 1 << 20)
             for gone in origins(store, due):
                 del pending[gone]
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.start_checkpoint(0, (), ())
             store.finish_checkpoint()
             if rng.random() < 0.5:
@@ -498,7 +483,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             disk.kill()
             disk = disk.reopen()
             found = found_in(disk)
-            store = Store.open(disk, options, found, found.progress, (), ())
+            store = open_store(disk, options, found, found.progress, (), ())
         found_ms = [store.queries.find_origin(origin)["visit_ms"].tolist() for origin in range(offset + 1)]
         assert found_ms == [[pending[origin]] if origin in pending else [] for origin in range(offset + 1)]
 
@@ -508,13 +493,16 @@ def test_a_store_with_another_tick_is_refused_unchanged() -> None:
     stored(disk, lambda _: batch_of(body(0, 1100)), next_offset=1)
     before = disk.contents()
     with pytest.raises(ValueError, match="tick_ms 70, the store was built by wheel with 10"):
-        Store.open(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
+        open_store(disk, replace(OPTIONS, tick_ms=70), found_in(disk), found_in(disk).progress, (), ())
     assert disk.contents() == before
+
+
+# -- files, damage and compaction
 
 
 def test_case_24_a_failed_append_changes_nothing() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
     eleven = batch_of(*(body(i, 1100) for i in range(1, 12)))
     for taken in (0, 1, 2):
@@ -532,7 +520,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
     """1 % a year ahead (one window, to the wheel), 99 % a minute: the disk holds little more than pending timers."""
     disk = SimDisk(random.Random(5))
     options = StoreOptions(tick_ms=1000, slots=4096, segment_bytes=20_000, compact_ahead_ms=60_000)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     offset, live = 0, 0
     for minute in range(60):
         now_ms = START_MS + 60_000 * minute
@@ -546,7 +534,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
         while store.release_queue.take_due(now_ms, 1000, 1 << 20).total:
             pass
         for _ in range(20):
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             store.compact_some()
             store.start_checkpoint(0, (), ())
             store.finish_checkpoint()
@@ -559,7 +547,7 @@ def test_a_few_long_timers_do_not_keep_the_files_of_short_ones() -> None:
 def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_used(size: int) -> None:
     """A loss of power tore the unit while a compaction repointed it."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(1, 1100), body(2, 1200, size=size)), 3)
     stopped(store)
     (name,) = disk.names("timer")
@@ -573,7 +561,7 @@ def test_a_unit_with_the_body_of_another_is_detected_before_its_id_or_offset_is_
         again.queries.find([b"id-2"])
     again.release_queue.take_due(1100, 9, 1 << 20)
     with pytest.raises(CorruptStoreError, match="body log at 0: "):
-        again.progress()
+        again.advance_progress()
 
 
 def ended(store: Store, *origins: int) -> Batch:
@@ -585,11 +573,11 @@ def ended(store: Store, *origins: int) -> Batch:
 
 def stored(disk: Disk, *batches: Callable[[Store], Batch], next_offset: int) -> Progress:
     """Create a store with `batches`, close it, and return its progress."""
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     for batch in batches:
         store.add(batch(store), next_offset)
     stopped(store)
-    return store.progress()
+    return store.advance_progress()
 
 
 def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it() -> None:
@@ -614,7 +602,7 @@ def test_a_lost_file_is_detected_even_if_the_count_is_right_without_it() -> None
 def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> None:
     """Even if only half of it is back: its file in ids/ may be lost."""
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100) for offset in range(5))), 5)
     store.add(batch_of(body(5, 1200), *(body(offset, 1500) for offset in range(6, 10))), 10)
     first = disk.names("timer")[0]
@@ -623,7 +611,7 @@ def test_a_deleted_file_that_a_loss_of_power_brings_back_is_deleted_again() -> N
     stopped(store)
     assert first not in disk.names("timer")
     disk.open(f"timer/{first}").append(kept)
-    again = reopen(disk, store.progress(), set())
+    again = reopen(disk, store.advance_progress(), set())
     assert first not in disk.names("timer")
     assert origins(again, again.release_queue.take_due(2000, 99, 1 << 20)) == list(range(6, 10))
 
@@ -662,6 +650,9 @@ def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -
         store.release_queue.take_due(1500, 9, 1 << 20)
 
 
+# -- shutdown snapshots
+
+
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
@@ -683,7 +674,7 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     """Their names make a line of more than 1 MiB."""
     disk = SimDisk(random.Random(0))
     options = replace(OPTIONS, segment_bytes=1 << 20)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     count = 6000
     batch = Batch()
     for offset in range(count):
@@ -692,13 +683,13 @@ def test_a_shutdown_snapshot_takes_any_number_of_topics() -> None:
     store.add(batch, count)
     stopped(store)
     found = found_in(disk)
-    again = Store.open(disk.reopen(), options, found, found.progress, (), ())
+    again = open_store(disk.reopen(), options, found, found.progress, (), ())
     assert (again.pending, again.queries.targets) == (count, count)
 
 
 @of_each_engine
 def test_due_ranges_of_a_search_that_ends_early_are_exact_to_the_hour() -> None:
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, 1100 + 100 * offset) for offset in range(5))), 5)
     ranges = store.queries.due_ranges
     assert ranges(lambda: True) == {"orders": (5, 1100, 1500)}, "known times are exact"
@@ -722,15 +713,18 @@ def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
     assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
 
 
+# -- files and indexes that go
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) -> None:
     """An empty body file was left and the full one before it deleted: no file gave the end of the log."""
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1500, size=9), *(body(i, 1010, size=99) for i in (1, 2, 3))), 4)
     store.add(batch_of(body(4, 1020, size=400)), 5)
     store.release_queue.take_due(1010, 99, 1 << 20)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.compact_some()
     disk.fail_append(0, share=share)
     with pytest.raises(OSError, match="simulated"):
@@ -738,13 +732,13 @@ def test_case_24_a_store_opens_after_a_compaction_met_a_full_disk(share: float) 
     disk.mend()
     store.release_queue.take_due(1020, 99, 1 << 20)
     stopped(store)
-    again = reopen(disk, store.progress(), set())
+    again = reopen(disk, store.advance_progress(), set())
     assert origins(again, again.release_queue.take_due(1500, 99, 1 << 20)) == [0]
 
 
 def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
     disk = SimDisk(random.Random(5))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
 
     def add(first: int, *dues_ms: int) -> None:
         bodies = (body(offset, due_ms, size=10) for offset, due_ms in enumerate(dues_ms, first))
@@ -752,7 +746,7 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
 
     def leave(now_ms: int) -> None:
         store.release_queue.take_due(now_ms, 99, 1 << 20)
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
 
     add(0, 1500, 1010, 1010, 1010)
     add(4, 1020)
@@ -770,14 +764,14 @@ def test_a_body_file_with_copies_that_have_no_unit_yet_stays() -> None:
 def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
     """A chain of the tick of K passes through settled units: here unit 1, in a file of its own."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     for offset, due_ms in enumerate((1105, 1101, 1300)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     assert origins(store, store.release_queue.take_due(1101, 99, 1 << 20)) == [1]
     checkpointed(store)
     assert len(disk.names("timer")) == 3
     store.close()
-    store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+    store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
     assert origins(store, store.release_queue.take_due(1109, 99, 1 << 20)) == [0]
     store.release_queue.take_due(1110, 99, 1 << 20)
     store.add(batch_of(body(3, 1310)), 4)
@@ -789,23 +783,23 @@ def test_a_file_stays_until_its_last_tick_has_passed(disk: Disk) -> None:
 def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> None:
     """The journal ended the timers after the checkpoint, so the delete marks are written at the opening."""
     options = replace(OPTIONS, segment_bytes=UNIT_SIZE + 16)
-    store = Store.create(disk, options, EMPTY)
+    store = create_store(disk, options, EMPTY)
     for offset, due_ms in enumerate((1600, 1500, 1501, 1502, 1100)):
         store.add(batch_of(body(offset, due_ms)), offset + 1)
     stopped(store)
-    progress = store.progress()._replace(next_offset=8)  # after three cancels
-    store = Store.open(disk, options, found_in(disk), progress, (), (1, 2, 3))
+    progress = store.advance_progress()._replace(next_offset=8)  # after three cancels
+    store = open_store(disk, options, found_in(disk), progress, (), (1, 2, 3))
     assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
         store.close()
-        store = Store.open(disk, options, found_in(disk), store.progress(), (), ())
+        store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
         assert store.pending == 1
-    progress = store.progress()._replace(next_offset=9)
+    progress = store.advance_progress()._replace(next_offset=9)
     store.close()
-    store = Store.open(disk, options, found_in(disk), progress, (), (0,))
+    store = open_store(disk, options, found_in(disk), progress, (), (0,))
     store.add(batch_of(body(9, 1700)), 10)
     assert origins(store, store.release_queue.take_due(1700, 99, 1 << 20)) == [9]
     store.release_queue.take_due(1710, 99, 1 << 20)
@@ -815,20 +809,20 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
 
 @of_each_engine
 def test_staged_changes_prevent_a_checkpoint_without_an_overflow_too(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(body(0, 1100)), 1)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     store.add(batch_of(body(1, 1100)), 2)
     assert len(store.release_queue.take_overflow(1000, 10, 1 << 20)) == 0
     assert not store.start_checkpoint(0, (), ())
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     assert store.start_checkpoint(0, (), ())
 
 
 @pytest.mark.parametrize("place", ["backlog", "open tick", "out of order"])
 def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, place: str) -> None:
     """Their rows were in memory before the compaction: loaded ahead, in the queue, or out of order."""
-    store = Store.create(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
+    store = create_store(disk, replace(OPTIONS, segment_bytes=1000), EMPTY)
     store.release_queue.pause("bills", is_paused=place == "backlog")
     for offset in range(40):
         waits = offset % 10 == 0
@@ -839,19 +833,21 @@ def test_bodies_of_a_target_backlog_are_found_after_a_compaction(disk: Disk, pla
     assert store.release_queue.take_due(1009 if place == "backlog" else 1001, 99, 1 << 20).total == 36
     before = disk.names("body")
     for _ in range(40):
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         store.compact_some()
         store.start_checkpoint(0, (), ())
         store.finish_checkpoint()
     assert not {before[0], before[1]} & set(disk.names("body"))
     store.release_queue.pause("bills", is_paused=False)
     assert origins(store, store.release_queue.take_due(1009, 1, 1 << 20)) == [0]
-    assert store.progress().low_offset == 10  # its unit was read before the compaction, together with the first one
+    assert (
+        store.advance_progress().low_offset == 10
+    )  # its unit was read before the compaction, together with the first one
     assert origins(store, store.release_queue.take_due(1009, 99, 1 << 20)) == [10, 20, 30]
 
 
 def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     assert isinstance(store, WheelStore)
     store.add(batch_of(*(body(3 * number, 1100) for number in range(10))), 30)
     assert (store.pending, len(store._index.ids)) == (10, 0)
@@ -863,7 +859,7 @@ def test_empty_topics_are_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dues, "_MAX_EMPTY_TOPICS", 50)
-    store = Store.create(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
+    store = create_store(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
     assert isinstance(store, WheelStore)
     store.add(batch_of(body(0, START_MS + 10_000)), 1)
     for number in range(1, 200):
@@ -880,9 +876,12 @@ def test_empty_topics_are_dropped(
     assert len(names) < 60
 
 
+# -- syncs that fail
+
+
 def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk(tmp_path)
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     for offset in range(30):
         store.add(batch_of(body(offset, START_MS + 1000)), offset + 1)
     stopped(store)
@@ -902,7 +901,7 @@ def test_a_failed_opening_leaves_no_file_open(tmp_path: Path, monkeypatch: pytes
         with monkeypatch.context() as patched:
             patched.setattr(disk, "open", open_some)
             try:
-                Store.open(disk, OPTIONS, found, found.progress, (), ()).close()
+                open_store(disk, OPTIONS, found, found.progress, (), ()).close()
             except OSError:
                 failing += 1
             else:
@@ -922,9 +921,9 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     with monkeypatch.context() as patched:
         patched.setattr(disk, "start_sync", refusing)
         with pytest.raises(OSError, match="Too many open files"):
@@ -934,7 +933,7 @@ def test_files_of_a_sync_that_could_not_start_are_synced_with_the_next_checkpoin
     disk.lose_power(random.Random(3))
     disk = disk.reopen()
     found = found_in(disk)
-    assert Store.open(disk, OPTIONS, found, found.progress, (), ()).pending == 31
+    assert open_store(disk, OPTIONS, found, found.progress, (), ()).pending == 31
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -942,15 +941,15 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
     """Linux considers bytes of a failed sync written: a second fsync reports success."""
     for seed in range(50):
         disk = SimDisk(random.Random(seed))
-        store = Store.create(disk, OPTIONS, EMPTY)
+        store = create_store(disk, OPTIONS, EMPTY)
         for number in range(failures):
             store.add(batch_of(*(body(30 * number + n, START_MS + 1000) for n in range(30))), 30 * number + 30)
-            store.committed(store.progress())
+            store.committed(store.advance_progress())
             disk.fail_sync()
             with pytest.raises(OSError, match="simulated"):
                 checkpointed(store)
         store.add(batch_of(body(30 * failures, START_MS + 1000)), 30 * failures + 1)
-        store.committed(store.progress())
+        store.committed(store.advance_progress())
         disk.fail_append(0)  # there is no room to write it again
         with pytest.raises(OSError, match="simulated"):
             checkpointed(store)
@@ -964,9 +963,9 @@ def test_after_a_failed_sync_the_next_checkpoint_rewrites_the_files(failures: in
 
 def test_files_that_cannot_be_rewritten_prevent_a_checkpoint() -> None:
     disk = SimDisk(random.Random(3))
-    store = Store.create(disk, OPTIONS, EMPTY)
+    store = create_store(disk, OPTIONS, EMPTY)
     store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(30))), 30)
-    store.committed(store.progress())
+    store.committed(store.advance_progress())
     disk.fail_sync()
     with pytest.raises(OSError, match="simulated"):
         checkpointed(store)
@@ -1005,16 +1004,13 @@ def refusing(files: object) -> Syncing:
 # -- targets that wait
 
 
-class Rate(OpenGate):
-    """Four timers of each target may leave now, half of them fresh ones."""
+class Rate:
+    """Four timers of each target may leave in each turn."""
 
-    def allowance(self, target: str) -> int:
-        del target
+    def allowance(self, target: str, now_ms: int) -> int:
         return 4
 
-    def fresh(self, target: str) -> tuple[float, int]:
-        del target
-        return 0.5, 100
+    def spend(self, target: str, timers: int, now_ms: int) -> None: ...
 
 
 def to(target: str, offset: int, due_ms: int) -> Body:
@@ -1036,7 +1032,7 @@ def stretches(*edges_ms: int) -> tuple[tuple[Key, Key], ...]:
 
 @of_each_engine
 def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.release_queue.pause("bills", is_paused=True)
     store.add(held(to("bills", 0, 1100), to("orders", 1, 1100)), 2)
     assert origins(store, store.release_queue.take_due(1100, 9, 1 << 20)) == [1]
@@ -1045,7 +1041,7 @@ def test_a_paused_target_holds_no_out_of_order_timer_of_another_back() -> None:
 @of_each_engine
 def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None:
     """By our clock, which is ahead of the brokers', the copy has waited for too long at once."""
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     store.release_queue.pause("orders", is_paused=True)
     store.add(batch_of(body(0, 1100)), 1)
 
@@ -1062,7 +1058,7 @@ def test_a_copy_of_a_timer_that_waited_too_long_rolls_in_the_next_pass() -> None
 @of_each_engine
 def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit() -> None:
     """One target has none that waited too long."""
-    store = Store.create(SimDisk(), OPTIONS, EMPTY)
+    store = create_store(SimDisk(), OPTIONS, EMPTY)
     targets = ("young", "orders", "bills")
     for target in targets:
         store.release_queue.pause(target, is_paused=True)
@@ -1076,24 +1072,14 @@ def test_out_of_order_timers_that_waited_too_long_roll_by_turns_within_the_limit
 
 
 @of_each_engine
-def test_recent_timers_of_a_backlog_get_their_share_and_what_the_oldest_leave() -> None:
-    """Those in between are loaded when they are the oldest."""
+def test_key_ranges_of_an_older_bridge_are_served_in_order_and_what_has_left_between_them_stays_away() -> None:
+    """It served fresh timers ahead of the oldest ones."""
     wait = Wait("orders", False, stretches(1000, 1100, 1200, 1300, 1400))
-    store = Store.create(SimDisk(), OPTIONS, EMPTY, [wait])
-    dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1420))
+    store = create_store(SimDisk(), OPTIONS, EMPTY, [wait])
+    dues_ms = (*range(1050, 1053), *range(1250, 1255), *range(1410, 1413))
     store.add(batch_of(*(body(offset, due_ms) for offset, due_ms in enumerate(dues_ms))), len(dues_ms))
-    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(3)]
-    fresh = [[1410, 1411], [1412, 1413, 1414], [1415, 1416]]
-    oldest = [[1050, 1051], [1052], [1250, 1251]]
-    assert list(map(sorted, turns)) == [old + new for old, new in zip(oldest, fresh, strict=True)]
-
-
-@of_each_engine
-@pytest.mark.parametrize(("most", "ranges"), [(1, 1), (2, 2)])
-def test_key_ranges_of_an_earlier_process_count_too(most: int, ranges: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_backlog, "MAX_EXTRA_KEY_RANGES", most)
-    waits = [Wait("orders", True, stretches(1000, 1100, 1200)), Wait("bills", False, stretches(1000))]
-    store = Store.create(SimDisk(), OPTIONS, EMPTY, waits)
-    store.add(batch_of(to("orders", 0, 1050), *(to("bills", offset, 1050) for offset in range(1, 9))), 9)
-    store.release_queue.take_due(1300, 99, 1 << 20, Rate())
-    assert [len(wait.stretches) for wait in store.release_queue.waits] == [2, ranges]
+    assert store.release_queue.waits == (wait,)
+    assert not store.release_queue.is_unreleased("orders", Key(1150, 3))
+    turns = [store.release_queue.take_due(1450, 99, 1 << 20, Rate()).rows["visit_ms"].tolist() for _ in range(4)]
+    assert turns == [[1050, 1051, 1052], [1250, 1251, 1252, 1253], [1254], [1410, 1411, 1412]]
+    assert not store.release_queue.must_wait("orders")

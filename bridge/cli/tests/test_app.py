@@ -10,7 +10,6 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.errors import BridgeError
 
 
 @pytest.mark.parametrize(
@@ -38,6 +37,18 @@ def test_the_help_shows_defaults() -> None:
     assert "Kafka's address, host:port[,host:port...]. (required)" in told
 
 
+def test_a_removed_setting_is_refused_and_not_in_the_help() -> None:
+    told = CliRunner().invoke(app, ["check-config", "--bootstrap-servers", "kafka:9092", "--delivery", "at-least-once"])
+    assert (told.exit_code, told.output.splitlines()) == (
+        2,
+        [
+            "timer-bridge: delivery: removed; take it out: delivery is exactly once, and readers set"
+            " isolation.level=read_committed"
+        ],
+    )
+    assert "--delivery" not in CliRunner().invoke(app, ["run", "--help"]).stdout
+
+
 def test_the_help_of_each_command_has_an_example_that_parses() -> None:
     commands = get_group(app)
     context = Context(commands)
@@ -58,18 +69,6 @@ def test_the_help_of_each_spark_job_has_an_example(job: str, capsys: pytest.Capt
         app([job, "--help"])
     assert ended.value.code == 0
     assert f"Example: timer-bridge {job} --bootstrap-servers broker:9092 " in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("command", "module"),
-    [("audit", "audit"), ("backfill", "backfill.job"), ("archive", "archive"), ("import", "importer.job")],
-)
-def test_what_needs_spark_says_how_to_install_it(command: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"spark_jobs.{module}", None)
-    ended = CliRunner().invoke(app, [command, "--help"])
-    assert isinstance(ended.exception, BridgeError)
-    assert "this needs Spark" in str(ended.exception)
-    assert "pip install '.[spark]'" in str(ended.exception)
 
 
 @pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])

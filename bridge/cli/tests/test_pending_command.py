@@ -17,9 +17,9 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.intake.copies_in_flight import id_hash
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
-from timer.files.read_only_disk import ReadOnlyDisk
+from timer.disk import ReadOnlyDisk
 from timer.format.body import Body
-from timer.inspect.offline_store import StoppedStore
+from timer.stopped_store import StoppedStore
 from timer.tests.history import START_MS, History, full_history
 
 HOUR_MS = 3_600_000
@@ -50,7 +50,7 @@ def data_dir(tmp_path: Path) -> Path:
         history = full_history(disk) if partition == 0 else History(disk)
         if partition == 1:
             history.receives(500, 2 * HOUR_MS)
-            history.store.committed(history.store.progress())
+            history.store.committed(history.store.advance_progress())
             history.store.start_checkpoint(0, FLIGHTS, [11])
             history.store.finish_checkpoint()
         history.closes()

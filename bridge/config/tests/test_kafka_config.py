@@ -92,8 +92,8 @@ def test_only_the_group_member_gets_static_membership_and_the_protocol(protocol:
 
 def test_only_producers_get_compression_and_linger_and_kafka_overrides_them() -> None:
     named = load(SERVERS | {"compression": "lz4", "linger_ms": "0.5"}, {}, None)
-    for config in (clients.producer(named.connection("i"), 0), clients.early_delivery_producer(named.connection("i"))):
-        assert (config["compression.type"], config["linger.ms"]) == ("lz4", "0.5")
+    config = clients.producer(named.connection("i"), 0)
+    assert (config["compression.type"], config["linger.ms"]) == ("lz4", "0.5")
     assert "compression.type" not in clients.group_member(named.connection("i"))
     above = load(SERVERS | {"compression": "lz4", "kafka": {"compression.type": "zstd"}}, {}, None)
     assert clients.producer(above.connection("i"), 0)["compression.type"] == "zstd"

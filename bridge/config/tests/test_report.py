@@ -71,7 +71,6 @@ def test_tables_of_topics_and_targets_are_printed_with_the_defaults_that_their_n
     assert found['topics."timer.payments".journal_topic'] == ("timer.payments.journal", "default")
     assert found['topics."timer.payments".profiles'] == ("native", "default")
     assert found['targets."mails.*".max_per_s'] == ("20.0", f"file {config}")
-    assert found['targets."mails.*".fresh'] == ("10000 ms", "default")
 
 
 def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:

@@ -93,9 +93,9 @@ def test_each_timer_topic_has_its_engine_and_rocksdb_alone_any_roll_window(tmp_p
 
 
 def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
-    toml = '[targets."orders.*"]\nmax_per_s = 100\nfresh_share = 0.5\nfresh = "1m"\n[targets.bills]\nmax_per_s = 0.5'
+    toml = '[targets."orders.*"]\nmax_per_s = 100\n[targets.bills]\nmax_per_s = 0.5'
     options = from_file(tmp_path, toml).turn_options({"timer.requests": TopicState(4, 1000)})
-    assert options.targets == {"orders.*": TargetLimit(25, 0.5, 60_000), "bills": TargetLimit(0.125)}
+    assert options.targets == {"orders.*": TargetLimit(25), "bills": TargetLimit(0.125)}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,10 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ("targets = 3", 'targets: write a table [targets."PATTERN"] for each limit'),
         ("[targets.orders]", 'targets."orders".max_per_s is missing: give it'),
         ("[targets.orders]\nmax_per_s = 0", 'targets."orders".max_per_s = 0: Input should be greater than 0'),
-        ("[targets.orders]\nmax_per_s = 1\nfresh = 'soon'", "targets.\"orders\".fresh = 'soon': 'soon' is no duration"),
+        (
+            "[targets.orders]\nmax_per_s = 1\nfresh = '1m'",
+            'targets."orders".fresh: removed; take it out: the timers',
+        ),
         ("[targets.orders.eu]\nmax_per_s = 1", 'stands in quotes: [targets."orders.eu"]'),
         ('[targets."a b"]\nmax_per_s = 1', 'targets."a b" fits no topic'),
         ('roll_window = "25d"', "roll_window: at most 24d"),
@@ -186,6 +189,8 @@ def test_a_setting_that_looks_like_a_service_variable_counts() -> None:
         load(SERVERS, {"TIMER_BRIDGE_HTTP_PORT": "http://10.0.0.1:8321"}, None)
     with pytest.raises(SettingsError, match="there is no setting 'port'"):
         load(SERVERS, {"TIMER_BRIDGE_PORT": "8321"}, None)
+    with pytest.raises(SettingsError, match="delivery: removed; take it out: delivery is exactly once, and readers"):
+        load(SERVERS, {"TIMER_BRIDGE_DELIVERY": "at-least-once"}, None)
     for name in Settings.model_fields:
         assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name
 

@@ -18,7 +18,6 @@ from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait
 from schemas.progress import Key
-from timer.options import MAX_EXTRA_KEY_RANGES
 
 TOPICS = ("timer.requests", "timer.journal", "timer.rejected", "timer.receipts", "timer.control")
 
@@ -214,8 +213,6 @@ def test_a_policy_that_allows_every_topic_is_a_warning_at_start(
 @pytest.mark.parametrize("waits", [MOST_PAUSED, MOST_PAUSED + MOST_LIMITED])
 def test_a_journal_record_of_the_largest_transaction_fits(waits: int) -> None:
     flight = CopyInFlight(MAX_INT64, 2**31 - 1, MAX_INT64, "x" * 249, id_hash(b"i" * 1024), "f" * 32)
-    key_range = Key(MAX_INT64, MAX_INT64), END
-    more_ranges = -(-MAX_EXTRA_KEY_RANGES // waits)
     largest = JournalRecord(
         from_offset=0,
         next_offset=MAX_INT64,
@@ -223,10 +220,7 @@ def test_a_journal_record_of_the_largest_transaction_fits(waits: int) -> None:
         refused=(MAX_INT64,) * 2000,
         ended=(MAX_INT64,) * 4000,
         rolled=(flight,) * 4000,
-        waits=tuple(
-            Wait("x" * 249, True, (key_range,) * (1 + more_ranges * (number < MAX_EXTRA_KEY_RANGES)))
-            for number in range(waits)
-        ),
+        waits=(Wait("x" * 249, True, ((Key(MAX_INT64, MAX_INT64), END),)),) * waits,
     )
     room = journal_bytes(max_poll_records=2000, max_due_records=4000, most_waits=waits)
     assert 1_500_000 < len(largest.to_bytes()) < room < 8 << 20, "the size of a journal that the bridge creates"

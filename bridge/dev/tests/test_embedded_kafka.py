@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.dev import embedded_kafka as embedded
-from bridge.dev.embedded_kafka import HOST, PORTS, EmbeddedKafka, EmbeddedKafkaError, find_java, free_port, java_major
+from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, EmbeddedKafkaError, find_java
 from bridge.dev.kafka_jars import ensure_jars
 from bridge.errors import BridgeError
 from schemas import maven_jars as jars
@@ -32,20 +32,6 @@ def fake_java(folder: Path, *lines: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "major"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', 17),
-        ('openjdk version "21" 2023-09-19', 21),
-        ('java version "1.8.0_392"', 8),
-        ('openjdk version "25-ea" 2025-09-16', 25),
-        ("command not found", None),
-    ],
-)
-def test_the_version_of_java_is_parsed(text: str, major: int | None) -> None:
-    assert java_major(text) == major
-
-
-@pytest.mark.parametrize(
     ("lines", "told"),
     [
         (["echo 'openjdk version \"11.0.2\" 2019-01-15' >&2"], r"/java is .*11\.0\.2.*Kafka needs Java 17"),
@@ -60,19 +46,6 @@ def test_an_old_or_missing_java_in_java_home_is_named(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EmbeddedKafkaError, match=told):
         find_java()
-
-
-def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EmbeddedKafkaError, match="apt-get install openjdk-17-jre-headless"):
-        find_java()
-
-
-def test_free_ports_lie_below_those_of_outgoing_connections() -> None:
-    port = free_port()
-    assert port in PORTS
-    assert free_port(taken={port}) != port
 
 
 @pytest.fixture
@@ -112,12 +85,6 @@ def test_a_failed_start_raises_and_leaves_no_process(
     assert kafka.pid is None
     kafka.stop()
     kafka.kill()
-
-
-def test_without_a_free_port_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_bindable", lambda port: False)
-    with pytest.raises(EmbeddedKafkaError, match=f"no free port between {PORTS.start} and {PORTS.stop}"):
-        free_port()
 
 
 def jar_list(folder: Path, **jars: bytes) -> JarList:

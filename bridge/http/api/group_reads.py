@@ -22,7 +22,7 @@ from bridge.http.api.responses import (
     Owned,
     PartitionState,
 )
-from bridge.http.async_queries import LoopQueries, deadline
+from bridge.http.async_queries import LoopQueries
 from bridge.http.auth import audit_log as audit
 from bridge.http.auth.sessions import Caller
 from bridge.http.peers import Peers
@@ -30,6 +30,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import joined_traffic, lateness_ms
 from bridge.observe.status import Status
 from bridge.ports import Clock
+from bridge.probes import deadline
 from bridge.query.details import find_by_id, find_by_origin
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 from itsdangerous import BadSignature, Signer
 
-from bridge.config.advertised_address import own_address
+from bridge.config.http_address import own_address
 from bridge.config.secret_file import HASHED, NAME, digest_of, read_private
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bridge.cli.app import app
 from bridge.cli.pending_command import RunningInstances
-from bridge.config.advertised_address import known_names
+from bridge.config.http_address import known_names
 from bridge.config.settings import load
 from bridge.dev.embedded_kafka import free_port
 from bridge.errors import BridgeError, SettingsError

@@ -9,22 +9,21 @@ import pytest
 from bridge.config.loop_options import TurnOptions
 from bridge.intake.copies_in_flight import CopiesInFlight, copy_of
 from bridge.intake.decide import BatchIntake
-from bridge.intake.decisions import Intake, ReceiptDraft
+from bridge.intake.decisions import Intake
 from bridge.intake.quota import Quota
 from bridge.intake.recently_delivered import RecentlyDelivered
 from bridge.intake.request import RequestBatch
 from bridge.intake.target_gate import TargetGate
 from bridge.ports import Record
-from bridge.publish.records import deliveries, park, receipt, refuse
 from bridge.recovery.replay import replay
 from bridge.release.target_rate_limits import TargetRateLimits
-from schemas.headers import Headers, Refusal, Rules
+from schemas.headers import Headers, Rules
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.body import Body, frame_size
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows
-from timer.schedule.wake_time import visit_ms
+from timer.schedule.release_policy import visit_ms
 
 SHARD = Shard("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
@@ -111,16 +110,8 @@ def outcomes(taken: Intake) -> list[tuple[str, int, int]]:
 # -- keys
 
 
-def test_the_key_of_a_request_is_due_time_then_offset() -> None:
-    assert take(request(0, 1500), request(1, 1400)).batch.places() == [(1500, 0), (1400, 1)]
-
-
 def test_the_key_of_a_request_overdue_when_sent_has_its_timestamp() -> None:
     assert take(request(0, 3, timestamp_ms=1000), now_ms=2000).batch.places() == [(1000, 0)]
-
-
-def test_a_request_beyond_the_roll_window_wakes_before_it_is_due() -> None:
-    assert take(request(0, 5000)).batch.places() == [(1600, 0)]
 
 
 def test_a_request_whose_key_has_passed_is_out_of_order_until_due_and_overdue_after_that() -> None:
@@ -137,12 +128,6 @@ def test_accepted_receipts_are_made_if_the_settings_ask_for_them() -> None:
         assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1)] * wanted + [("rejected", 2, 2)]
 
 
-def test_a_bad_request_does_not_change_the_others() -> None:
-    taken = take(request(0), request(1, extra=[("timer-key", None)]), request(2))
-    assert taken.batch.places() == [(1500, 0), (1500, 2)]
-    assert [(record.offset, refusal.code) for record, refusal in taken.decisions.refused] == [(1, "bad-header")]
-
-
 def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolled() -> None:
     taken = take(request(0, 5000, value=b"v" * 1800), request(1, 1500, value=b"v" * 1800))
     assert taken.batch.places() == [(1500, 1)]
@@ -150,20 +135,6 @@ def test_a_request_whose_copy_would_not_fit_is_refused_only_if_it_would_be_rolle
 
 
 # -- ids
-
-
-def test_case_17_a_cancel_ends_a_timer_of_the_same_batch() -> None:
-    taken = take(named(0), request(1), cancel(2))
-    assert taken.batch.places() == [(1500, 1)]
-    assert taken.decisions.ended == [0]
-    assert outcomes(taken) == [("accepted", 0, 0), ("accepted", 1, 1), ("cancelled", 2, 0)]
-    assert taken.decisions.receipts[-1].due_ms == 1500
-
-
-def test_a_cancel_ends_a_timer_in_the_store() -> None:
-    taken = take(cancel(9), stored={b"x": 4})
-    assert taken.batch.ended()["origin"].tolist() == [4]
-    assert (taken.decisions.ended, outcomes(taken)) == ([4], [("cancelled", 9, 4)])
 
 
 def test_a_cancel_ends_an_overdue_timer() -> None:
@@ -192,23 +163,6 @@ def test_a_request_by_origin_for_another_partition_is_refused(origin: bytes) -> 
     assert (refusal.code, taken.decisions.ended) == ("bad-header", [])
 
 
-def test_case_19_a_second_cancel_is_not_found_and_one_after_delivery_too_late() -> None:
-    taken = take(cancel(8), cancel(9), cancel(10, b"gone"), stored={b"x": 4}, delivered=[b"gone"])
-    assert outcomes(taken) == [("cancelled", 8, 4), ("not-found", 9, -1), ("too-late", 10, -1)]
-
-
-def test_case_19_a_schedule_sent_twice_with_one_id_is_one_timer() -> None:
-    taken = take(named(0), named(1, due_ms=1400))
-    assert taken.batch.places() == [(1400, 1)]
-    assert outcomes(taken) == [("accepted", 0, 0), ("replaced", 1, 0), ("accepted", 1, 1)]
-
-
-def test_case_20_a_replace_ends_the_old_timer_and_is_accepted_also_without_one() -> None:
-    taken = take(named(5, action=b"replace"), named(6, b"new", action=b"replace"), stored={b"x": 4})
-    assert taken.batch.places() == [(1500, 5), (1500, 6)]
-    assert outcomes(taken) == [("replaced", 5, 4), ("accepted", 5, 5), ("not-found", 6, -1), ("accepted", 6, 6)]
-
-
 @pytest.mark.parametrize("bad", [("timer-key", None), ("timer-partition", b"-1"), ("timer-delay-ms", b"5")])
 def test_a_bad_request_with_a_pending_id_ends_no_timer(bad: tuple[str, bytes | None]) -> None:
     taken = take(request(5, extra=[("timer-id", b"x"), bad]), stored={b"x": 4})
@@ -226,26 +180,8 @@ def test_a_request_too_large_to_roll_with_a_pending_id_ends_no_timer() -> None:
 def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
     """Return a copy as it is read at offset 20, and its flight."""
     (body,) = bodies(named(offset, id_, due_ms))
-    copy, flight = copy_of(SHARD, body, 1600)
-    return Record(20, 1600, copy.key, copy.value, copy.headers), flight
-
-
-def test_a_copy_keeps_due_time_identity_key_value_and_headers() -> None:
-    record = request(3, extra=[("trace", b"1"), ("timer-id", b"x")])._replace(
-        headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"4000"), ("trace", b"1"), ("timer-id", b"x")]
-    )
-    (body,) = bodies(record)
-    copy, flight = copy_of(SHARD, body, 1600)
-    assert (copy.topic, copy.partition, copy.key, copy.value) == ("timer.requests", 2, b"k", b"v")
-    assert copy.headers == [
-        ("timer-topic", b"orders"),
-        ("timer-deliver-ms", b"5000"),
-        ("trace", b"1"),
-        ("timer-id", b"x"),
-        ("timer-origin", b"timer.requests/2/3"),
-        ("timer-rolls", b"1"),
-    ]
-    assert flight[:3] == (3, 1, 5000)
+    copy = copy_of(SHARD, body, 1600)
+    return Record(20, 1600, copy.key, copy.value, copy.headers), copy.flight
 
 
 def test_a_received_copy_is_a_timer_under_its_old_origin() -> None:
@@ -283,15 +219,6 @@ def test_a_copy_is_received_once() -> None:
     taken = take(copy, copy._replace(offset=21), flights=[flight])
     assert len(taken.batch) == 1
     assert [record.offset for record, _ in taken.decisions.refused] == [21]
-
-
-def test_case_18_a_cancel_ends_a_copy_in_flight_and_the_copy_is_dropped_when_received() -> None:
-    copy, flight = rolled()
-    taken = take(cancel(19), copy, flights=[flight], now_ms=1600)
-    assert (taken.decisions.ended, taken.decisions.landed, taken.decisions.dropped) == ([3], [(3, 1)], [20])
-    assert len(taken.batch) == 0
-    later = take(copy, flights=[flight], ended=[3], now_ms=1600)
-    assert (later.decisions.dropped, len(later.batch)) == ([20], 0)
 
 
 def test_a_replace_of_a_copy_in_flight_needs_no_quota() -> None:
@@ -349,60 +276,3 @@ def test_a_replay_reads_each_request_by_the_rules_of_its_range() -> None:
     visits = [visit_ms(3000, 1000, rules.roll_window_ms) for rules in (RULES, later)]
     assert [visit for visit, _ in batch.places()] == [visits[0], visits[0], visits[1], visits[1]]
     assert visits[0] != visits[1]
-
-
-# -- what leaves
-
-
-def test_a_delivery_is_the_request_without_our_headers_and_with_its_origin() -> None:
-    foreign: Headers = [("trace", b"1"), ("trace", b"1"), ("none", None)]
-    (body,) = bodies(request(7, extra=[*foreign, ("timer-key", b"other"), ("timer-partition", b"3")], value=None))
-    assert deliveries(SHARD, [body._replace(origin_offset=5, rolls=2)], 1600)[0] == (
-        "orders",
-        3,
-        b"other",
-        None,
-        [
-            *foreign,
-            ("timer-origin", b"timer.requests/2/5"),
-            ("timer-deliver-ms", b"1500"),
-            ("timer-released-ms", b"1600"),
-            ("timer-rolls", b"2"),
-        ],
-        1600,
-    )
-
-
-def test_case_31_an_empty_value_is_not_a_null_one() -> None:
-    (body,) = bodies(request(value=b""))
-    assert deliveries(SHARD, [body], 1600)[0].value == b""
-
-
-def test_a_rejected_record_is_kept_whole_and_followed_by_the_reason() -> None:
-    record = request(7, extra=[("timer-key", b"other"), ("trace", b"1")])
-    refusal = Refusal("unknown-topic", "because")
-    (body,) = bodies(record)
-    refused = refuse("timer.rejected", SHARD, record, refusal, 1600)
-    assert park("timer.rejected", SHARD, body, refusal, 1600) == refused
-    assert refused == (
-        "timer.rejected",
-        -1,
-        b"k",
-        b"v",
-        [
-            *record.headers,
-            ("timer-error", b"unknown-topic"),
-            ("timer-error-detail", b"because"),
-            ("timer-origin", b"timer.requests/2/7"),
-        ],
-        1600,
-    )
-
-
-def test_the_key_of_a_receipt_is_its_id_or_else_its_origin() -> None:
-    said = receipt("timer.receipts", SHARD, ReceiptDraft("cancelled", 9, 4, b"x"), 1600)
-    assert (said.key, said.value) == (
-        b"x",
-        b'{"v":1,"kind":"cancelled","at_ms":1600,"request":"timer.requests/2/9","origin":"timer.requests/2/4","id":"x"}',
-    )
-    assert receipt("timer.receipts", SHARD, ReceiptDraft("accepted", 9, 9, b""), 1600).key == b"timer.requests/2/9"

@@ -1,147 +1,75 @@
-"""Errors that librdkafka returns instead of a record, by a fake consumer."""
+"""A source at errors that librdkafka returns instead of a record, at a lost membership, and the pace of its reads."""
 
 import logging
-import struct
+import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, MembershipLostError
-from bridge.kafka.consumer import UNREADABLE_HEADERS, ConfluentSource, headers_of
-from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.consumer import UNREADABLE_HEADERS, ConfluentSource, PollPacer, headers_of
+from bridge.kafka.retry import Retrier
+from bridge.kafka.tests.fake_clients import (
+    BAD_COMPRESSION,
+    LOG_TRUNCATION,
+    NO_OFFSET,
+    PASSING,
+    TOO_LONG,
+    TOPIC,
+    FakeConsumer,
+    Fetched,
+    as_fatal,
+    replace_clients,
+)
 from bridge.ports import Polled
 from schemas.origin import Shard
 
-GONE, FATAL, TOO_LONG, PASSING = (
-    KafkaError(KafkaError.OFFSET_OUT_OF_RANGE),
-    KafkaError(KafkaError._FATAL, KafkaError(KafkaError.FENCED_INSTANCE_ID).str()),
-    KafkaError(KafkaError._MAX_POLL_EXCEEDED),
-    KafkaError(KafkaError._TRANSPORT),
-)
+SHARD = Shard(TOPIC, 0)
+MINE = [TopicPartition(TOPIC, number) for number in range(2)]
+Made = tuple[ConfluentSource, FakeConsumer]
+Make = Callable[..., Made]
 
 
-class Said:
-    """An error instead of a record."""
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Return a function that makes a source whose consumer returns the errors that it is given."""
 
-    def __init__(self, error: KafkaError) -> None:
-        self._error = error
+    def make(*errors: KafkaError, read_interval_s: float = 0.0) -> Made:
+        consumer = FakeConsumer(*([Fetched(7, error)] for error in errors))
+        replace_clients(monkeypatch, lambda: consumer)
+        connection = Connection("127.0.0.1:1")
+        return ConfluentSource(connection, [TOPIC], Retrier(), read_interval_s=read_interval_s), consumer
 
-    def error(self) -> KafkaError:
-        return self._error
-
-    def topic(self) -> str:
-        return "timer.requests"
-
-    def partition(self) -> int:
-        return 0
-
-    def offset(self) -> int:
-        return 7
+    return make
 
 
-class Saying:
-    """A fake consumer that returns the errors `said`."""
+# -- errors
 
-    def __init__(self, group_metadata: object, said: tuple[KafkaError, ...]) -> None:
-        self._fence = group_metadata
-        self._said = [Said(error) for error in said]
-        self.bounds: tuple[int, int] | None = (0, 9)
-
-    def poll(self, timeout_s: float) -> Said | None:
-        del timeout_s
-        return self._said.pop(0) if self._said else None
-
-    def consume(self, count: int, timeout_s: float) -> list[Said]:
-        del timeout_s
-        told, self._said = self._said[:count], self._said[count:]
-        return told
-
-    def consumer_group_metadata(self) -> object:
-        return self._fence
-
-    def be(self, generation: int, member: bytes) -> None:
-        """Set generation and member id in the group metadata."""
-        self._fence = b"CGMDv2:" + struct.pack("=i", generation) + b"group\0" + member + b"\0\1"
-
-    def incremental_assign(self, places: list[TopicPartition]) -> None: ...
-
-    def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
-
-    def seek(self, place: TopicPartition) -> None: ...
-
-    def resume(self, places: list[TopicPartition]) -> None: ...
-
-    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
-        assert (place.topic, place.partition, timeout) == ("timer.requests", 0, CALL_S)
-        if self.bounds is None:
-            raise KafkaException(PASSING)
-        return self.bounds
-
-
-def source(*said: KafkaError) -> Any:
-    made: Any = ConfluentSource(Connection("127.0.0.1:1"), ["timer.requests"], Retrier())
-    real, group_metadata = made._consumer, made._consumer.consumer_group_metadata()
-    real.close()
-    made._consumer = Saying(group_metadata, said)
-    return made
+GONE, FENCED = KafkaError(KafkaError.OFFSET_OUT_OF_RANGE), KafkaError(KafkaError.FENCED_INSTANCE_ID)
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "told"),
     [
         (GONE, BridgeError, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
-        (KafkaError(KafkaError.FENCED_INSTANCE_ID), FencedError, "another process runs with this instance's id"),
-        (FATAL, FencedError, "another process runs with this instance's id"),
+        (FENCED, FencedError, "another process runs with this instance's id"),
+        (as_fatal(FENCED), FencedError, "another process runs with this instance's id"),
         (KafkaError(KafkaError.UNRELEASED_INSTANCE_ID), InstanceIdInUseError, "waiting for its session's end"),
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), BridgeError, "reading the timer topic"),
     ],
 )
 def test_an_error_instead_of_a_record_ends_a_poll_and_a_check(
-    error: KafkaError, kind: type[Exception], told: str
+    error: KafkaError, kind: type[Exception], told: str, make: Make
 ) -> None:
     with pytest.raises(kind, match=told):
-        source(error).poll(0, 10)
+        make(error)[0].poll(0, 10)
     with pytest.raises(kind, match=told):
-        source(error).serve_rebalance()
+        make(error)[0].serve_rebalance()
 
 
-@pytest.mark.parametrize("look", [lambda member: member.poll(0, 10), lambda member: member.serve_rebalance()])
-def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(look: Callable[[Any], Polled]) -> None:
-    """librdkafka 2.16 may do this without a callback to a static member that was suspended past its session."""
-    member = source()
-    group, mine = member._consumer, [TopicPartition("timer.requests", number) for number in range(2)]
-    group.be(4, b"old")
-    member._assigned(group, mine)
-    assert [shard.partition for shard in look(member).ownership.assigned] == [0, 1]
-    group.be(5, b"old")  # a rebalance
-    assert look(member).is_member
-    group.be(5, b"")  # before it joins again
-    look(member)
-    group.be(-1, b"new")
-    assert not look(member).is_member
-    group.be(7, b"new")
-    with pytest.raises(MembershipLostError, match=r"may have owned timer\.requests/0, timer\.requests/1"):
-        look(member)
-
-
-def test_a_new_member_id_after_a_reported_loss_is_no_error() -> None:
-    member = source()
-    group, mine = member._consumer, [TopicPartition("timer.requests", 0)]
-    group.be(4, b"old")
-    member._assigned(group, mine)
-    member.poll(0, 10)
-    group.be(4, b"new")
-    member._lost(group, mine)
-    assert [shard.partition for shard in member.poll(0, 10).ownership.lost] == [0]
-    group.be(7, b"new")
-    member._assigned(group, mine)
-    assert [shard.partition for shard in member.poll(0, 10).ownership.assigned] == [0]
-
-
-TRUNCATED = KafkaError(KafkaError._AUTO_OFFSET_RESET, f"x: {KafkaError(KafkaError._LOG_TRUNCATION).str()} (broker 1)")
+TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
 TAKEN = r"timer\.requests/0: requests 7 to 8 .* gone.* start again: the bridge goes on with what is left"
 CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--delete-offsets .*--adopt-progress"
 
@@ -150,25 +78,27 @@ CUT = r"timer\.requests/0 has lost its end below offset 7, .* ends at {} now.*--
     ("error", "bounds", "told"),
     [
         (GONE, (9, 12), TAKEN),
-        (KafkaError(KafkaError._AUTO_OFFSET_RESET), (9, 12), TAKEN),
+        (NO_OFFSET, (9, 12), TAKEN),
         (GONE, (0, 5), CUT.format(5)),
         (TRUNCATED, (0, 50), CUT.format(50)),
         (GONE, None, r"timer\.requests/0: requests from offset 7 on are not there.*: start again"),
     ],
 )
-def test_deleted_requests_raise_with_the_remedy(error: KafkaError, bounds: tuple[int, int] | None, told: str) -> None:
-    member = source(error)
-    member._consumer.bounds = bounds
+def test_deleted_requests_raise_with_the_remedy(
+    error: KafkaError, bounds: tuple[int, int] | None, told: str, make: Make
+) -> None:
+    source, consumer = make(error)
+    consumer.bounds = bounds
     with pytest.raises(BridgeError, match=told):
-        member.poll(0, 10)
+        source.poll(0, 10)
 
 
-def test_a_passing_error_is_logged_and_is_no_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_passing_error_is_logged_and_is_no_record(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    source, _ = make(PASSING, TOO_LONG, PASSING)
     with caplog.at_level(logging.WARNING):
-        polled = source(PASSING, TOO_LONG, PASSING).poll(0, 10)
-    assert (polled.records, bool(polled.ownership)) == ({}, False)
+        told = [source.poll(0, 10) for _ in range(3)]
+    assert [(polled.records, bool(polled.ownership)) for polled in told] == [({}, False)] * 3
     assert "a turn took longer than max.poll.interval.ms" in caplog.text
-    assert source(PASSING).serve_rebalance().records == {}
 
 
 @pytest.mark.parametrize("wrong", [SystemError("utf-8"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
@@ -180,23 +110,132 @@ def test_headers_with_unreadable_names_are_malformed(wrong: Exception) -> None:
     assert headers_of(Record()) == UNREADABLE_HEADERS
 
 
-UNREADABLE_RECORD = KafkaError(KafkaError._BAD_COMPRESSION, "Decompression (codec 0x4) of message at 7 failed")
+def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_on(make: Make) -> None:
+    source, consumer = make(*[BAD_COMPRESSION] * 3)
+    assert source.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
+    consumer.on_assign(consumer, MINE[:1])
+    source.start(SHARD, 5)
+    assert source.serve_rebalance().undecodable == {SHARD: 7}
+    assert source.poll(0, 1).undecodable == {SHARD: 7}, "markers lie between 5 and 7"
+    consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
+    source.rewind(SHARD, 8)
+    assert source.poll(0, 1).undecodable == {SHARD: 8}, "a batch is told by its first offset"
+    source.rewind(SHARD, 9)
+    assert source.poll(0, 1).undecodable == {}
+    consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
+    assert source.poll(0, 1).undecodable == {SHARD: 9}
+    consumer.on_lost(consumer, MINE[:1])
+    assert source.serve_rebalance().undecodable == {}
 
 
-def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_on() -> None:
-    member = source(UNREADABLE_RECORD, UNREADABLE_RECORD, UNREADABLE_RECORD)
-    shard = Shard("timer.requests", 0)
-    assert member.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
-    member._owned.add(shard)
-    member.start(shard, 5)
-    assert member.serve_rebalance().undecodable == {shard: 7}
-    assert member.poll(0, 1).undecodable == {shard: 7}, "markers lie between 5 and 7"
-    member._consumer._said = [Said(UNREADABLE_RECORD)]
-    member.rewind(shard, 8)
-    assert member.poll(0, 1).undecodable == {shard: 8}, "a batch is told by its first offset"
-    member.rewind(shard, 9)
-    assert member.poll(0, 1).undecodable == {}
-    member._consumer._said = [Said(UNREADABLE_RECORD)]
-    assert member.poll(0, 1).undecodable == {shard: 9}
-    member._lost(member._consumer, [TopicPartition(*shard)])
-    assert member.serve_rebalance().undecodable == {}
+# -- membership
+
+
+@pytest.mark.parametrize("look", [lambda source: source.poll(0, 10), lambda source: source.serve_rebalance()])
+def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(
+    look: Callable[[ConfluentSource], Polled], make: Make
+) -> None:
+    """librdkafka 2.16 may do this without a callback to a static member that was suspended past its session."""
+    source, group = make()
+    group.be(4, b"old")
+    group.on_assign(group, MINE)
+    assert [shard.partition for shard in look(source).ownership.assigned] == [0, 1]
+    group.be(5, b"old")  # a rebalance
+    assert look(source).is_member
+    group.be(5, b"")  # before it joins again
+    look(source)
+    group.be(-1, b"new")
+    assert not look(source).is_member
+    group.be(7, b"new")
+    with pytest.raises(MembershipLostError, match=r"may have owned timer\.requests/0, timer\.requests/1"):
+        look(source)
+
+
+def test_a_new_member_id_after_a_reported_loss_is_no_error(make: Make) -> None:
+    source, group = make()
+    group.be(4, b"old")
+    group.on_assign(group, MINE[:1])
+    source.poll(0, 10)
+    group.be(4, b"new")
+    group.on_lost(group, MINE[:1])
+    assert source.poll(0, 10).ownership.lost == [SHARD]
+    group.be(7, b"new")
+    group.on_assign(group, MINE[:1])
+    assert source.poll(0, 10).ownership.assigned == [SHARD]
+
+
+# -- pace
+
+
+class Timekeeper:
+    """A clock that a sleep or the test moves. Eighths of a second, so that sums are exact."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(time, "sleep", self.pass_time)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@pytest.fixture
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Timekeeper:
+    return Timekeeper(monkeypatch)
+
+
+def test_a_turn_that_comes_too_soon_waits_for_the_rest_of_the_interval(keeper: Timekeeper) -> None:
+    pace, ends = PollPacer(0.25), []
+    for later_s in (0.0, 0.25, 0.125, 0.0):
+        keeper.pass_time(later_s)
+        pace.wait()
+        ends.append(keeper.now_s)
+    assert ends == [1000.0, 1000.25, 1000.5, 1000.75]
+
+
+def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
+    """Return a source with a read interval of 0.25 s, at offset 0 of its partition, which has `count` records."""
+    source, consumer = make(read_interval_s=0.25)
+    consumer.pass_time = keeper.pass_time
+    consumer.on_assign(consumer, MINE[:1])
+    source.start(SHARD, 0)
+    source.serve_rebalance()
+    consumer.waits_s.clear()
+    consumer.batches = [[Fetched(offset) for offset in range(count)]] if count else []
+    return source, consumer
+
+
+def offsets(polled: Polled) -> list[int]:
+    return [record.offset for records in polled.records.values() for record in records]
+
+
+def test_while_timers_leave_records_wait_to_be_read_together(make: Make, keeper: Timekeeper) -> None:
+    source, consumer = reading(make, keeper, 1)
+    assert offsets(first := source.poll(0, 10)) == [0]
+    consumer.batches = [[Fetched(offset) for offset in (1, 2, 3)]]
+    due = source.poll(125, 10)  # a timer is due in an eighth of a second
+    assert (offsets(due), due.has_read, due.group_metadata) == ([], False, first.group_metadata)
+    read = source.poll(125, 10)
+    assert (offsets(read), read.has_read) == ([1, 2, 3], True)
+    consumer.batches = [[Fetched(4)]]
+    assert offsets(source.poll(500, 10)) == [4]
+    assert keeper.now_s == 1000.5, "a poll that may wait reads when the interval is over"
+
+
+def test_more_records_than_a_turn_takes_are_read_without_a_pause(make: Make, keeper: Timekeeper) -> None:
+    source, _ = reading(make, keeper, 25)
+    assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
+    assert not source.poll(0, 10).has_read
+
+
+def test_an_idle_consumer_wakes_up_less_often_until_something_comes(make: Make, keeper: Timekeeper) -> None:
+    source, consumer = reading(make, keeper, 0)
+    source.poll(3000, 10)
+    assert (consumer.waits_s[0], max(consumer.waits_s)) == (0.02, 0.1)
+    before_s = keeper.now_s
+    source.wake()
+    source.poll(3000, 10)
+    assert keeper.now_s - before_s < 0.25 + 0.101  # the read interval, and one wait
+    consumer.waits_s.clear()
+    source.poll(500, 10)
+    assert consumer.waits_s[0] == 0.02

@@ -8,8 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka import Retrier
 from bridge.kafka.errors import is_passing, reason
+from bridge.kafka.tests.fake_clients import ALL_DOWN, PASSING, SSL
 
-GONE = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all brokers are down"))
+GONE = KafkaException(KafkaError(ALL_DOWN.code(), "all brokers are down"))
 
 
 class Broker:
@@ -54,9 +55,9 @@ def test_a_call_is_retried_without_end_and_logged_at_the_first_failure_and_each_
 
 def test_a_certificate_error_has_a_remedy_under_each_error_code() -> None:
     told = "ssl/statem/statem_clnt.c:2124: error:0A000086:SSL routines::certificate verify failed"
-    for code in (KafkaError._SSL, KafkaError._TRANSPORT):
-        assert "look at security.protocol and ssl.ca.location" in reason(KafkaError(code, told))
-    assert reason(KafkaError(KafkaError._TRANSPORT, "Connection refused")) == "Connection refused"
+    for error in (SSL, PASSING):
+        assert "look at security.protocol and ssl.ca.location" in reason(KafkaError(error.code(), told))
+    assert reason(KafkaError(PASSING.code(), "Connection refused")) == "Connection refused"
 
 
 def test_a_permanent_error_is_not_retried() -> None:

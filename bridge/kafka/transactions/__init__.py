@@ -1,4 +1,4 @@
-"""Kafka transactions: two producers in turn, records that are refused, deliveries before the transaction.
+"""Kafka transactions: two producers in turn, and records that are refused.
 
 sink.py              ConfluentSink: orders the stages of two transactions
 submitted.py         InFlightTransaction: one of them, from `submit` to its outcome
@@ -6,7 +6,6 @@ producer_slot.py     one producer, replaced when it breaks, and its thread
 producer.py          TransactionalProducer: the calls of one transaction
 contents.py          contents of a transaction, and why it failed
 record_sender.py     records that are sent and not acknowledged, and their size
-early_delivery.py    deliveries of at-least-once, sent before their transaction
 failure_handler.py   what becomes of a transaction that fails
 rejection_finder.py  records that made it fail           topic_probe.py    questions about topics
 """

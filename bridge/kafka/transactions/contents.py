@@ -40,9 +40,9 @@ class TransactionContents:
 
 @dataclass(slots=True)
 class SendFailure:
-    """Why a transaction was aborted. named: error codes by record index. cause: error of the whole transaction."""
+    """Why a transaction was aborted. named: error codes by record. cause: error of the whole transaction."""
 
-    named: dict[int, int] = field(default_factory=dict)
+    named: dict[Outgoing, int] = field(default_factory=dict)
     cause: KafkaError | None = None
     unavailable: frozenset[str] = frozenset()
     """Topics that caused the failure by accepting no records in time."""

@@ -10,7 +10,6 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.retry import Retrier, log
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.early_delivery import EarlyDeliverySender
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.rejection_finder import TOPIC_DENIED, RejectionFinder
 from bridge.kafka.transactions.submitted import InFlightTransaction
@@ -39,7 +38,7 @@ Each retry leaves out the timers of unavailable targets.
 class FailureHandler:
     """Checks transactions before they are sent, and finds out why they failed. One call at a time.
 
-    journal_topics: journal topic by timer topic. early_sender: given for at-least-once.
+    journal_topics: journal topic by timer topic.
     """
 
     def __init__(
@@ -49,13 +48,11 @@ class FailureHandler:
         retrier: Retrier,
         topic_probe: TopicProbe,
         slots: Sequence[ProducerSlot],
-        early_sender: EarlyDeliverySender | None,
     ) -> None:
         self._journal_topics = journal_topics
         self._retrier = retrier
         self._topic_probe = topic_probe
         self._slots = slots
-        self._early_sender = early_sender
         self._suspects: set[str] = set()
         """Topics that accepted no records at the last try. The cluster is asked before the next one."""
         self._probing_slot = slots[0]
@@ -114,24 +111,23 @@ class FailureHandler:
         self._wait_before_retry(failed)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
-    def _refused_by(self, submitted: InFlightTransaction, failed: SendFailure) -> dict[int, str]:
+    def _refused_by(self, submitted: InFlightTransaction, failed: SendFailure) -> dict[Outgoing, str]:
         """Return the records that can never be accepted. No other transaction is in flight: the next one waits."""
         self._probing_slot = submitted.slot
-        outgoing = submitted.outgoing
-        journal_codes = {code for index, code in failed.named.items() if index >= len(outgoing)}
-        named = {index: code for index, code in failed.named.items() if index < len(outgoing)}
-        refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
+        journal = frozenset(submitted.journal)
+        journal_codes = {code for record, code in failed.named.items() if record in journal}
+        named = {record: code for record, code in failed.named.items() if record not in journal}
+        refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
         if not refused:
             if failed.codes & TOPIC_DENIED:
                 journal_codes |= self._journal_denials(submitted)
             self._require_writable_journal(journal_codes)
-            self._wait_before_retry(failed, {outgoing[index].topic for index in named})
+            self._wait_before_retry(failed, {record.topic for record in named})
         return refused
 
     def _journal_denials(self, submitted: InFlightTransaction) -> set[int]:
         """Return the codes with which the journal denies its records: a denial does not name its topic."""
-        journal = submitted.batch.records[len(submitted.selection.places) :]
-        failed = self._probe(journal) if journal else None
+        failed = self._probe(submitted.journal) if submitted.journal else None
         return set() if failed is None else failed.codes & TOPIC_DENIED
 
     def _require_writable_journal(self, codes: set[int]) -> None:
@@ -174,8 +170,6 @@ class FailureHandler:
             return found
         self._probing_slot.replace_if_broken()
         answers = [slot.producer.partitions_of(topic) for slot in self._slots]
-        if self._early_sender is not None:
-            self._early_sender.refresh_metadata(topic)
         return answers[self._probing_slot.number]
 
 

@@ -150,7 +150,7 @@ class TransactionalProducer:
         try:
             with unwrapped():
                 self._begin(batch.records)
-                self._sending.send(enumerate(batch.records), names_failures=self._names_failures)
+                self._sending.send(batch.records, names_failures=self._names_failures)
         except KafkaException as failure:
             self._send_error = failure
 
@@ -227,7 +227,7 @@ class TransactionalProducer:
         if batch is not self._started:
             self._names_failures = True
             self._begin(batch.records)
-            for _ in self._sending.send_in_small_batches([*enumerate(batch.records)], batch.max_batch_bytes):
+            for _ in self._sending.send_in_small_batches(batch.records, batch.max_batch_bytes):
                 self._await_acknowledgements()
         elif self._send_error is not None:
             raise self._send_error
@@ -272,7 +272,7 @@ class TransactionalProducer:
         """
         is_old = self._is_old()
         failed = self._abandon(frozenset())
-        late = frozenset(self._records[index].topic for index in self._sending.failures)
+        late = frozenset(record.topic for record in self._sending.failures)
         self.timed_out_while_sending |= is_old and len(self._sending.failures) < len(self._records)
         failed.unavailable = late if late < self._topics else frozenset()
         return failed
@@ -283,7 +283,7 @@ class TransactionalProducer:
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
-        named = {i: code for i, code in self._sending.failures.items() if code not in _PURGED}
+        named = {record: code for record, code in self._sending.failures.items() if code not in _PURGED}
         return SendFailure(named, unavailable=unavailable)
 
     def _send_offsets(self, batch: TransactionContents) -> None:
@@ -344,7 +344,7 @@ class TransactionalProducer:
             self._require_not_fenced(cause)
         failures = self._sending.failures
         self.timed_out_while_sending |= is_old and len(failures) < len(self._records)
-        return SendFailure({i: code for i, code in failures.items() if code not in _PURGED}, cause)
+        return SendFailure({record: code for record, code in failures.items() if code not in _PURGED}, cause)
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
@@ -353,7 +353,7 @@ class TransactionalProducer:
         def send() -> None:
             self._begin(records)
             self._names_failures = True
-            self._sending.send(enumerate(records))
+            self._sending.send(records)
             self._await_acknowledgements()
 
         failed = self._abort_on_error(send)

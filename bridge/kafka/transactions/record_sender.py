@@ -23,8 +23,6 @@ _BATCH_BYTES = 61
 _FIXED_BYTES = 3
 """Attributes, time and offset within the batch."""
 
-Numbered = Iterable[tuple[int, Outgoing]]
-
 
 def _keep_waiting() -> None:
     pass
@@ -33,11 +31,11 @@ def _keep_waiting() -> None:
 class RecordSender:
     """Records that were sent and may still fail. Not for use by two threads at a time.
 
-    failures: error codes by the index under which a record was sent, if `send` names them.
+    failures: error codes by record, if `send` names them.
     """
 
     def __init__(self, producer: Any, retrier: Retrier) -> None:
-        self.failures: dict[int, int] = {}
+        self.failures: dict[Outgoing, int] = {}
         self._producer = producer
         self._retrier = retrier
 
@@ -45,32 +43,33 @@ class RecordSender:
         """Forget failures of records sent before."""
         self.failures = {}
 
-    def send(self, numbered: Numbered, *, names_failures: bool = True) -> None:
+    def send(self, records: Iterable[Outgoing], *, names_failures: bool = True) -> None:
         """Send without waiting.
 
         names_failures: False to send without callbacks, for a transaction that will be repeated if anything fails.
         confluent-kafka takes the interpreter's lock for each record with a callback, even if it is not called.
         """
         produce, fail, told = self._producer.produce, self._fail, None
-        for index, (topic, partition, key, value, headers, timestamp_ms) in numbered:
+        for record in records:
             if names_failures:
-                told = partial(fail, index)
+                told = partial(fail, record)
             while True:
                 try:
-                    produce(topic, value, key, partition, told, None, timestamp_ms, headers)
+                    produce(
+                        *(record.topic, record.value, record.key, record.partition),
+                        *(told, None, record.timestamp_ms, record.headers),
+                    )
                 except BufferError:
                     self._producer.flush(SLICE_S)
                     continue
                 except KafkaException as failure:
-                    fail(index, error_of(failure), None)
+                    fail(record, error_of(failure), None)
                 break
 
-    def send_in_small_batches(
-        self, numbered: Sequence[tuple[int, Outgoing]], max_batch_bytes: Mapping[str, int]
-    ) -> Iterator[None]:
+    def send_in_small_batches(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[None]:
         """Send in batches of at most `max_batch_bytes` of a topic. At each yield the caller awaits acknowledgements."""
-        self.send((index, record) for index, record in numbered if record.topic not in max_batch_bytes)
-        for chunk in _chunks(numbered, max_batch_bytes):
+        self.send(record for record in records if record.topic not in max_batch_bytes)
+        for chunk in _chunks(records, max_batch_bytes):
             yield
             self.send(chunk)
 
@@ -110,26 +109,26 @@ class RecordSender:
             for topic in topics:
                 self.partitions_of(topic)
 
-    def _fail(self, index: int, error: KafkaError | None, _message: object) -> None:
+    def _fail(self, record: Outgoing, error: KafkaError | None, _message: object) -> None:
         if error is not None:
-            self.failures[index] = error.code()
+            self.failures[record] = error.code()
 
 
-def _chunks(numbered: Numbered, max_batch_bytes: Mapping[str, int]) -> Iterator[list[tuple[int, Outgoing]]]:
+def _chunks(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:
     """Yield the records to topics with a limit, in order, in chunks of one topic within its limit."""
-    by_topic: defaultdict[str, list[tuple[int, Outgoing]]] = defaultdict(list)
-    for index, record in numbered:
+    by_topic: defaultdict[str, list[Outgoing]] = defaultdict(list)
+    for record in records:
         if record.topic in max_batch_bytes:
-            by_topic[record.topic].append((index, record))
-    for topic, records in by_topic.items():
-        chunk: list[tuple[int, Outgoing]] = []
+            by_topic[record.topic].append(record)
+    for topic, limited in by_topic.items():
+        chunk: list[Outgoing] = []
         room = max_batch_bytes[topic]
-        for index, record in records:
+        for record in limited:
             size = size_of(record)
             if chunk and size > room:
                 yield chunk
                 chunk, room = [], max_batch_bytes[topic]
-            chunk.append((index, record))
+            chunk.append(record)
             room -= size
         yield chunk
 

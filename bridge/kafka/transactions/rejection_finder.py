@@ -54,7 +54,7 @@ _GRACE_S = 0.05
 
 Probe = Callable[[Sequence[Outgoing]], SendFailure | None]
 PartitionsOf = Callable[[str], "int | KafkaError"]
-Refused = dict[int, str]
+Refused = dict[Outgoing, str]
 
 
 class _SizeLimit(NamedTuple):
@@ -112,16 +112,16 @@ class RejectionFinder:
         """Return the records that made the transaction fail, as far as there is proof, with codes."""
         refused: Refused = {}
         with suppress(_InconclusiveError):
-            topics = _topics(outgoing, failed, _OF_METADATA | TOPIC_DENIED)
+            topics = _topics(failed, _OF_METADATA | TOPIC_DENIED)
             is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
             refused |= self._by_metadata(outgoing, {record.topic for record in outgoing} if is_denied else topics)
             if is_denied and not refused:
                 refused |= self._by_denial(outgoing)
-            for topic in _topics(outgoing, failed, _OF_SIZE):
-                named = [i for i, code in failed.named.items() if code in _OF_SIZE and outgoing[i].topic == topic]
+            for topic in _topics(failed, _OF_SIZE):
+                named = [each for each, code in failed.named.items() if code in _OF_SIZE and each.topic == topic]
                 refused |= self._by_size(outgoing, topic, named)
-            lasting = sorted(index for index, code in failed.named.items() if code in _LASTING)
-            refused |= dict.fromkeys(self._refused_alone(outgoing, lasting, _LASTING), _BAD_TARGET)
+            lasting = [record for record, code in failed.named.items() if code in _LASTING]
+            refused |= dict.fromkeys(self._refused_alone(lasting, _LASTING), _BAD_TARGET)
         return refused
 
     # -- metadata
@@ -136,7 +136,7 @@ class RejectionFinder:
             missing = {topic for topic in missing if codes[topic] == _UNKNOWN_TOPIC}
             if not missing:
                 break
-        return {index: code for index, record in enumerate(outgoing) if (code := codes.get(record.topic))}
+        return {record: code for record in outgoing if (code := codes.get(record.topic))}
 
     def _may_wait(self) -> bool:
         """Return True once a second, so that a stream of unknown topics does not slow down all others."""
@@ -166,13 +166,12 @@ class RejectionFinder:
         """Refuse records to partitions that do not exist, by fresh metadata."""
         partitions = self._partitions
 
-        def beyond(indices: Iterable[int]) -> list[int]:
+        def beyond(records: Iterable[Outgoing]) -> list[Outgoing]:
             """Without metadata, assume that the partition exists."""
-            records = ((i, outgoing[i]) for i in indices)
-            return [i for i, r in records if r.partition >= partitions.get(r.topic, r.partition + 1)]
+            return [each for each in records if each.partition >= partitions.get(each.topic, each.partition + 1)]
 
-        suspects = beyond([i for i, r in enumerate(outgoing) if r.partition >= 0])
-        for topic in {outgoing[index].topic for index in suspects}:
+        suspects = beyond(record for record in outgoing if record.partition >= 0)
+        for topic in {record.topic for record in suspects}:
             self._describe(topic)
         return dict.fromkeys(beyond(suspects), _UNKNOWN_PARTITION)
 
@@ -181,42 +180,40 @@ class RejectionFinder:
     def _by_known_size(self, outgoing: Sequence[Outgoing], topic: str) -> Refused:
         """Refuse records of a size that the topic refused lately."""
         limit = self._size_limits[topic]
-        suspects = [i for i, r in enumerate(outgoing) if r.topic == topic and size_of(r) >= limit.least_size]
+        suspects = [each for each in outgoing if each.topic == topic and size_of(each) >= limit.least_size]
         if not suspects:
             return {}
         if time.monotonic() >= limit.until_s:
-            smallest = min(suspects, key=lambda i: size_of(outgoing[i]))
-            if not self._is_refused(outgoing[smallest], _OF_SIZE):
+            smallest = min(suspects, key=size_of)
+            if not self._is_refused(smallest, _OF_SIZE):
                 del self._size_limits[topic]
                 return {}
-            self._remember(topic, min(limit.least_size, size_of(outgoing[smallest])))
+            self._remember(topic, min(limit.least_size, size_of(smallest)))
         return dict.fromkeys(suspects, _TOO_LARGE)
 
     def _remember(self, topic: str, least_size: int) -> None:
         self._size_limits[topic] = _SizeLimit(least_size, time.monotonic() + MEMORY_S)
 
-    def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[int]) -> Refused:
+    def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[Outgoing]) -> Refused:
         """Refuse records of `topic` that are too large by themselves: all from a certain size on.
 
         If none is, the batch was too large, and `max_batch_bytes` is halved. With compression, only the smallest record
         that failed alone is proven. If the broker accepts a larger one, the batch was too large; with smaller batches
         fewer records are named, in the end that record alone.
         """
-        candidates: Sequence[int] = (
-            named if self._compresses else [i for i, r in enumerate(outgoing) if r.topic == topic]
-        )
-        indices = sorted(candidates, key=lambda i: size_of(outgoing[i]))
-        refused = self._first_refused([outgoing[i] for i in indices])
-        if refused == len(indices):
+        candidates = named if self._compresses else [each for each in outgoing if each.topic == topic]
+        by_size = sorted(candidates, key=size_of)
+        refused = by_size[self._first_refused(by_size) :]
+        if not refused:
             was_alone = self.max_batch_bytes.get(topic) == 1  # each record was sent by itself
-            if was_alone and (proved := self._refused_alone(outgoing, named, _OF_SIZE)):
+            if was_alone and (proved := self._refused_alone(named, _OF_SIZE)):
                 return dict.fromkeys(proved, _TOO_LARGE)
-            self._halve_batch_bytes(topic, sum(size_of(outgoing[i]) for i in indices))
+            self._halve_batch_bytes(topic, sum(map(size_of, by_size)))
             return {}
         if self._compresses:
-            return {indices[refused]: _TOO_LARGE}
-        self._remember(topic, size_of(outgoing[indices[refused]]))
-        return dict.fromkeys(indices[refused:], _TOO_LARGE)
+            return {refused[0]: _TOO_LARGE}
+        self._remember(topic, size_of(refused[0]))
+        return dict.fromkeys(refused, _TOO_LARGE)
 
     def _halve_batch_bytes(self, topic: str, total_bytes: int) -> None:
         """Halve the bytes of the batch that failed."""
@@ -238,14 +235,14 @@ class RejectionFinder:
 
     def _by_denial(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Refuse records to denied topics if the broker does not report what our user may do."""
-        smallest: dict[str, int] = {}
-        for index in sorted(range(len(outgoing)), key=lambda i: size_of(outgoing[i])):
-            smallest.setdefault(outgoing[index].topic, index)
-        denied = {outgoing[i].topic for i in self._refused_alone(outgoing, smallest.values(), TOPIC_DENIED)}
-        return {index: _DENIED for index, record in enumerate(outgoing) if record.topic in denied}
+        smallest: dict[str, Outgoing] = {}
+        for record in sorted(outgoing, key=size_of):
+            smallest.setdefault(record.topic, record)
+        denied = {record.topic for record in self._refused_alone(smallest.values(), TOPIC_DENIED)}
+        return {record: _DENIED for record in outgoing if record.topic in denied}
 
-    def _refused_alone(self, outgoing: Sequence[Outgoing], indices: Iterable[int], codes: frozenset[int]) -> list[int]:
-        return [index for index in indices if self._is_refused(outgoing[index], codes)]
+    def _refused_alone(self, records: Iterable[Outgoing], codes: frozenset[int]) -> list[Outgoing]:
+        return [record for record in records if self._is_refused(record, codes)]
 
     def _is_refused(self, record: Outgoing, codes: frozenset[int]) -> bool:
         """Return True if the record fails by itself, with one of `codes`."""
@@ -257,6 +254,6 @@ class RejectionFinder:
         return True
 
 
-def _topics(outgoing: Sequence[Outgoing], failed: SendFailure, codes: frozenset[int]) -> set[str]:
+def _topics(failed: SendFailure, codes: frozenset[int]) -> set[str]:
     """Return the topics of records that failed with one of `codes`."""
-    return {outgoing[index].topic for index, code in failed.named.items() if code in codes}
+    return {record.topic for record, code in failed.named.items() if code in codes}

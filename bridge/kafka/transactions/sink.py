@@ -1,7 +1,7 @@
 """Sink over two transactional producers that take turns.
 
     committed                                    -> Committed
-    records that can never be accepted           -> Aborted({index: code})
+    records that can never be accepted           -> Aborted({record: code})
     a topic accepts no records now               -> Aborted({}, unavailable={topic})
     stale group metadata, passing fault          -> Aborted({}); waits before it returns if faults repeat
     the earlier transaction is aborted           -> Aborted({})
@@ -14,21 +14,17 @@ Two stages, each for one transaction at a time and in the order of `submit`:
     T1  send | commit |                  send: until records are acknowledged, so targets keep the order of transactions
     T2       | send   | commit |         commit: offsets and commit, after the earlier one has committed
     T3                | send   |         rejected records are searched for then, with no other transaction in flight
-
-With at-least-once, the deliveries are sent first. They stay delivered if the transaction is aborted.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka.group_metadata import is_member
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.contents import SendFailure, TransactionContents
-from bridge.kafka.transactions.early_delivery import EarlyDeliverySender
+from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.failure_handler import FailureHandler
 from bridge.kafka.transactions.producer_slot import ProducerSlot
-from bridge.kafka.transactions.submitted import InFlightTransaction, Selection
+from bridge.kafka.transactions.submitted import InFlightTransaction
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Transaction
 from schemas.journal import writer_key
@@ -40,29 +36,16 @@ class ConfluentSink:
     """Implements bridge.ports.Sink. A second process with the same instance id fences this one.
 
     journal_topics: journal topic by timer topic.
-    own_topics: the bridge's topics, given for at-least-once. Records to all other topics are deliveries, which are sent
-        before their transaction.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        journal_topics: Mapping[str, str],
-        retrier: Retrier,
-        own_topics: frozenset[str] | None = None,
-    ) -> None:
+    def __init__(self, connection: Connection, journal_topics: Mapping[str, str], retrier: Retrier) -> None:
         self._group = connection.group
         self._journal_topics = journal_topics
         self._retrier = Retrier(retrier)
         topic_probe = TopicProbe(connection, self._retrier)
         find_unavailable = topic_probe.unavailable
-        self._early_sender: EarlyDeliverySender | None = None
-        if own_topics is not None:
-            self._early_sender = EarlyDeliverySender(connection, own_topics, self._retrier, find_unavailable)
         self._slots = [ProducerSlot(connection, each, self._retrier, find_unavailable) for each in range(MAX_IN_FLIGHT)]
-        self._failures = FailureHandler(
-            connection, journal_topics, self._retrier, topic_probe, self._slots, self._early_sender
-        )
+        self._failures = FailureHandler(connection, journal_topics, self._retrier, topic_probe, self._slots)
         self._last: InFlightTransaction | None = None
         self._committed = 0
 
@@ -72,13 +55,15 @@ class ConfluentSink:
             earlier = None
         # Producers take turns, because each one has to wait after a commit. After an abort the same one goes on.
         slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
-        selection, batch = self._batch(transaction)
-        self._last = submitted = InFlightTransaction(selection, batch, slot, earlier)
+        outgoing, journal = transaction.outgoing, self._journal_records(transaction)
+        batch = TransactionContents(
+            *([*outgoing, *journal], transaction.progress, transaction.group_metadata),
+            self._failures.max_batch_bytes,
+        )
+        self._last = submitted = InFlightTransaction(outgoing, journal, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
         may_send = submitted.may_send() and is_member(batch.group_metadata)
         if may_send and not self._failures.needs_check(submitted.outgoing):
-            if self._early_sender is not None:
-                self._early_sender.start_sending(submitted.outgoing)
             slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True
         slot.worker.do(lambda: self._run(submitted))
@@ -88,27 +73,6 @@ class ConfluentSink:
         self._retrier.give_up_in(0)
         for slot in self._slots:
             slot.close()
-        if self._early_sender is not None:
-            self._early_sender.close()
-
-    # -- contents of a transaction
-
-    def _batch(self, transaction: Transaction) -> tuple[Selection, TransactionContents]:
-        outgoing: Sequence[Outgoing] = transaction.outgoing
-        indices: Sequence[int] = range(len(outgoing))
-        if transaction.acknowledged:
-            indices = [index for index in indices if index not in transaction.acknowledged]
-            outgoing = [outgoing[index] for index in indices]
-        records, places = outgoing, indices
-        if self._early_sender is not None:
-            places = self._early_sender.remaining(outgoing)
-            records = [outgoing[index] for index in places]
-        if transaction.journal:
-            records = [*records, *self._journal_records(transaction)]
-        batch = TransactionContents(
-            records, transaction.progress, transaction.group_metadata, self._failures.max_batch_bytes
-        )
-        return Selection(outgoing, indices, places), batch
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [
@@ -122,8 +86,6 @@ class ConfluentSink:
     def _run(self, submitted: InFlightTransaction) -> None:
         try:
             outcome = self._outcome(submitted)
-            if self._early_sender is not None and isinstance(outcome, Aborted):
-                outcome = _with_caller_indices(submitted, outcome)
             # Without delay: an open transaction of a broken producer hides all later records from readers.
             submitted.slot.replace_if_broken()
         except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
@@ -135,7 +97,7 @@ class ConfluentSink:
     def _outcome(self, submitted: InFlightTransaction) -> Committed | Aborted:
         if not submitted.is_loaded and (aborted := self._aborted_before_send(submitted)) is not None:
             return aborted
-        failed = self._send_early(submitted) or self._send_all(submitted)
+        failed = submitted.slot.producer.await_acknowledgements(submitted.batch)
         if failed is not None:
             if not submitted.earlier_committed():
                 return _EARLIER_ABORTED
@@ -164,29 +126,3 @@ class ConfluentSink:
         if submitted.earlier_committed():
             self._failures.wait_as_no_member()
         return Aborted({}, "stale-member")
-
-    def _send_early(self, submitted: InFlightTransaction) -> SendFailure | None:
-        """Send the deliveries of at-least-once. Return None if all are acknowledged, or for exactly-once."""
-        if self._early_sender is None:
-            return None
-        submitted.acknowledged, failed = self._early_sender.await_acknowledgements(
-            submitted.outgoing, submitted.batch.max_batch_bytes
-        )
-        if failed is not None and submitted.is_loaded:
-            submitted.slot.producer.give_up()
-        return failed
-
-    def _send_all(self, submitted: InFlightTransaction) -> SendFailure | None:
-        """Fill the transaction. Indices of the failure are those of `outgoing`; higher ones are the journal's."""
-        failed, count = submitted.slot.producer.await_acknowledgements(submitted.batch), len(submitted.outgoing)
-        if failed is not None and self._early_sender is not None:
-            places = [*submitted.selection.places, *range(count, count + len(submitted.batch.records))]
-            failed.named = {places[index]: code for index, code in failed.named.items()}
-        return failed
-
-
-def _with_caller_indices(submitted: InFlightTransaction, outcome: Aborted) -> Aborted:
-    """Return the outcome with the caller's indices and the deliveries that were acknowledged."""
-    indices, acknowledged = submitted.selection.indices, set(submitted.acknowledged)
-    refused = {indices[index]: code for index, code in outcome.refused.items() if index not in acknowledged}
-    return replace(outcome, refused=refused, acknowledged=frozenset(indices[index] for index in acknowledged))

@@ -5,23 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Event
-from typing import NamedTuple
 
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.ports import Aborted, Committed, Outgoing
-
-
-class Selection(NamedTuple):
-    """Records of a transaction that are still to be sent.
-
-    indices: for each record of `outgoing`, its index in the caller's transaction.
-    places: for each record that the transaction sends, its index in `outgoing`. The journal's records follow them.
-    """
-
-    outgoing: Sequence[Outgoing]
-    indices: Sequence[int]
-    places: Sequence[int]
 
 
 class InFlightTransaction:
@@ -29,18 +16,17 @@ class InFlightTransaction:
 
     def __init__(
         self,
-        selection: Selection,
+        outgoing: Sequence[Outgoing],
+        journal: Sequence[Outgoing],
         batch: TransactionContents,
         slot: ProducerSlot,
         earlier: "InFlightTransaction | None",
     ) -> None:
-        self.outgoing = selection.outgoing
-        self.selection = selection
+        self.outgoing = outgoing
+        self.journal = journal
         self.batch = batch
         self.slot = slot
         self.is_loaded = False
-        self.acknowledged: list[int] = []
-        """Indices of `outgoing` whose deliveries were acknowledged before the transaction."""
         self._was_awaited = False
         self._began_s = time.monotonic()
         self._earlier = earlier

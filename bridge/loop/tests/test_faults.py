@@ -44,19 +44,18 @@ from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
-from bridge.tests.simulation.world import with_engine
+from bridge.tests.simulation.option_generator import with_engine
 from schemas.headers import CONTROL, Headers
 from schemas.journal import JournalRecord
 from schemas.levels import parse_levels
 from schemas.origin import Shard
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
-from timer.files.disk import Syncing
-from timer.format.checkpoint import CLOSED, NAME
-from timer.format.file_names import BODIES, UNITS
-from timer.maintenance.shutdown_snapshot import RESUME
+from timer.disk import Syncing
+from timer.format.checkpoint import BODIES, CLOSED, NAME, UNITS
 from timer.options import Engine
-from timer.wheel_store import WheelStore
+from timer.wheel.shutdown_snapshot import RESUME
+from timer.wheel.store import WheelStore
 
 
 @pytest.mark.thorough
@@ -82,6 +81,9 @@ def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(troubl
     dues = [int(headers["timer-deliver-ms"]) for headers in world.deliveries()]
     releases = [int(headers["timer-released-ms"]) for headers in world.deliveries()]
     assert all(due <= released for due, released in zip(dues, releases, strict=True))
+
+
+# -- another tick, another engine
 
 
 def deliver_59(world: World, changed: TurnOptions, trouble: Trouble, before_ms: int) -> None:
@@ -136,6 +138,9 @@ def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers(
     world.bridge.start()
     world.bridge.run(3000)
     assert world.delivered() == ["far"]
+
+
+# -- reads that miss records
 
 
 @TROUBLE
@@ -200,6 +205,9 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
     world.bridge.run(500)
     assert world.delivered() == ["m"]
     assert world.bridge.metrics.paused == {}
+
+
+# -- a disk that takes nothing
 
 
 @pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
@@ -282,20 +290,19 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
-    tried_ms: list[int] = []
+    real, tried_ms = world.bridge.disk_for, list[int]()
 
     def noted(shard: Shard) -> SimDisk:
         tried_ms.append(world.kafka.timeline.now_ms)
-        return world.bridge.disk_for(shard)
+        return real(shard)
 
     world.send("waits", 100_000)
     world.bridge.run(100)
     world.bridge.stop()
     world.bridge.lose_disks()
+    monkeypatch.setattr(world.bridge, "disk_for", noted)
     world.bridge.start()
-    world.bridge.disk_for(SHARD).fail_append(0)
-    assert world.bridge.bridge is not None
-    monkeypatch.setattr(world.bridge.bridge._partitions, "_disk_for", noted)
+    real(SHARD).fail_append(0)
     world.bridge.run(16_000)
     assert len(tried_ms) == 4
     assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
@@ -304,12 +311,15 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
     assert len(tried_ms) == 5
 
 
+# -- lost progress
+
+
 def reset_by_hand(world: World) -> None:
     world.kafka.commit_offset("timers", SHARD, 1)
 
 
 def expired(world: World) -> None:
-    del world.kafka._offsets["timers", SHARD]
+    world.kafka.expire_offset("timers", SHARD)
 
 
 @pytest.mark.parametrize("loses_disk", [False, True])
@@ -347,6 +357,9 @@ def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says
     world.send("new", 100)
     world.bridge.run(1000)
     assert sorted(world.delivered()) == sorted(["a", "b", "new", *again])
+
+
+# -- another owner meanwhile
 
 
 @pytest.mark.parametrize("where", ["history.journal", "history.progress", "history.journal_bounds"])
@@ -512,6 +525,9 @@ def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptu
     assert one.metrics.paused.keys() == group.owner.keys() - {given}
 
 
+# -- stops and checkpoints
+
+
 def test_a_stop_without_a_checkpoint_is_logged_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send(delay_ms=300)
@@ -673,6 +689,9 @@ def test_progress_beyond_an_end_offset_that_no_broker_confirms_is_not_lost(monke
     monkeypatch.undo()
     world.bridge.run(20_000)
     assert world.delivered() == ["m"]
+
+
+# -- retention and elections
 
 
 def truncated(world: World) -> int:
@@ -915,6 +934,9 @@ def test_progress_beyond_an_open_transaction_is_not_lost(is_end: bool) -> None: 
     assert world.delivered() == ["a", "b"]
 
 
+# -- requests that no topic takes
+
+
 @TROUBLE
 def test_case_25_records_too_large_for_the_rejected_topic_are_named_there_and_delay_no_other(trouble: Trouble) -> None:
     """A compressed record may be larger than any topic takes uncompressed."""
@@ -962,6 +984,9 @@ def test_the_reason_of_a_rejected_request_is_short_whatever_its_headers_are(name
     world.bridge.run(10)
     (rejected,) = world.kafka.read("timer.rejected")
     assert sum(len(header) + len(content or b"") for header, content in rejected.headers[1:]) < 1000
+
+
+# -- unknown outcomes
 
 
 def unknown(_under_way: object) -> Committed | Aborted:
@@ -1026,6 +1051,9 @@ def test_a_stop_without_a_broker_closes_all_partitions(
     assert len(kafka.read("orders")) == 2
 
 
+# -- requests too long for a frame or a copy
+
+
 @TROUBLE
 def test_a_header_name_too_long_for_a_frame_is_refused_and_delays_no_other(trouble: Trouble) -> None:
     """Kafka takes such a header. It must not end the bridge and then the next owner of the partition."""
@@ -1069,6 +1097,9 @@ def test_the_size_of_a_request_is_counted_in_bytes_not_in_characters(trouble: Tr
     world.bridge.run(4 * WINDOW_MS)
     assert world.rejected() == [(b"too-large", b"large")]
     assert sorted(world.delivered()) == ["next", "now"]
+
+
+# -- receipts, lag, size of the journal
 
 
 def test_a_repeated_cancel_is_not_found_although_the_id_was_delivered_before() -> None:
@@ -1141,6 +1172,9 @@ def test_a_journal_record_holds_at_most_the_decisions_of_two_turns() -> None:
 
 def test_clock_skew_margin_covers_the_longest_transaction_and_a_minute_of_skew() -> None:
     assert SMALL.clock_skew_margin_ms >= 60_000 + LONGEST_TRANSACTION_MS
+
+
+# -- a journal or topics that were lost
 
 
 def test_without_the_journal_of_possibly_pending_requests_nothing_is_released() -> None:
@@ -1238,6 +1272,9 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
     world.bridge.run(2000)
     assert sorted(world.delivered()) == [f"new {number}" for number in range(6)]
     assert logged in caplog.text
+
+
+# -- damage on disk
 
 
 @pytest.mark.parametrize("is_full", [False, True])

@@ -914,6 +914,9 @@ def test_checkpoints_are_made_under_a_load_without_a_pause(*, is_slow: bool) -> 
     assert world.delivered() == [str(number) for number in range(1500)]
 
 
+# -- Waits, commits and checkpoints
+
+
 def test_a_poll_waits_until_the_next_work_and_briefly_while_a_start_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -165,7 +165,7 @@ def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.Monke
     bridge = running(idle)
     asked: list[object] = []
     for question in ("stable_and_end_offsets", "newest_journal_times"):
-        monkeypatch.setattr(bridge.monitors._history, question, asked.append)
+        monkeypatch.setattr(idle.history, question, asked.append)
     bridge.monitors.check_open_transactions()
     bridge.monitors.check_clocks()
     assert asked == []

@@ -223,7 +223,7 @@ def test_many_partitions_that_do_not_answer_do_not_add_up_in_one_turn() -> None:
     source: Any = instance.source
     history.silent.update(shards)
     polled_ms: list[int] = []
-    poll, demand_answer = source.poll, history._demand_answer
+    poll, demand_answer = source.poll, history.demand_answer
 
     def slow(shard: Shard) -> None:
         if shard in history.silent:
@@ -234,7 +234,7 @@ def test_many_partitions_that_do_not_answer_do_not_add_up_in_one_turn() -> None:
         polled_ms.append(kafka.timeline.now_ms)
         return poll(*arguments)
 
-    history._demand_answer, source.poll = slow, noted
+    history.demand_answer, source.poll = slow, noted
     instance.holds_preparations = True
     instance.run(120_000)
     assert max(later - earlier for earlier, later in pairwise(polled_ms)) < 10_000

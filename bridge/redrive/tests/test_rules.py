@@ -51,7 +51,7 @@ def undelivered(headers: Headers = ASKED, code: Refusal = UNKNOWN, rolls: int = 
     """A timer that was rolled `rolls` times and that its target did not accept."""
     record = request(headers)
     for rolled in range(rolls):
-        copy, _ = copy_of(TIMERS, body_of(record, asked(headers), 7, rolled), 1_500)
+        copy = copy_of(TIMERS, body_of(record, asked(headers), 7, rolled), 1_500)
         record = Record(90, 1_500, copy.key, copy.value, copy.headers)
     body = body_of(record, asked(headers), 7, rolls)
     return rejected(park(PLACE.topic, TIMERS, body, code, 2_000))
@@ -104,7 +104,7 @@ def test_a_rolled_copy_with_profile_headers_and_no_key_is_sent_again() -> None:
     record = Record(7, 1_000, b"pay-7", b"value", spelled)
     schedule = read(record.headers, 1_000, rules, record.key, record.value)
     assert isinstance(schedule, Schedule)
-    copy, _ = copy_of(TIMERS, body_of(record, schedule, 7, 0), 1_500)
+    copy = copy_of(TIMERS, body_of(record, schedule, 7, 0), 1_500)
     claim = read(copy.headers, 1_500, rules, copy.key, copy.value)
     assert isinstance(claim, Claim)
     landed = Record(90, 1_500, copy.key, copy.value, copy.headers)

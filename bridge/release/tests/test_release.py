@@ -28,18 +28,19 @@ from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.control import DEFAULT_TOPIC as CONTROL
 from schemas.control import Paused, Skipped, control_record
 from schemas.headers import Headers, Pause, Rules
-from schemas.journal import CopyInFlight, JournalRecord
+from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.format.unit import Rows
-from timer.schedule import target_backlog as waiting
+from timer.schedule.blocked_targets import BacklogReader, BlockedTarget
 from timer.schedule.release_queue import Due, ReleaseQueue
-from timer.schedule.target_backlog import TargetBacklog
-from timer.schedule.waiting_target import WaitingTarget
 
 
 def until(world: World, ms: int) -> Headers:
     """Return the header of an expiry in `ms`."""
     return [("timer-expire-ms", b"%d" % (world.now_ms + ms))]
+
+
+# -- expiry
 
 
 @pytest.mark.parametrize("delay_ms", [500, 2500], ids=["due within the window", "rolled twice"])
@@ -249,107 +250,6 @@ def test_overdue_requests_wait_for_the_rate_of_their_target(trouble: Callable[[T
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(20)]
 
 
-def have_an_outage(world: TimerWorld, *, old: int, new: int) -> None:
-    """Stop the bridge for 10 s, in which `old` timers fall due. After that one of `new` is due each 200 ms."""
-    for number in range(old):
-        send(world, "limited", f"old {number}", number)
-    world.pass_time(ms=10)
-    world.bridge.kill()
-    world.kafka.timeline.advance(10_000)
-    world.bridge.start()
-    for number in range(new):
-        send(world, "limited", f"new {number}", 1000 + 200 * number)
-
-
-@pytest.mark.parametrize("share", [pytest.param(0.0, marks=pytest.mark.thorough), 0.5])
-@THERE
-def test_recent_timers_get_their_share_of_the_rate_after_an_outage(
-    trouble: Callable[[TimerWorld], None], share: float
-) -> None:
-    world = limited(TargetLimit(20, share, 2_000), window_ms=100_000)
-    have_an_outage(world, old=1000, new=100)
-    world.pass_time(ms=10_000)
-    trouble(world)
-    world.pass_time(ms=11_000)
-    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 40
-    fresh = [at for at, value in enumerate(values(world, "limited")) if value.startswith("new")]
-    assert len(fresh) == (0 if share == 0 else 100)
-    old = [value for value in values(world, "limited") if value.startswith("old")]
-    assert old == [f"old {number}" for number in range(len(old))]
-    assert len(old) > 250
-    world.pass_time(ms=60_000)
-    assert len(set(values(world, "limited"))) == len(values(world, "limited")) == 1100
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("trouble", [restart, lose_disk_there])
-def test_the_timers_of_a_backlog_that_grows_for_long_leave_once(trouble: Callable[[TimerWorld], None]) -> None:
-    """Key ranges between which timers have left are not joined: those timers would be pending again."""
-    world = limited(TargetLimit(10, 0.5, 1_000), window_ms=600_000, max_wait_ms=1000)
-    for second in range(30):
-        for number in range(20):
-            send(world, "limited", str(20 * second + number), 500 + 50 * number)
-        world.pass_time(ms=1000)
-        if second in (10, 20):
-            trouble(world)
-    world.pass_time(ms=60_000)
-    assert sorted(map(int, values(world, "limited"))) == list(range(600))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("trouble", [go_on_there, restart, lose_disk_there])
-def test_key_ranges_between_which_no_timer_left_are_joined(trouble: Callable[[TimerWorld], None]) -> None:
-    """The share of fresh timers is small: most of them wait until they are old."""
-    world = limited(TargetLimit(4, 0.02, 500), window_ms=600_000)
-    for second in range(20):
-        for number in range(8):
-            send(world, "limited", str(8 * second + number), 100 * number)
-        world.pass_time(ms=1000)
-    records = [JournalRecord.from_bytes(entry.value or b"") for entry in world.read("timer.journal")]
-    stretches = [len(wait.stretches) for record in records for wait in record.waits]
-    assert 2 <= max(stretches) <= 4
-    trouble(world)
-    world.pass_time(ms=30_000)
-    assert sorted(map(int, values(world, "limited"))) == list(range(160))
-
-
-def test_without_a_free_key_range_recent_timers_leave_after_older_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each journal record names all key ranges, and its size is limited."""
-    monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 0)
-    world = limited(TargetLimit(20, 0.5, 2_000), window_ms=100_000)
-    have_an_outage(world, old=200, new=20)
-    world.pass_time(ms=20_000)
-    assert values(world, "limited") == [*(f"old {number}" for number in range(200)), *(f"new {n}" for n in range(20))]
-
-
-@pytest.mark.thorough
-def test_the_key_ranges_of_all_targets_are_bounded_together_and_a_target_that_ends_frees_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(waiting, "MAX_EXTRA_KEY_RANGES", 2)
-    limit = TargetLimit(20, 0.5, 2_000)
-    world = limited(limit, window_ms=600_000, targets={"t*": limit})
-    topics = [f"t{number}" for number in range(4)]
-    for topic in topics:
-        world.kafka.create(topic)
-    for round_ in range(3):
-        for topic in topics:
-            for number in range(60 if topic == "t0" else 200):  # the backlog of t0 ends first
-                send(world, topic, f"old {round_}", number)
-        world.pass_time(ms=10)
-        world.kafka.timeline.advance(10_000)  # a restart would reset the ranges
-        for number in range(10):
-            for topic in topics:
-                send(world, topic, f"new {round_}", 1000 + 200 * number)
-        world.pass_time(ms=30_000)
-    records = [JournalRecord.from_bytes(entry.value or b"") for entry in world.read("timer.journal")]
-    parted = [sum(len(wait.stretches) - 1 for wait in record.waits) for record in records]
-    assert max(parted) == 2
-    assert [len(values(world, topic)) for topic in topics] == [210, 630, 630, 630]
-    last = [[value for value in values(world, topic) if value.endswith("2")] for topic in topics[1:]]
-    assert sum(order.index("new 2") < 200 for order in last) > 1, "fresh timers have their share in the last round"
-
-
 @pytest.mark.timeout(60)
 def test_a_backlog_is_read_on_although_a_loaded_tick_holds_timers_of_a_paused_target() -> None:
     world = limited(TargetLimit(2))
@@ -432,7 +332,7 @@ def test_a_rate_that_is_full_again_is_forgotten(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(limits, "_MOST_BUCKETS", 3)
     kept = limits.TargetRateLimits({"*": TargetLimit(1)})
     for number in range(10):
-        kept.at(10_000 * number).spend(str(number), 1)
+        kept.spend(str(number), 1, 10_000 * number)
     assert list(kept._buckets) == ["7", "8", "9"]
 
 
@@ -459,11 +359,11 @@ def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
     world.pass_time(ms=5_000)
     assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.shards.values()
-    waiting = owned.store.release_queue._backlogs.get("limited")
+    waiting = owned.store.release_queue._blocked.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
     assert owned.store.release_queue.held == 0
-    assert sum(len(each.queue) for each in waiting.ranges) <= 4096
+    assert len(waiting.rows) <= 4096
     assert max(len(entry.value or b"") for entry in world.read("timer.journal")) < 1000
     world.pass_time(ms=20_000)
     assert values(world, "limited") == [str(number) for number in range(20_000)]
@@ -546,7 +446,7 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     held_ms = []
     while world.now_ms < end_ms:
         world.bridge.bridge.turn()
-        backlogs = owned.store.release_queue.waiting.backlogs(world.now_ms) if owned.store.release_queue.held else []
+        backlogs = owned.store.release_queue.backlogs(world.now_ms) if owned.store.release_queue.held else []
         held_ms += [each.since_ms for each in backlogs if each.is_paused]
         before, copies = copies, sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
         most = max(most, copies - before)
@@ -647,18 +547,18 @@ def test_a_turn_looks_at_a_few_of_the_paused_targets(delay_ms: int, monkeypatch:
         send(world, name, "m", delay_ms)
     world.pass_time(ms=1000)
     looked: list[list[str]] = [[]]
-    reading, taking = TargetBacklog.load_ahead, ReleaseQueue.take_due
+    reading, taking = BacklogReader.load_ahead, ReleaseQueue.take_due
 
     def counted(self: ReleaseQueue, *arguments: Any) -> Due:
         looked.append([])
         return taking(self, *arguments)
 
-    def read(self: TargetBacklog, waiting: WaitingTarget, *arguments: Any) -> bool:
+    def read(self: BacklogReader, waiting: BlockedTarget) -> bool:
         looked[-1].append(waiting.target)
-        return reading(self, waiting, *arguments)
+        return reading(self, waiting)
 
     monkeypatch.setattr(ReleaseQueue, "take_due", counted)
-    monkeypatch.setattr(TargetBacklog, "load_ahead", read)
+    monkeypatch.setattr(BacklogReader, "load_ahead", read)
     for number in range(20):
         send(world, "other", str(number), 10)
         world.pass_time(ms=20)
@@ -714,6 +614,9 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
     ask(world, b"resume", b"limited")
     world.pass_time(ms=100)
     assert values(world, "limited") == ["m"]
+
+
+# -- the control topic
 
 
 def test_the_newest_control_record_applies_to_its_timer_topic_and_malformed_ones_are_ignored(

@@ -1,5 +1,5 @@
 import sys
 
-from bridge.tests.simulation.world import main
+from bridge.tests.simulation.run import main
 
 sys.exit(main(sys.argv[1:]))

@@ -26,9 +26,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
-10. What is delivered at least once stands ahead of its transaction, which is judged as if it held it. What stands
-   though no transaction did is a timer's all the same, unaltered and never early.
-11. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness).
+10. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness).
 """
 
 import json
@@ -261,11 +259,6 @@ class Oracle:
         self._seen = 0
         self._begun_ms = 0
         """When the transaction that is judged began (true time)."""
-        self._seen_ahead = 0
-        self._ahead: set[tuple[Shard, int]] = set()
-        self._moved_ms: defaultdict[tuple[Shard, int], set[int]] = defaultdict(set)
-        """To which times each timer was moved."""
-        self._asked: dict[tuple[Shard, int], tuple[Wish, Entry]] = {}
         self.failed_targets: set[str] = set()
         """Those that took no records for a while: their due timers may be rolled instead of delivered."""
         self._timeliness = Timeliness()
@@ -283,7 +276,6 @@ class Oracle:
     def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
         self._books[shard].unread[entry.offset] = Unread(entry, wish)
-        self._asked[shard, entry.offset] = wish, entry
         self.counts["requests"] += 1
 
     def forged(self, shard: Shard, entry: Entry) -> None:
@@ -298,16 +290,13 @@ class Oracle:
 
     def observe(self) -> int:
         """Looks at what was committed since. Returns how many transactions that were. Raises Violation."""
-        if self._seen == len(self._kafka.commits) and self._seen_ahead == len(self._kafka.ahead):
+        if self._seen == len(self._kafka.commits):
             return 0
         fresh = self._kafka.commits[self._seen :]
         self._seen += len(fresh)
         for transaction in fresh:
             if transaction.offsets:
                 self._judge(transaction)
-        for log, entry in self._kafka.ahead[self._seen_ahead :]:
-            self._judge_ahead(log, entry)
-        self._seen_ahead = len(self._kafka.ahead)
         return len(fresh)
 
     @property
@@ -378,7 +367,7 @@ class Oracle:
         reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
         outputs: dict[Shard, list[Output]] = {shard: [] for shard in reached}
         journals = {(log.topic, log.number): entry for log, entry in transaction.records}
-        for log, entry in [*transaction.ahead, *transaction.records]:
+        for log, entry in transaction.records:
             if log.topic not in JOURNALS.values():
                 shard, origin = _about(log, entry)
                 known = shard in reached and origin < reached[shard].next_offset
@@ -389,17 +378,6 @@ class Oracle:
             journal = journals.get((JOURNALS[shard.topic], shard.partition))
             self._begun_ms = transaction.begun_ms
             self._judge_shard(shard, progress, outputs[shard], own, journal)
-
-    def _judge_ahead(self, log: Partition, entry: Entry) -> None:
-        about = _about(log, entry)
-        wish, request = self._asked[about]
-        due_ms = int(_check_as_wished(wish, log, entry)["timer-deliver-ms"] or b"")
-        if wish.level is None and wish.series is None:
-            dues_ms = {wish.due_ms(request.append_ms, ()), *self._moved_ms[about]}
-            _check(due_ms in dues_ms, f"delivered ahead with another due time than one of {dues_ms}", entry)
-        _check(due_ms <= entry.timestamp_ms, "delivered ahead, early", entry)
-        self.counts["delivered again" if about in self._ahead else "delivered ahead"] += 1
-        self._ahead.add(about)
 
     def _judge_shard(
         self, shard: Shard, progress: Progress, outputs: list[Output], note: Note, journal: Entry | None
@@ -557,7 +535,6 @@ class Oracle:
             self._refuse(entry, "too-large", expected)
         else:
             timer.due_ms = due_ms
-            self._moved_ms[shard, origin].add(due_ms)
             if not timer.is_flying:
                 timer.must_go_round = True
                 timer.moved_ms.add(due_ms)

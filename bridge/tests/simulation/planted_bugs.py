@@ -13,7 +13,7 @@ from unittest import mock
 
 from bridge.errors import OutcomeUnknownError
 from bridge.intake import copies_in_flight as flights
-from bridge.intake.copies_in_flight import CopiesInFlight
+from bridge.intake.copies_in_flight import CopiesInFlight, RolledCopy
 from bridge.intake.decide import BatchIntake
 from bridge.intake.partition_intake import IntakeOutcome
 from bridge.ports import Aborted, Committed, Record, Transaction
@@ -37,16 +37,16 @@ from schemas.recurrence import Occurrence
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
-from timer.index import origin_index
-from timer.index.origin_index import OriginIndex
-from timer.maintenance.startup_scan import LiveScan
+from timer.index import id_index as origin_index
+from timer.index.id_index import OriginIndex
 from timer.rocksdb import store as rocks_store
-from timer.rocksdb.rocks_timers import RocksTimers
+from timer.rocksdb.timers import RocksTimers
+from timer.schedule.blocked_targets import BlockedTarget, BlockedTargets
 from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due, ReleaseQueue
-from timer.schedule.target_backlog import TargetBacklog
 from timer.store import Store
-from timer.wheel_store import WheelStore
+from timer.wheel.pending_units import LiveScan
+from timer.wheel.store import WheelStore
 
 Patches = ExitStack
 _take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, ReleaseQueue.take_due
@@ -305,12 +305,16 @@ def rules_of_now(patches: Patches) -> None:
 
 def pause_forgotten(patches: Patches) -> None:
     """A start knows what waits, but not that it is paused."""
-    made = TargetBacklog.__init__
+    made = BlockedTargets.__init__
 
-    def init(self: TargetBacklog, waits: Any, tick_ms: int) -> None:
-        made(self, [wait._replace(is_paused=False) for wait in waits], tick_ms)
+    def init(self: BlockedTargets, waits: Any) -> None:
+        made(self, [wait._replace(is_paused=False) for wait in waits])
 
-    _replace(patches, TargetBacklog, "__init__", init)
+    _replace(patches, BlockedTargets, "__init__", init)
+
+
+def _block_nothing(_: ReleaseQueue, target: str, after: Key) -> BlockedTarget:
+    return BlockedTarget(target, is_paused=False, after=after)
 
 
 def fails_for_all(patches: Patches) -> None:
@@ -340,7 +344,7 @@ def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], Non
 
 def next_occurrence_later(patches: Patches) -> None:
     """The copy for the next occurrence is written by the transaction after the one that delivers this one."""
-    waiting: dict[DueTimers, list[tuple[Any, CopyInFlight]]] = {}
+    waiting: dict[DueTimers, list[RolledCopy]] = {}
     release, deliver = DueTimers.release, DueTimers._deliver
 
     def deliver_alone(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
@@ -348,12 +352,12 @@ def next_occurrence_later(patches: Patches) -> None:
         is_delivered = deliver(self, apart, body, now_ms)
         draft.bodies += apart.bodies
         draft.parked |= apart.parked
-        waiting.setdefault(self, []).extend(zip(apart.copies, apart.decisions.rolled, strict=True))
+        waiting.setdefault(self, []).extend(apart.copies)
         return is_delivered
 
     def release_with(self: DueTimers, draft: Draft, now_ms: int) -> None:
-        for copy, flight in waiting.pop(self, []):
-            draft.add_copy(copy, flight)
+        for copy in waiting.pop(self, []):
+            draft.add_copy(copy)
         release(self, draft, now_ms)
 
     _replace(patches, DueTimers, "_deliver", deliver_alone)
@@ -366,8 +370,8 @@ def next_occurrence_lost_by_a_retry(patches: Patches) -> None:
 
     def without(self: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
         recheck(self, frozen, now_ms)
-        origins = {b"%s/%d" % (str(self.shard).encode(), body.origin_offset) for body in frozen.draft.bodies}
-        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.headers[-2][1] not in origins]
+        origins = {body.origin_offset for body in frozen.draft.bodies}
+        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
 
     _replace(patches, OwnedPartition, "recheck", without)
 
@@ -469,12 +473,12 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
     # A timer that its target may not have now is left behind K, as if it had left.
-    "passed over while it waits": _with(ReleaseQueue, "_start_backlog", lambda _: lambda *_, **__: None),
-    "a wait that never ends": _returning(ReleaseQueue, "_end_backlog", None),
+    "passed over while it waits": _with(ReleaseQueue, "_block", lambda _: _block_nothing),
+    "a wait that never ends": _returning(ReleaseQueue, "_unblock", False),
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.
-    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, until_ms: until_ms),
+    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, now_ms, until_ms: until_ms),
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),

@@ -9,43 +9,23 @@ full for a while, or nearly.
 In some worlds senders send what no Kafka client can decode, and an operator skips it some time later.
 Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
 nothing.
-
-    python -m bridge.tests.simulation 0 10000      10,000 seeds on all cores; figures, and the bad seeds
-    python -m bridge.tests.simulation 4711         one seed, its story told
-    python -m bridge.tests.simulation 0 500 "K left out" outputs
-                                                 with a mistake in it, judged by what readers see alone
 """
 
-import logging
-import sys
-import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from random import Random
-from unittest import mock
 
-from bridge.config.loop_options import Delivery, StoreOptions, TurnOptions
+from bridge.config.loop_options import TurnOptions
 from bridge.errors import OutcomeUnknownError
-from bridge.garbage_collection import tune_gc
-from bridge.intake.target_policy import Policy
-from bridge.loop import assigned_partitions
-from bridge.recovery import recover as recovery
-from bridge.recovery.recover import invalidate_store
 from bridge.recovery.recovery_plan import read_checkpoint
-from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance
-from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
-from bridge.tests.simulation.planted_bugs import ROCKSDB, applied
+from bridge.tests.simulation.option_generator import MIN_FREE_BYTES, SKEW_MS, draw_options, with_engine
+from bridge.tests.simulation.oracle import JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
 from bridge.tests.simulation.request_generator import (
     BILLS,
     CANCEL,
-    CRON_UNIT_MS,
     MORE_TIMERS,
     MOVE,
     NOWHERE,
@@ -62,109 +42,25 @@ from bridge.tests.simulation.request_generator import (
     Wishes,
 )
 from bridge.tests.simulation.timeliness import InstancePace, Opening
-from kafka_timer import headers
-from schemas import recurrence
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import JournalRecord
 from schemas.origin import Shard
-from timer.errors import CorruptStoreError
-from timer.files.disk import Disk
 from timer.format.unit import Rows, joined
 from timer.options import Engine
 from timer.store import Store
 from timer.testing import Crash, SimDisk
 
-OWN_TOPICS = frozenset({*JOURNALS.keys(), *JOURNALS.values(), REJECTED, RECEIPTS})
 MOST_TURNS = 3000
 """A world that is mended and has not run out after so many turns never will."""
 TRANSACTION_TIMEOUT_MS = 800
-SKEW_MS = 20
 PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.start", "disk.", "source.")
 """Where a crash is drawn: after so many calls of one kind, or of any."""
 
-
-MIN_FREE_BYTES = 1000
 ROCKSDB_SHARE = 0.1
 ROLLS = "timer-rolls"
 ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
-
-
-def with_engine(options: TurnOptions, engine: Engine) -> TurnOptions:
-    return replace(options, store=replace(options.store, engine=engine))
-
-
-def draw_options(rng: Random, reach_ms: int, *, limited: bool) -> TurnOptions:
-    """Small numbers of everything, so that every edge is near. Each timer topic has its own, and perhaps limits."""
-    main, more = (_draw_options(rng, reach_ms) for _ in JOURNALS)
-    if limited:
-        main, more = _draw_limits(rng, main), _draw_limits(rng, more)
-    return replace(main, topics={MORE_TIMERS: replace(more, journal_topic=JOURNALS[MORE_TIMERS])})
-
-
-def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
-    return replace(
-        options,
-        policy=rng.choice((Policy(), Policy(deny=("b*",)), Policy(allow=("o*", "s*")))),
-        max_pending=rng.choice((None, None, 2, 8)),
-        max_requests_per_s=rng.choice((None, None, 30, 300)),
-        targets=rng.choice(({}, {ORDERS: _draw_limit(rng)}, {"b*": _draw_limit(rng), "*": _draw_limit(rng)})),
-    )
-
-
-def _draw_limit(rng: Random) -> TargetLimit:
-    return TargetLimit(rng.choice((3, 20, 100)), rng.choice((0.0, 0.0, 0.5)), rng.choice((20, 200)))
-
-
-def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
-    rules = draw_rules(rng, reach_ms)
-    tick_ms = rng.choice((1, 7, 10, 100))
-    lap_ms = min(rules.max_delay_ms, rules.roll_window_ms) * rng.choice((1, 1, 2, 10)) + 2 * tick_ms
-    return TurnOptions(
-        rules=rules,
-        store=StoreOptions(
-            tick_ms=tick_ms,
-            slots=lap_ms // tick_ms + 2,
-            segment_bytes=rng.choice((68, 200, 1000, 1 << 16)),
-            checkpoint_interval_ms=rng.choice((0, 20, 100, 500)),
-            compact_below=rng.choice((0.0, 0.3, 0.6)),
-            compact_ahead_ms=0,
-        ),
-        rejected_topic=REJECTED,
-        journal_topic=JOURNAL,
-        receipts_topic=RECEIPTS,
-        receipts=rng.choice(("none", "none", "outcomes", "all")),
-        max_message_bytes=rng.choice((1 << 20, 1 << 20, 700)),
-        max_poll_records=rng.choice((1, 2, 5, 20)),
-        max_due_records=rng.choice((1, 2, 5, 20)),
-        max_due_bytes=rng.choice((1, 300, 1 << 20)),
-        commit_interval_ms=rng.choice((0, 20, 100, 500)),
-        min_free_bytes=MIN_FREE_BYTES,
-        max_wait_ms=rng.choice((20, 100, 300)),
-        prepare_from=rng.choice((0, 2, 10, 1000)),
-        clock_skew_margin_ms=2 * SKEW_MS,
-    )
-
-
-def draw_rules(rng: Random, reach_ms: int) -> Rules:
-    """Most requests lie up to `reach_ms` ahead, some further."""
-    return Rules(
-        max_delay_ms=reach_ms * rng.choice((2, 3)) // 2,
-        roll_window_ms=reach_ms // rng.choice((1, 3, 5, 8)),
-        levels_ms=rng.choice(((10, 100, 400), (reach_ms // 2, reach_ms, 50), (1,))),
-        own_topics=OWN_TOPICS,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One seed's. `fault` is empty where all held."""
-
-    seed: int
-    fault: str
-    counts: Counter[str]
-    story: list[str]
 
 
 class World:
@@ -217,8 +113,6 @@ class World:
         self.series = Random(f"series {seed}")
         self.series_chance = self.series.choice((0.0, 0.1, 0.4))
         self.series_wishes = Wishes(self.series, reach_ms)
-        self.is_doubled = self.apart.random() < 0.25
-        """Some lives deliver at least once."""
         options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [InstanceRuns(self, name, options) for name in names]
@@ -759,7 +653,6 @@ class InstanceRuns:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
             on_start=self._check_opened,
-            delivery=self._draw_delivery(),
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[Shard] = frozenset()
@@ -859,15 +752,10 @@ class InstanceRuns:
         rng = self.world.rng
         if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
             self.instance.options = self.world.draw_options()
-        self.instance.delivery = self._draw_delivery()
-        self.world.tell(f"{self.name} starts, {self.instance.delivery}")
+        self.world.tell(f"{self.name} starts")
         self._look_anew()
         self.own_turns.clear()
         self.instance.start()
-
-    def _draw_delivery(self) -> Delivery:
-        is_doubled = self.world.is_doubled and self.world.apart.random() < 0.7
-        return "at-least-once" if is_doubled else "exactly-once"
 
     def stop(self, *, in_order: bool = True) -> None:
         if not self.is_up:
@@ -989,98 +877,3 @@ EVENTS: tuple[tuple[Callable[[World], None], float], ...] = (
     (World.vex_disks, 1),
     (World.change_topics, 0.5),
 )
-
-
-@contextmanager
-def small_intervals() -> Iterator[None]:
-    """Let recurring timers fit into a history: short intervals, and a cron of `CRON_UNIT_MS` for the minute."""
-
-    def next_match_ms(expression: str, _zone: str, after_ms: int) -> int:
-        step_ms = int(expression.split()[0].removeprefix("*/")) * CRON_UNIT_MS
-        return (after_ms // step_ms + 1) * step_ms
-
-    with (
-        mock.patch.object(recurrence, "_next_match_ms", next_match_ms),
-        mock.patch.object(headers, "LEAST_EVERY_MS", 1),
-    ):
-        yield
-
-
-@contextmanager
-def damage_judged() -> Iterator[None]:
-    """A rebuild heals what the store itself got wrong, so it would never be seen."""
-
-    def judged(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
-        if isinstance(disk, SimDisk) and not disk.may_be_torn:
-            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {wrong}")
-        invalidate_store(shard, disk, wrong)
-
-    with ExitStack() as patches:
-        for module in (recovery, assigned_partitions):
-            patches.enter_context(mock.patch.object(module, "invalidate_store", judged))
-        yield
-
-
-def run_seed(
-    seed: int,
-    mutation: str = "",
-    only_outputs: bool = False,  # noqa: FBT001
-    *,
-    is_brief: bool = False,
-    engines: tuple[Engine, ...] = (),
-) -> Outcome:
-    """One history; what is wrong with it, if anything.
-
-    mutation: a planted bug. Only a Violation shows that it is found: any other exception may be its own.
-    is_brief: the story is told only if something is wrong.
-    """
-    if mutation.startswith(ROCKSDB):
-        engines = ("rocksdb",)
-    world = World(seed, only_outputs=only_outputs, engines=engines)
-    fault = ""
-    judged = nullcontext() if only_outputs else damage_judged()
-    with small_intervals(), applied(mutation) if mutation else nullcontext(), judged:
-        try:
-            world.run()
-        except Exception as wrong:  # noqa: BLE001  (whatever it is, it is the finding)
-            name, place = type(wrong).__name__, traceback.extract_tb(wrong.__traceback__)[-1]
-            world.counts[name] += 1
-            if not mutation or isinstance(wrong, Violation):
-                fault = f"{name}: {wrong} ({place.name}, line {place.lineno})"
-    return Outcome(seed, fault, world.counts, world.story() if fault or not is_brief else [])
-
-
-def main(arguments: list[str]) -> int:
-    logging.disable()
-    seeds = [int(argument) for argument in arguments if argument.isdigit()]
-    words = [argument for argument in arguments if not argument.isdigit()]
-    only_outputs = "outputs" in words
-    engines: tuple[Engine, ...] = ("rocksdb",) if "rocksdb" in words else ()
-    mutation = next((word for word in words if word not in ("outputs", "rocksdb")), "")
-    if len(seeds) == 2:
-        return 1 if run_many(range(*seeds), mutation, only_outputs=only_outputs, engines=engines) else 0
-    outcome = run_seed(seeds[0], mutation, only_outputs, engines=engines)
-    sys.stdout.write("\n".join([*outcome.story, outcome.fault or "nothing is wrong", ""]))
-    return 1 if outcome.fault else 0
-
-
-def _begin_work() -> None:
-    logging.disable()
-    tune_gc()
-
-
-def run_many(seeds: range, mutation: str = "", *, only_outputs: bool = False, engines: tuple[Engine, ...] = ()) -> int:
-    """Runs them on all cores, says how it went, and returns how many are bad."""
-    began = time.monotonic()
-    total: Counter[str] = Counter()
-    bad = 0
-    run = partial(run_seed, mutation=mutation, only_outputs=only_outputs, is_brief=True, engines=engines)
-    with ProcessPoolExecutor(initializer=_begin_work) as pool:
-        for outcome in pool.map(run, seeds, chunksize=4):
-            total += outcome.counts
-            if outcome.fault:
-                bad += 1
-                sys.stdout.write(f"seed {outcome.seed}: {outcome.fault[:400]}\n")
-    figures = ", ".join(f"{name} {count}" for name, count in sorted(total.items()))
-    sys.stdout.write(f"{len(seeds)} seeds in {time.monotonic() - began:.1f} s, {bad} bad: {figures}\n")
-    return bad

@@ -22,16 +22,17 @@ from scripts.fuzz.store_mutator import (
     sound,
 )
 from scripts.fuzz.targets import TARGETS
+from timer.engines import open_store
 from timer.errors import CorruptStoreError
 from timer.format.body import HEAD_SIZE, unpack, unpack_headers
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.format.unit import MAGIC_DELETE, UNIT_SIZE
-from timer.index.segment_liveness import EndedUnits, LiveCounts
-from timer.inspect.offline_store import StoppedStore, WheelRows
-from timer.inspect.verify import verify
-from timer.maintenance.shutdown_snapshot import RESUME
-from timer.maintenance.startup_scan import LiveScan
+from timer.index.pending_index import EndedUnits, LiveCounts
+from timer.stopped_store import StoppedStore, verify
 from timer.store import Store
+from timer.wheel.pending_units import LiveScan
+from timer.wheel.shutdown_snapshot import RESUME
+from timer.wheel.stopped import WheelRows
 
 
 @pytest.mark.parametrize("target", [name for name in TARGETS if name != "store"])
@@ -188,7 +189,7 @@ def resumed(change: Callable[[dict[str, Any]], None]) -> Store:
     seal(contents, as_closed=True)
     found = Checkpoint.from_bytes(contents[NAME])
     assert found is not None
-    return Store.open(disk_of(contents), OPTIONS, found, found.progress, found.held, (), found.waits)
+    return open_store(disk_of(contents), OPTIONS, found, found.progress, found.held, (), found.waits)
 
 
 def _without_topics(head: dict[str, Any]) -> None:

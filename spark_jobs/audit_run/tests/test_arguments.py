@@ -200,13 +200,12 @@ def test_profiles_are_those_of_the_timer_topic(tmp_path: Path) -> None:
         parse_audit([*asked, "--profiles", "native,rabbit"], {})
 
 
-def test_the_mode_of_delivery_is_that_of_the_bridges_config(tmp_path: Path) -> None:
+def test_the_mode_of_delivery_is_refused_as_a_flag_and_in_the_bridges_config(tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
     asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
-    assert parse_audit(asked, {}).limits(0).at_least_once
-    assert not parse_audit([*asked, "--delivery", "exactly-once"], {}).limits(0).at_least_once
-    with pytest.raises(UsageError, match="--delivery is 'twice': give exactly-once or at-least-once"):
-        parse_audit([*asked, "--delivery", "twice"], {})
+    for given in (asked, ["--bootstrap-servers", "localhost:9092", *asked[2:], "--delivery", "exactly-once"]):
+        with pytest.raises(UsageError, match="--delivery: removed; take it out"):
+            parse_audit(given, {})
 
 
 TOPICS = {"orders.eu", "orders.secret", "bills", "timer.requests", "timer.open", "_schemas", "__consumer_offsets"}
@@ -311,5 +310,5 @@ def test_a_wrong_waiver_is_named_before_spark_starts(row: str, named: str, tmp_p
 def test_the_removed_topic_of_lateness_is_refused_with_what_to_do() -> None:
     flags = ["--bootstrap-servers", "broker:9092", "--out", "audit"]
     for more, environment in (["--lateness-topic", "x"], {}), ([], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"}):
-        with pytest.raises(UsageError, match="lateness_topic: the topic of lateness is gone: read the table `minutes`"):
+        with pytest.raises(UsageError, match="--lateness-topic: removed; read the table `minutes` in --out"):
             parse_audit([*flags, *more], environment)

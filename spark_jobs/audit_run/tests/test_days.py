@@ -41,20 +41,20 @@ class Topics(Cluster):
     """A cluster that holds a history, which may grow. `starts`: retention took a topic up to there."""
 
     def __init__(self, history: History) -> None:
-        self._history = history
+        self.history = history
         self.partitions = dict.fromkeys(TOPICS, 1)
         self.starts: dict[str, int] = {}
         self.after_requests = History()
         """What comes after the end of the timer topic was looked up, and before the others' ends."""
 
     def records(self) -> Iterable[Record]:
-        held = self._history
+        held = self.history
         return (*held.requests, *held.deliveries, *held.rejections, *held.receipts)
 
     def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
         if "timer.requests" not in topics:
             for kind in ("requests", "receipts"):
-                getattr(self._history, kind).extend(getattr(self.after_requests, kind))
+                getattr(self.history, kind).extend(getattr(self.after_requests, kind))
             self.after_requests = History()
         return [self._span(name, from_ms or 0) for name in sorted(topics)]
 
@@ -283,7 +283,7 @@ def test_what_is_missing_is_told_each_day_until_it_is_waived_and_what_is_pending
     waivers.write_text("origin,reason,until\ntimer.requests/0/0,INC-77,1970-01-04\n")
     known = Runs(spark, topics, tmp_path, waivers=waivers)
     assert [known.run(DAY_MS - 1 + day * DAY_MS)[0] for day in (3, 4)] == [{0: "waived"}, {0: "missing"}]
-    topics._history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
+    topics.history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
     assert runs.run(6 * DAY_MS)[0] == {0: "delivered"}
 
 
@@ -299,12 +299,12 @@ def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(
     runs = Runs(spark, topics, tmp_path)
     sizes = []
     for day in range(5):
-        topics._history.requests[:] = [*far, *chain[: day + 1]]
+        topics.history.requests[:] = [*far, *chain[: day + 1]]
         runs.run(100_000 + day * DAY_MS)
         sizes.append(runs.open)
     assert sizes == [4] * 5
-    topics._history.rejections.append(rejection(chain[3], "quota-exceeded", at_ms=5 * DAY_MS))
+    topics.history.rejections.append(rejection(chain[3], "quota-exceeded", at_ms=5 * DAY_MS))
     assert runs.run(6 * DAY_MS)[0] == {12: "replaced", 13: "rejected", 14: "pending"}
-    topics._history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
+    topics.history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
     assert runs.run(7 * DAY_MS)[0] == {12: "pending", 14: "rejected"}
     assert runs.open == 4

@@ -4,11 +4,12 @@ import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
+from unittest import mock
 
 import pytest
 
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka import resend
+from spark_jobs.kafka import admin, resend
 from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -113,6 +114,11 @@ def told(settings: dict[str, str] | None, start: int, first_ms: int | None) -> C
     """A topic with one partition, whose first record is at `start` and has this time; None: it is empty."""
 
     class Admin:
+        def __init__(self, _: object) -> None: ...
+
+        def list_topics(self, timeout: float) -> Any:
+            return SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[0])})
+
         def describe_configs(self, resources: list[Any]) -> dict[Any, Answer]:
             entries = {name: SimpleNamespace(value=value) for name, value in (settings or {}).items()}
             return {resource: Answer(TimeoutError() if settings is None else entries) for resource in resources}
@@ -125,9 +131,8 @@ def told(settings: dict[str, str] | None, start: int, first_ms: int | None) -> C
             )
             return dict.fromkeys(asked, Answer(first))
 
-    cluster = Cluster.__new__(Cluster)
-    cluster._admin, cluster.partitions = cast("Any", Admin()), {"orders": 1}
-    return cluster
+    with mock.patch.object(admin, "AdminClient", Admin):
+        return Cluster(KafkaAccess("b:1"))
 
 
 def remembered_ms(settings: dict[str, str] | None, start: int, first_ms: int) -> int | None:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from threading import Event
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import request_sender
-from kafka_timer.tests.test_request_sender import FATAL, Producer, failure
+from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
 from schemas.origin import Shard
 
 
@@ -238,8 +237,7 @@ def test_the_page_makes_another_client_after_a_fatal_error(monkeypatch: pytest.M
     kafka = ConfluentKafkaPort(settings())
     first = kafka.producer("timer.requests")
     assert kafka.producer("timer.requests") is first
-    fake: Any = first
-    fake._outbox._producer.fail(FATAL)
+    producers[-1].fail(FATAL)
     failure(first.schedule("orders", b"v", delay="1h"))
     second = kafka.producer("timer.requests")
     assert second is not first

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bridge.cli.app import app
 from bridge.config import secret_file as token_file
-from bridge.config.advertised_address import own_address
+from bridge.config.http_address import own_address
 from bridge.config.secret_file import digest_of, read_token
 from bridge.config.settings import Settings, load
 from bridge.errors import SettingsError

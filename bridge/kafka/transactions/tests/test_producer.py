@@ -2,17 +2,19 @@
 
 import struct
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.kafka.retry import Retrier
+from bridge.kafka.tests.fake_clients import PASSING, STATE
+from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import producer_slot
-from bridge.kafka.transactions.contents import SendFailure, none_unavailable
+from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.sink import ConfluentSink
@@ -140,7 +142,7 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     reasons = []
     for _ in range(6):
         records = [Outgoing("timer.receipts", -1, None, b"v", [], 0)]
-        fate = made.submit(Transaction(records, {}, {}, group_metadata, frozenset())).wait()
+        fate = made.submit(Transaction(records, {}, {}, group_metadata)).wait()
         assert isinstance(fate, Aborted)
         assert fate.unavailable == none
         reasons.append(status.ready().reason)
@@ -148,15 +150,47 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     made.close()
 
 
-def test_a_record_without_any_report_is_given_up_when_kafka_has_aborted_its_transaction() -> None:
-    producer: Any = TransactionalProducer.__new__(TransactionalProducer)
-    producer._timeout_s = 10.0
-    producer._topics = producer._topics_before = frozenset({"deleted"})
-    producer._find_unavailable = none_unavailable
-    producer._sending = SimpleNamespace(failures={})
-    producer._producer = SimpleNamespace(purge=lambda: None, flush=lambda _: 1)
-    for age_s, names_failures, is_broken in ((19.0, True, False), (21.0, True, True), (3.0, False, True)):
-        producer.is_broken, producer._names_failures = False, names_failures
-        producer._began_s = time.monotonic() - age_s
-        failed = producer._abort_on_error(producer._require_available)
-        assert (failed is not None) == producer.is_broken == is_broken
+class Silent:
+    """A fake producer of librdkafka that never reports what became of a record. Its waits move the clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s, self.is_open = 1000.0, False
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        monkeypatch.setattr(producer_module, "make", lambda *_: self)
+
+    def flush(self, timeout_s: float) -> int:
+        self.now_s += timeout_s
+        return 1
+
+    def list_topics(self, topic: str, timeout: float) -> None:
+        raise KafkaException(PASSING)
+
+    def init_transactions(self, timeout_s: float) -> None: ...
+
+    def begin_transaction(self) -> None:
+        if self.is_open:
+            raise KafkaException(STATE)
+        self.is_open = True
+
+    def produce(self, *_: object) -> None: ...
+
+    def purge(self) -> None: ...
+
+
+@pytest.mark.parametrize(("is_named", "earliest_s", "latest_s"), [(False, 0.0, 12.0), (True, 20.0, 30.0)])
+def test_a_record_without_any_report_is_given_up_when_kafka_has_aborted_its_transaction(
+    is_named: bool,  # noqa: FBT001
+    earliest_s: float,
+    latest_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A transaction that names no failures is repeated with names, so it is given up sooner."""
+    silent = Silent(monkeypatch)
+    producer = TransactionalProducer({"transaction.timeout.ms": 10_000}, Retrier())
+    batch = TransactionContents([Outgoing("deleted", -1, None, b"v", [], 0)], {}, b"", {})
+    if not is_named:
+        producer.start_sending(batch)
+    began_s = silent.now_s
+    assert producer.await_acknowledgements(batch) is not None
+    assert producer.is_broken
+    assert earliest_s < silent.now_s - began_s < latest_s

@@ -1,11 +1,13 @@
 """Records that made a transaction fail are found, with a fake broker and clock."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from bridge.kafka.tests.fake_clients import PASSING
 from bridge.kafka.transactions import rejection_finder as culprits
 from bridge.kafka.transactions.contents import SendFailure
 from bridge.kafka.transactions.record_sender import size_of
@@ -32,13 +34,13 @@ class Broker:
 
     def probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
         self.probes += 1
-        named = {index: code for index, record in enumerate(records) if (code := self.rule(record)) is not None}
+        named = {record: code for record in records if (code := self.rule(record)) is not None}
         return SendFailure(named) if named else None
 
     def partitions_of(self, topic: str) -> int | KafkaError:
         told = self.codes.get(topic, [4])
         found = told.pop(0) if len(told) > 1 else told[0]
-        if isinstance(found, KafkaError) and found.code() == KafkaError._TRANSPORT:
+        if isinstance(found, KafkaError) and found.code() == PASSING.code():
             raise KafkaException(found)
         return found
 
@@ -48,6 +50,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
     monkeypatch.setattr(culprits, "time", SimpleNamespace(monotonic=lambda: made.now_s, sleep=made.slept_s.append))
     return made
+
+
+def places(refused: Mapping[Outgoing, str], records: Sequence[Outgoing]) -> dict[int, str]:
+    """Return the codes by the places of the records."""
+    assert refused.keys() <= set(records)
+    return {place: refused[record] for place, record in enumerate(records) if record in refused}
 
 
 UNKNOWN = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -63,19 +71,21 @@ def test_a_topic_in_the_making_is_asked_again_and_not_refused(broker: Broker) ->
 
 def test_unknown_topics_delay_others_once_a_second(broker: Broker) -> None:
     broker.codes |= {"one": [UNKNOWN], "two": [UNKNOWN]}
-    assert broker.culprits.known([out("one"), out("known")]) == {0: "unknown-topic"}
+    unknown, other = out("one"), out("two")
+    assert broker.culprits.known([unknown, out("known")]) == {unknown: "unknown-topic"}
     waited = len(broker.slept_s)
-    assert broker.culprits.known([out("two")]) == {0: "unknown-topic"}
+    assert broker.culprits.known([other]) == {other: "unknown-topic"}
     assert len(broker.slept_s) == waited > 0
 
 
 def test_metadata_of_a_denied_topic_is_proof_and_no_answer_is_not(broker: Broker) -> None:
     broker.codes |= {
         "denied": [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)],
-        "down": [KafkaError(KafkaError._TRANSPORT)],
+        "down": [PASSING],
         "odd": [KafkaError(KafkaError.LEADER_NOT_AVAILABLE)],
     }
-    assert broker.culprits.known([out("denied")]) == {0: "not-authorized"}
+    denied = out("denied")
+    assert broker.culprits.known([denied]) == {denied: "not-authorized"}
     assert broker.culprits.known([out("down")]) == {}
     assert broker.culprits.known([out("odd")]) == {}
 
@@ -85,13 +95,15 @@ def test_too_large_records_are_refused_for_a_while_and_then_tried_again(broker: 
     sizes = [10, 60, 90]
     records = [out("small", size) for size in sizes]
     assert broker.culprits.known(records) == {}
-    assert broker.culprits.find(records, SendFailure({2: TOO_LARGE})) == {1: "too-large", 2: "too-large"}
+    too_large = dict.fromkeys(records[1:], "too-large")
+    assert broker.culprits.find(records, SendFailure({records[2]: TOO_LARGE})) == too_large
     asked = broker.probes
-    assert broker.culprits.known(records) == {1: "too-large", 2: "too-large"}
+    assert broker.culprits.known(records) == too_large
     assert broker.culprits.known([out("small", 10)]) == {}
     assert broker.probes == asked
     broker.now_s += MEMORY_S
-    assert broker.culprits.known([out("small", 70), out("small", 10)]) == {0: "too-large"}
+    large = out("small", 70)
+    assert broker.culprits.known([large, out("small", 10)]) == {large: "too-large"}
     assert broker.probes == asked + 1
     broker.now_s += MEMORY_S
     broker.rule = lambda record: None
@@ -109,8 +121,8 @@ def test_sizes_are_compared_as_kafka_counts_headers(broker: Broker) -> None:
     broker.rule = lambda r: TOO_LARGE if size_of(r) > 20_000 else None
     records = [many, one]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, SendFailure({1: TOO_LARGE})) == {1: "too-large"}
-    assert broker.culprits.known(records) == {1: "too-large"}
+    assert broker.culprits.find(records, SendFailure({one: TOO_LARGE})) == {one: "too-large"}
+    assert broker.culprits.known(records) == {one: "too-large"}
 
 
 def test_after_each_was_sent_alone_a_named_record_is_probed_by_itself(broker: Broker) -> None:
@@ -118,20 +130,20 @@ def test_after_each_was_sent_alone_a_named_record_is_probed_by_itself(broker: Br
     records = [out("odd", 10), out("odd", 60), out("odd", 90)]
     broker.rule = lambda record: TOO_LARGE if record is records[1] else None
     broker.culprits.known(records)
-    refused: dict[int, str] = {}
+    refused: Mapping[Outgoing, str] = {}
     for _ in range(20):
-        refused = broker.culprits.find(records, SendFailure({1: TOO_LARGE}))
+        refused = broker.culprits.find(records, SendFailure({records[1]: TOO_LARGE}))
         if refused:
             break
-    assert refused == {1: "too-large"}
+    assert refused == {records[1]: "too-large"}
 
 
 def test_a_batch_of_records_that_fit_alone_is_halved(broker: Broker) -> None:
     records = [out("small", 40), out("small", 40)]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, SendFailure({0: TOO_LARGE, 1: TOO_LARGE})) == {}
+    assert broker.culprits.find(records, SendFailure(dict.fromkeys(records, TOO_LARGE))) == {}
     first = broker.culprits.max_batch_bytes["small"]
-    broker.culprits.find(records, SendFailure({0: TOO_LARGE}))
+    broker.culprits.find(records, SendFailure({records[0]: TOO_LARGE}))
     assert broker.culprits.max_batch_bytes["small"] == first // 2
 
 
@@ -139,8 +151,8 @@ def test_a_probe_that_fails_for_another_reason_proves_nothing(broker: Broker) ->
     broker.rule = lambda record: KafkaError.NOT_ENOUGH_REPLICAS
     records = [out("a"), out("b")]
     broker.culprits.known(records)
-    assert broker.culprits.find(records, SendFailure({0: TOO_LARGE})) == {}
-    assert broker.culprits.find(records, SendFailure({0: KafkaError.INVALID_RECORD})) == {}
+    assert broker.culprits.find(records, SendFailure({records[0]: TOO_LARGE})) == {}
+    assert broker.culprits.find(records, SendFailure({records[0]: KafkaError.INVALID_RECORD})) == {}
     denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     assert broker.culprits.find(records, denied) == {}
 
@@ -150,8 +162,9 @@ def test_a_denial_that_names_no_record_is_found_by_metadata(broker: Broker) -> N
     assert broker.culprits.known(records) == {}
     broker.codes |= {topic: [KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)] for topic in "bd"}
     denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    assert broker.culprits.find(records, denied) == dict.fromkeys((1, 3, 4), "not-authorized")
-    assert broker.culprits.known([out("b"), out("a")]) == {0: "not-authorized"}
+    assert places(broker.culprits.find(records, denied), records) == dict.fromkeys((1, 3, 4), "not-authorized")
+    again = out("b")
+    assert broker.culprits.known([again, out("a")]) == {again: "not-authorized"}
     assert broker.probes == 0
     broker.codes.clear()
     assert broker.culprits.known(records) == {}
@@ -161,11 +174,11 @@ def test_a_denial_is_found_by_sending_if_metadata_does_not_report_rights(broker:
     broker.rule = lambda record: KafkaError.TOPIC_AUTHORIZATION_FAILED if record.topic in ("b", "d") else None
     records = [out(topic) for topic in "abcdb"]
     denied = SendFailure(cause=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
-    assert broker.culprits.find(records, denied) == dict.fromkeys((1, 3, 4), "not-authorized")
+    assert places(broker.culprits.find(records, denied), records) == dict.fromkeys((1, 3, 4), "not-authorized")
 
 
 def test_named_records_are_refused_only_if_they_fail_alone(broker: Broker) -> None:
     broker.rule = lambda record: KafkaError.INVALID_RECORD if record.key is None else None
-    records = [out("compacted")._replace(key=key) for key in (b"k", None, b"k")]
-    named = dict.fromkeys(range(3), KafkaError.INVALID_RECORD)
-    assert broker.culprits.find(records, SendFailure(named)) == {1: "bad-target"}
+    records = [replace(out("compacted"), key=key) for key in (b"k", None, b"k")]
+    named = dict.fromkeys(records, KafkaError.INVALID_RECORD)
+    assert broker.culprits.find(records, SendFailure(named)) == {records[1]: "bad-target"}

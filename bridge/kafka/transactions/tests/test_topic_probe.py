@@ -8,12 +8,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
+from bridge.kafka import client_config
 from bridge.kafka.retry import Retrier
+from bridge.kafka.tests.fake_clients import TIMED_OUT
 from bridge.kafka.transactions.topic_probe import TopicProbe
 
-DENIED, SILENT = (
-    KafkaException(KafkaError(code)) for code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._TIMED_OUT)
-)
+DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+SILENT = KafkaException(TIMED_OUT)
 
 
 def told(what: object) -> "Future[Any]":
@@ -51,12 +52,29 @@ class Admin:
         return {resource: told(answer) for resource in resources}
 
 
-def existence(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> Any:
-    made: Any = TopicProbe(Connection("127.0.0.1:1"), Retrier())
-    made._admin = Admin(in_sync, min_in_sync)
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Admin]:
+    """Return the clients that `existence` has made."""
+    made: list[Admin] = []
+
+    def make(*_: object) -> Admin:
+        made.append(Admin(*answers))
+        return made[-1]
+
+    monkeypatch.setattr(client_config, "make", make)
     return made
 
 
+answers: list[int | Exception] = []
+"""Of clients that are made."""
+
+
+def existence(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> TopicProbe:
+    answers[:] = in_sync, min_in_sync
+    return TopicProbe(Connection("127.0.0.1:1"), Retrier())
+
+
+@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(
     ("in_sync", "min_in_sync", "is_unavailable"),
     [(3, 2, False), (2, 2, False), (1, 2, True), (3, DENIED, False), (2, DENIED, True)],
@@ -68,8 +86,8 @@ def test_a_topic_with_too_few_in_sync_replicas_is_unavailable(
     assert (existence(in_sync, min_in_sync).unavailable(["bills"]) == {"bills"}) is is_unavailable
 
 
-def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_made_again() -> None:
+def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_made_again(made: list[Admin]) -> None:
     asked = existence(SILENT)
-    assert asked.unavailable(["bills"]) == frozenset()
-    assert asked._admin is None
+    assert [asked.unavailable(["bills"]) for _ in range(2)] == [frozenset()] * 2
+    assert len(made) == 2
     assert existence(SILENT).unavailable(["bills"], include_unanswered=True) == {"bills"}

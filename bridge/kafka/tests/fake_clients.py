@@ -1,0 +1,191 @@
+"""Fakes of confluent_kafka's clients that return what a broker rarely does: an error in the place of a record."""
+
+import struct
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from bridge.kafka import consumer, group_members, topic_admin
+from bridge.kafka.reading import history
+
+TOPIC = "timer.requests"
+
+# librdkafka's own errors begin with an underscore.
+FATAL, PASSING, TIMED_OUT, AT_THE_END, BAD_COMPRESSION, NO_OFFSET, TOO_LONG, ALL_DOWN, SSL, LOG_TRUNCATION, STATE = (
+    KafkaError(getattr(KafkaError, f"_{name}"))
+    for name in (
+        *("FATAL", "TRANSPORT", "TIMED_OUT", "PARTITION_EOF", "BAD_COMPRESSION", "AUTO_OFFSET_RESET"),
+        *("MAX_POLL_EXCEEDED", "ALL_BROKERS_DOWN", "SSL", "LOG_TRUNCATION", "STATE"),
+    )
+)
+
+
+def as_fatal(error: KafkaError) -> KafkaError:
+    """Return a fatal error as librdkafka does, with its cause in the text alone."""
+    return KafkaError(FATAL.code(), error.str())
+
+
+def replace_clients(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], admin: Any = None) -> None:
+    """Let every client that is made from now on be `admin`, if it is an admin client, else what `make` returns."""
+    for module in (consumer, group_members, history, topic_admin):
+        monkeypatch.setattr(module, "make", lambda client, *_: admin if client is AdminClient else make())
+
+
+class Fetched:
+    """A record at an offset of the partition 0, or an error in the place of one."""
+
+    def __init__(self, offset: int, error: KafkaError | None = None) -> None:
+        self._offset = offset
+        self._error = error
+
+    def error(self) -> KafkaError | None:
+        return self._error
+
+    def topic(self) -> str:
+        return TOPIC
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 1_000
+
+    def key(self) -> None: ...
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+    def headers(self) -> None: ...
+
+
+class FakeConsumer:
+    """Polls return `batches`, and `consume` the rest of the batch that a poll has begun."""
+
+    def __init__(self, *batches: list[Fetched]) -> None:
+        self.batches = list(batches)
+        self.waits_s: list[float] = []
+        self.pass_time: Callable[[float], object] = lambda seconds: None
+        """Is called by a poll that has nothing to return."""
+        self.begun: list[int] = []
+        """Start offsets of the reads."""
+        self.is_open = True
+        self.bounds: tuple[int, int] | None = (0, 9)
+        self.commits: list[Any] = []
+        self.events = 0
+        self.on_assign: Any = None
+        self.on_lost: Any = None
+        self._rest: list[Fetched] = []
+        self.be(1, b"member")
+
+    def be(self, generation: int, member: bytes) -> None:
+        """Set generation and member id in the group metadata."""
+        self._group_metadata = b"CGMDv2:" + struct.pack("=i", generation) + b"group\0" + member + b"\0\1"
+
+    def consumer_group_metadata(self) -> bytes:
+        return self._group_metadata
+
+    def subscribe(self, topics: list[str], *, on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        assert topics == [TOPIC]
+        self.on_assign, self.on_lost = on_assign, on_lost
+
+    def poll(self, timeout_s: float) -> Fetched | None:
+        self.events = 0
+        if not self.batches:
+            self.waits_s.append(timeout_s)
+            self.pass_time(timeout_s)
+            return None
+        first, *self._rest = self.batches.pop(0)
+        return first
+
+    def consume(self, count: int, timeout_s: float) -> list[Fetched]:
+        assert timeout_s == 0
+        taken, self._rest = self._rest[:count], self._rest[count:]
+        if self._rest:
+            self.batches.insert(0, self._rest)
+        return taken
+
+    def committed(self, places: list[TopicPartition], timeout: float) -> list[Any]:
+        self.events += 1
+        answer = self.commits.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return [answer]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        if self.bounds is None:
+            raise KafkaException(PASSING)
+        return self.bounds
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.begun += [place.offset for place in places]
+
+    def seek(self, place: TopicPartition) -> None:
+        self.begun.append(place.offset)
+
+    def incremental_assign(self, places: list[TopicPartition]) -> None: ...
+
+    def incremental_unassign(self, places: list[TopicPartition]) -> None: ...
+
+    def resume(self, places: list[TopicPartition]) -> None: ...
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+class FakeAdmin:
+    """An admin client. As in librdkafka, one request has one answer, whose event waits for a poll.
+
+    ends: by partition, the end as of now, or an error; other partitions get no answer. first: where all logs begin.
+    """
+
+    def __init__(self, ends: dict[int, int | KafkaException] | None = None, first: int | None = 0) -> None:
+        self.ends = ends or {}
+        self.first = first
+        self.answer: Any = SimpleNamespace(members=[])
+        """To questions about groups and settings."""
+        self.asked = self.events = 0
+
+    def poll(self, timeout_s: float) -> int:
+        self.events = 0
+        failed = SystemError("returned a result with an exception set")  # an error of a callback as it leaves a poll
+        failed.__cause__ = KafkaException(FATAL)
+        raise failed
+
+    def list_offsets(self, asked: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
+        self.events += 1
+        answers: dict[TopicPartition, Any] = {place: Future() for place in asked}
+        for place, spec in asked.items():
+            if place.partition in self.ends:
+                end = self.ends[place.partition]
+                is_first = spec is OffsetSpec.earliest() and self.first is not None  # type: ignore[no-untyped-call]
+                if isinstance(end, KafkaException):
+                    answers[place].set_exception(end)
+                else:
+                    offset = self.first if is_first else end
+                    answers[place].set_result(SimpleNamespace(offset=offset, timestamp=end))
+        return answers
+
+    def list_topics(self, timeout: float) -> Any:
+        self.events += 1
+        return SimpleNamespace(topics={"timers": SimpleNamespace(partitions={0: None, 1: None})})
+
+    def describe_consumer_groups(self, names: Iterable[Any], request_timeout: float) -> dict[Any, Any]:
+        self.asked += 1
+        self.events += 1
+        future: Future[Any] = Future()
+        if isinstance(self.answer, Exception):
+            future.set_exception(self.answer)
+        else:
+            future.set_result(self.answer)
+        return dict.fromkeys(names, future)
+
+    describe_configs = describe_consumer_groups

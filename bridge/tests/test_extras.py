@@ -1,0 +1,131 @@
+"""The bridge alone, in a process where the libraries of all extras are missing."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+
+from bridge import extras
+from bridge.config.settings import Settings
+from bridge.errors import BridgeError
+from integration_tests.support.patience import PATIENCE_S
+
+BLOCKED = dedent(
+    """
+    import sys
+    MISSING = {"fastapi", "h11", "itsdangerous", "jinja2", "starlette", "uvicorn", "rocksdict", "pyarrow", "fastavro",
+               "google", "matplotlib", "pandas", "pyspark"}
+
+    class Blocker:
+        def find_spec(self, name, path=None, target=None):
+            if name.partition(".")[0] in MISSING:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    sys.meta_path.insert(0, Blocker())
+    """
+)
+
+
+def run_alone(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", BLOCKED + dedent(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_the_bridge_alone_delivers() -> None:
+    done = run_alone(
+        """
+        from bridge.process import run  # what `timer-bridge run` imports
+        from bridge.testing.timer_world import TimerWorld
+
+        world = TimerWorld("orders")
+        world.producer.produce("timer.requests", b"hello", headers={"timer-topic": "orders", "timer-delay-ms": "5000"})
+        world.pass_time(ms=4_999)
+        early = len(world.read("orders"))
+        world.pass_time(ms=1)
+        print(early, [record.value for record in world.read("orders")])
+        """
+    )
+    assert (done.returncode, done.stdout) == (0, "0 [b'hello']\n"), done.stderr
+
+
+def test_probes_and_metrics_need_no_extra() -> None:
+    done = run_alone(
+        """
+        import socket, urllib.error, urllib.request
+        from bridge.observe.metrics import Metrics
+        from bridge.observe.prometheus import AlertLimits, Exposition
+        from bridge.observe.status import Status
+        from bridge.probes import MAX_CONNECTIONS, serving_probes
+        from kafka_timer.origin import Shard
+
+        def get(path, host=None):
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return answer.status, answer.read()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read()
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        status = Status()
+        exposition = Exposition(Metrics(lambda: 0.0, status.traffic), status, AlertLimits("1", 0, 0))
+        with serving_probes("127.0.0.1", port, status, exposition.text, ["bridge.example"]):
+            print(get("/health/live")[0], get("/health/ready")[0])
+            status.partition_running(Shard("timer.requests", 0))
+            print(get("/health/ready", "bridge.example"))
+            print(get("/metrics")[0], b"timer_bridge_ready 1.0" in get("/metrics")[1])
+            print(get("/pending")[0], b"extra 'page'" in get("/pending")[1], get("/metrics", "evil.example")[0])
+            slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MAX_CONNECTIONS)]
+            print(get("/health/live")[0])
+            for each in slow:
+                each.close()
+        """
+    )
+    assert done.stdout.splitlines() == [
+        "200 503",
+        '(200, b\'{"status": "ok", "shards": {"timer.requests/0": "running"}}\')',
+        "200 True",
+        "404 True 403",
+        "200",
+    ], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "extra"),
+    [
+        ("--http-port 8321 --page true", "page"),
+        ("--http-port 8321 --workers 2", "page"),
+        ("--engine rocksdb", "rocksdb"),
+        ("--http-port 8321 --page true --audit-tables /tmp/audit", "page"),
+    ],
+)
+def test_a_setting_that_needs_an_extra_names_it(setting: str, extra: str) -> None:
+    call = "from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()"
+    server = ["--bootstrap-servers", "127.0.0.1:9"]
+    done = run_alone(call, "check-config", *server, *setting.split())
+    assert (done.returncode, f"pip install 'kafka-timer-bridge[{extra}]'" in done.stderr) == (1, True), done.stderr
+    assert run_alone(call, "check-config", *server, "--http-port", "8321").returncode == 0
+
+
+@pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])
+def test_a_command_that_needs_spark_names_its_extra(command: str) -> None:
+    done = run_alone("from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()", command)
+    assert (done.returncode, "pip install 'kafka-timer-bridge[spark]'" in done.stderr) == (1, True), done.stderr
+
+
+def test_every_extra_of_the_distribution_is_installed_for_the_tests() -> None:
+    settings = Settings(bootstrap_servers="b:1", http_port=1, page=True, engine="rocksdb", audit_tables="a")
+    extras.require_for(settings)
+    for extra in ("page", "rocksdb", "export", "registry", "spark"):
+        assert extras.missing(extra) == []
+    with pytest.raises(KeyError):
+        extras.missing("no such extra")
+
+
+def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.extras.find_spec", lambda name: None if name == "pyarrow" else object())
+    with pytest.raises(BridgeError, match=r"^export: pyarrow not installed; run pip install .*\[export\]"):
+        extras.require("export", "export")

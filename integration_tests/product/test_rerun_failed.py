@@ -1,0 +1,72 @@
+"""The plugin of `make test` that runs failed tests once more: what a run with it ends with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from integration_tests.conftest import ROOT
+
+PROJECT = """
+import os
+from pathlib import Path
+
+import pytest
+
+def fails_once(name):
+    try:
+        Path(name).touch(exist_ok=False)
+    except FileExistsError:
+        return
+    raise AssertionError(name)
+
+def test_good(): pass
+def test_once(): fails_once("once")
+def test_always(): assert False
+def test_crash():
+    if not Path("crashed").exists():
+        Path("crashed").touch()
+        os._exit(3)
+
+@pytest.fixture
+def place(): fails_once("setup")
+def test_setup(place): pass
+"""
+
+
+COMMAND = [sys.executable, "-m", "pytest", "-p", "integration_tests.support.rerun_failed", "--numprocesses", "2"]
+
+
+def run(folder: Path, project: str, *arguments: str) -> tuple[int, list[str]]:
+    """Return the exit code and the lines of the output."""
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\ncache_dir = cache")
+    (folder / "test_it.py").write_text(project)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("tests", "code", "ends"),
+    [
+        ("good", 0, ["1 passed"]),
+        ("good or once or setup", 0, ["3 passed", "flaky: test_it.py::test_once", "flaky: test_it.py::test_setup"]),
+        ("good or crash", 0, ["2 passed", "flaky: test_it.py::test_crash"]),
+        ("once or always", 1, ["1 failed, 1 passed", "flaky: test_it.py::test_once"]),
+        ("absent", 5, ["no tests ran"]),
+    ],
+)
+def test_a_test_that_passes_alone_leaves_the_run_green(tests: str, code: int, ends: list[str], tmp_path: Path) -> None:
+    ended, lines = run(tmp_path, PROJECT, "-k", tests)
+    last = [line.strip("= ")[: len(end)] for line, end in zip(lines[-len(ends) :], ends, strict=True)]
+    assert (ended, last) == (code, ends), lines
+
+
+def test_an_error_of_collection_is_not_run_again(tmp_path: Path) -> None:
+    ended, lines = run(tmp_path, "import nowhere_to_be_found")
+    assert ended != 0
+    assert "once more" not in "\n".join(lines)

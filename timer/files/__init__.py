@@ -1,1 +1,0 @@
-"""The files of a store: disk, segmented logs, wheel."""

@@ -1,1 +1,0 @@
-"""Read and verify the store of a stopped bridge."""

@@ -1,1 +1,0 @@
-"""Keep a store durable, small and quick to open."""

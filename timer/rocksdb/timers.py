@@ -1,0 +1,219 @@
+"""The pending timers of the engine `rocksdb`.
+
+A timer that leaves or ends stays in the database until the next checkpoint, as its transaction still needs its body.
+Until then its unit is among the removed ones in memory, and no answer contains it.
+"""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.progress import Key
+from timer.errors import CorruptStoreError
+from timer.format.batch import Batch, id_hashes
+from timer.format.body import Body, pack, unpack
+from timer.format.checkpoint import DATABASE
+from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, joined, topic_hash
+from timer.index.due_counts import DueCounts
+from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
+from timer.schedule.pending_timers import EmptyTicks, Waits
+
+_BLOCK_ROWS = 1 << 13
+
+
+class RocksTimers:
+    """See timer.schedule.pending_timers.PendingTimers."""
+
+    def __init__(self, database: Database, tick_ms: int) -> None:
+        self.tick_ms = tick_ms
+        self.database = database
+        self.dues = DueCounts(self._target_of)
+        self.pending = 0
+        self.pending_bytes = 0
+        self.end_unit = 0
+        self._removed: set[int] = set()
+        self._removed_rows: list[Rows] = []
+        self._lowest: tuple[int, int] | None = None
+        """The lowest pending unit, if it is known, and the offset of its request."""
+        self._low_unit = 0
+        """No unit below is pending."""
+        self._empty = EmptyTicks()
+
+    # -- state, as of a checkpoint
+
+    def state(self) -> bytes:
+        topics, hours, rolled = self.dues.state()
+        counts = {"topics": topics, "hours": hours.tolist(), "rolled": rolled.tolist()}
+        return json.dumps({"end_unit": self.end_unit, "bytes": self.pending_bytes} | counts).encode()
+
+    def restore(self, pending: int) -> None:
+        """Restore `state`. pending: number of timers by the checkpoint. Raises CorruptStoreError."""
+        try:
+            state = json.loads(self.database.state())
+            hours = np.array(state["hours"], np.int64).reshape(-1, 3)
+            rolled = np.array(state["rolled"], np.int64).reshape(-1, 2)
+            self.dues.restore([tuple(topic) for topic in state["topics"]], hours, rolled)
+            self.end_unit, self.pending_bytes = int(state["end_unit"]), int(state["bytes"])
+        except (ValueError, KeyError, TypeError) as wrong:
+            raise CorruptStoreError(DATABASE, f"impossible state: {wrong}") from wrong
+        self.pending = int(hours[:, 2].sum())
+        if self.pending != pending:
+            raise CorruptStoreError(DATABASE, f"{self.pending} timers, the checkpoint counts {pending}")
+
+    # -- changes
+
+    def add(self, rows: Rows, in_order: NDArray[np.bool_], frames: list[bytes]) -> None:
+        """Store `rows`. On OSError nothing has changed."""
+        if not len(rows):
+            return
+        changes = Changes(self.database)
+        changes.add(rows, frames, in_order.tolist())
+        self.database.write(changes)
+        self.end_unit += len(rows)
+        self.pending += len(rows)
+        self.pending_bytes += int(rows["body_size"].sum())
+        self.dues.add(rows)
+        self._empty.forget()
+
+    def leave(self, rows: Rows, *, is_in_order: bool) -> None:  # noqa: ARG002
+        self.remove(rows)
+
+    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:  # noqa: ARG002
+        self.remove(rows)
+
+    def remove(self, rows: Rows) -> None:
+        """Remove `rows`, which are not pending any more."""
+        if not len(rows):
+            return
+        units = rows["unit"].tolist()
+        self._removed.update(units)
+        self._removed_rows.append(rows)
+        self.pending -= len(rows)
+        self.pending_bytes -= int(rows["body_size"].sum())
+        self.dues.remove(rows)
+        if self._lowest is not None and self._lowest[0] in self._removed:
+            self._lowest = None
+
+    def take_out_of_order(self, row: Rows) -> None:
+        """Take `row`, which stays pending, out of the order of release."""
+        changes = Changes(self.database)
+        changes.out_of_order(row)
+        self.database.write(changes)
+
+    def flush(self) -> None:
+        """Delete what was removed, and write the state: the database holds the pending timers and nothing else."""
+        changes = Changes(self.database)
+        changes.remove(joined(self._removed_rows))
+        changes.set_state(self.state())
+        self.database.write(changes)
+        self._removed, self._removed_rows = set(), []
+
+    # -- in the order of release
+
+    def next_tick(self, after: int, until: int) -> int | None:
+        return self._empty.next(after, until, self._search)
+
+    def _search(self, after: int, until: int) -> int | None:
+        for visit_ms, unit in self.database.visits_ms(max(0, (after + 1) * self.tick_ms)):
+            if visit_ms // self.tick_ms > until:
+                return None
+            if unit not in self._removed:
+                return visit_ms // self.tick_ms
+        return None
+
+    def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:  # noqa: ARG002
+        return joined(self.in_order(tick * self.tick_ms, (tick + 1) * self.tick_ms))
+
+    def in_order(self, start_ms: int, end_ms: int) -> list[Rows]:
+        return [self._without_removed(rows) for rows in self.database.in_order(start_ms, end_ms, _BLOCK_ROWS)]
+
+    def _without_removed(self, rows: Rows) -> Rows:
+        if not self._removed or not len(rows):
+            return rows
+        is_pending = np.fromiter((unit not in self._removed for unit in rows["unit"].tolist()), np.bool_, len(rows))
+        return rows[is_pending]
+
+    # -- in the order of the requests
+
+    def low_offset(self) -> int | None:
+        """Return the lowest pending offset, None if nothing is pending."""
+        if self.pending == 0:
+            self._low_unit, self._lowest = self.end_unit, None
+            return None
+        if self._lowest is None:
+            for unit, value in self.database.log(self._low_unit):
+                if unit not in self._removed:  # the offset of a copy is not its origin
+                    self._low_unit, self._lowest = unit, (unit, unpack(value[ROW_SIZE:], unit).offset)
+                    break
+            else:
+                raise CorruptStoreError(DATABASE, f"no timer in the log, {self.pending} are counted")
+        return self._lowest[1]
+
+    def block(self, first_unit: int) -> tuple[Rows, int | None]:
+        """Return the pending rows of one block of the log, and where the next one begins, None at the end."""
+        values: list[bytes] = []
+        for unit, value in self.database.log(max(first_unit, self._low_unit)):
+            if len(values) == _BLOCK_ROWS:
+                return self._without_removed(rows_of(values)), unit
+            values.append(value[:ROW_SIZE])
+        return self._without_removed(rows_of(values)), None
+
+    def blocks(self) -> Iterator[Rows]:
+        """Yield all pending rows block by block."""
+        following: int | None = 0
+        while following is not None:
+            rows, following = self.block(following)
+            yield rows
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        """Return the bodies of `rows`, in their order; each is compared with its row."""
+        values = self.database.values(rows["unit"])
+        units, origins = rows["unit"].tolist(), rows["origin"].tolist()
+        return [_body(value, *row) for value, *row in zip(values, units, origins, strict=True)]
+
+    def at(self, unit: int) -> Rows:
+        """Return the row of `unit`, no row if it is not pending."""
+        value = None if unit in self._removed else self.database.value(unit)
+        return NO_ROWS if value is None else rows_of([value])
+
+    def units(self, index: str, first: int) -> list[int]:
+        """Return the pending units in `index` (ids, origins) whose keys begin with `first`."""
+        return [unit for unit in self.database.units(index, first) if unit not in self._removed]
+
+    def frame(self, row: Rows) -> bytes:
+        """Return the frame of `row`, one TIMER_ROW."""
+        (value,) = self.database.values(row["unit"])
+        return value[ROW_SIZE:]
+
+    def _target_of(self, row: Rows) -> str:
+        return unpack(self.frame(row), int(row["unit"][0])).target
+
+
+def rows_and_frames(batch: Batch, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
+    """Return TIMER_ROW rows of the timers that `batch` adds, which of them are in order, and their frames.
+
+    first_unit: number of the first one. Body positions are 0.
+    """
+    added = batch.timers()
+    rows = np.zeros(len(added), TIMER_ROW)
+    if not added:
+        return rows, np.empty(0, np.bool_), []
+    bodies, visits, unchained = zip(*added, strict=True)
+    frames = [pack(body) for body in bodies]
+    rows["visit_ms"] = visits
+    rows["origin"] = [body.origin_offset for body in bodies]
+    rows["unit"] = np.arange(first_unit, first_unit + len(rows))
+    rows["body_size"] = list(map(len, frames))
+    rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
+    rows["id_hash"] = id_hashes([body.id for body in bodies])
+    rows["due_ms"] = [body.due_ms for body in bodies]
+    return rows, np.array(unchained) == 0, frames
+
+
+def _body(value: bytes, unit: int, origin_offset: int) -> Body:
+    body = unpack(value[ROW_SIZE:], unit)
+    if body.origin_offset != origin_offset:
+        raise CorruptStoreError(DATABASE, f"unit {unit} is of origin {body.origin_offset}, not {origin_offset}")
+    return body

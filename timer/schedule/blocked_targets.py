@@ -1,0 +1,257 @@
+"""Targets that are paused, over their rate, or unavailable: their timers wait. All other targets go on.
+
+    keys of one target    1 2 3 4 5 6 7 8 9          K = 8: all other targets have left up to 8
+    has left              x x
+    after = 2                 (2 ...                 its timers above 2 are pending, whatever K says
+
+`after` is a K of the target's own, and the whole state of its backlog (schemas.journal.Wait), however many timers wait.
+The timers stay where the engine keeps them; about `_MAX_ROWS` of the next ones are loaded ahead. Targets are identified
+by the hash of their names, as in the units: two names with the same Java hash code wait together.
+
+A paused target sleeps until its next timer wakes up or the first waiting one must roll, so that a turn looks at few
+targets however many are paused.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from schemas.journal import END, Wait
+from schemas.progress import Key
+from timer.format.unit import NO_ROWS, Ints, Rows, intersect, isin, topic_hash
+from timer.schedule.pending_timers import KeyRanges, in_key_ranges
+from timer.schedule.queues import RowQueue, in_order, last_key
+
+_MAX_ROWS = 4096
+_MAX_WOKEN = 64
+_MAX_TICKS = 64
+_MAX_CACHED_ROWS = 1 << 18
+
+
+@dataclass(slots=True)
+class BlockedTarget:
+    """One target whose timers with keys above `after` wait. Those with keys (after, covered] are in `rows`."""
+
+    target: str
+    is_paused: bool
+    after: Key
+    gaps: list[tuple[Key, Key]] = field(default_factory=list)
+    """Keys (first, second] above `after` that have left already, ascending: of bridges that had `fresh_share`."""
+    hash: int = field(init=False)
+    covered: Key = field(init=False)
+    rows: RowQueue = field(default_factory=RowQueue)
+    look_ms: int = 0
+    """The target sleeps until then; 0: it is awake."""
+    is_empty: bool = False
+    """True if it sleeps without a waiting timer."""
+    _wait: Wait | None = None
+    """Made once for each state, as each transaction names all blocked targets."""
+
+    def __post_init__(self) -> None:
+        self.hash, self.covered = topic_hash(self.target), self.after
+
+    @classmethod
+    def of(cls, wait: Wait) -> "BlockedTarget":
+        starts, ends = zip(*wait.stretches, strict=True)
+        gaps = list(zip(ends[:-1], starts[1:], strict=True))
+        return cls(wait.target, wait.is_paused, starts[0], gaps)
+
+    def wait(self) -> Wait:
+        if self._wait is None:
+            self._wait = Wait(self.target, self.is_paused, tuple(self.pending_in(self.after, END)))
+        return self._wait
+
+    def key_ranges(self) -> KeyRanges:
+        return self.wait().stretches
+
+    def pending_in(self, after: Key, until: Key) -> KeyRanges:
+        """Return the ranges of pending keys in (after, until]."""
+        if not self.gaps:
+            return [(after, until)]
+        starts, ends = [self.after, *(gap[1] for gap in self.gaps)], [*(gap[0] for gap in self.gaps), END]
+        return [(max(after, start), min(until, end)) for start, end in zip(starts, ends, strict=True)]
+
+    def pause(self, *, is_paused: bool) -> None:
+        self.is_paused, self._wait = is_paused, None
+        self.wake()
+
+    def sleep(self, until_ms: int, *, is_empty: bool) -> None:
+        """Skip the target until `until_ms`: nothing of it leaves or rolls before."""
+        self.look_ms, self.is_empty = until_ms, is_empty
+
+    def wake(self) -> None:
+        self.look_ms = 0
+
+    def push(self, run: Rows) -> None:
+        """Add rows of this target that were just stored, if their keys are in the part that is loaded."""
+        if self.covered > self.after:
+            self.rows.push(run[in_key_ranges(run, self.pending_in(self.after, self.covered))])
+
+    def left_until(self, key: Key) -> None:
+        """Move `after` to `key`: all timers up to it have left or ended."""
+        self.after, self._wait = key, None
+        while self.gaps and self.gaps[0][0] <= self.after:
+            self.after = max(self.after, self.gaps.pop(0)[1])
+        self.covered = max(self.covered, self.after)
+
+    def skip_empty(self, before_ms: int, now_ms: int) -> None:
+        """Move `after` to `before_ms` if nothing before is pending, so that files can be deleted."""
+        before, first_ms = Key(before_ms, -1), self.rows.next_visit_ms()
+        reached = self.covered if first_ms is None else Key(first_ms, -1)
+        while self.gaps and self.gaps[0][1] <= reached:
+            self.left_until(self.gaps[0][1])
+        is_empty = before <= self.covered and (first_ms is None or first_ms > before_ms)
+        if is_empty and self.after.visit_ms < before_ms - (now_ms - before_ms):
+            self.left_until(before)
+
+
+class BlockedTargets:
+    """The blocked targets of one store."""
+
+    def __init__(self, waits: Iterable[Wait]) -> None:
+        self._by_hash = {each.hash: each for each in map(BlockedTarget.of, waits)}
+        self._now_ms = 0
+        self.next_roll_pass_ms = 0
+        """When the next pass of rolls of timers that waited too long may begin."""
+        self._roll_pass_end = 0
+
+    def __iter__(self) -> Iterator[BlockedTarget]:
+        return iter(list(self._by_hash.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_hash)
+
+    def by_hash(self, hash_: int) -> BlockedTarget:
+        return self._by_hash[hash_]
+
+    def get(self, target: str) -> BlockedTarget | None:
+        return self._by_hash.get(topic_hash(target)) if self._by_hash else None
+
+    def hashes(self) -> list[int]:
+        return list(self._by_hash)
+
+    def key_ranges(self) -> Mapping[int, KeyRanges]:
+        return {hash_: each.key_ranges() for hash_, each in self._by_hash.items()}
+
+    def oldest_ms(self) -> int | None:
+        """Return the first wake-up time from which units are needed."""
+        return min((each.after.visit_ms for each in self), default=None)
+
+    def begin(self, target: str, after: Key) -> BlockedTarget:
+        """Block `target`: its timers with a key above `after` wait."""
+        begun = BlockedTarget(target, is_paused=False, after=after)
+        self._by_hash[begun.hash] = begun
+        return begun
+
+    def end(self, blocked: BlockedTarget) -> None:
+        del self._by_hash[blocked.hash]
+
+    def awake(self, now_ms: int) -> list[int]:
+        """Return hashes of the targets that do not sleep. All wake up if the clock went back, else a limited number."""
+        is_back, self._now_ms = now_ms < self._now_ms, now_ms
+        over = [each for each in self._by_hash.values() if each.look_ms and (is_back or each.look_ms <= now_ms)]
+        for each in over if is_back else over[:_MAX_WOKEN]:
+            each.wake()
+        return [hash_ for hash_, each in self._by_hash.items() if not each.look_ms]
+
+    # -- rows
+
+    def without(self, run: Rows) -> Rows:
+        """Return the rows of `run` whose target is not blocked."""
+        found = intersect(self._by_hash, run["topic_hash"]) if self._by_hash else []
+        return run[~isin(run["topic_hash"], found)] if found else run
+
+    def push(self, run: Rows) -> None:
+        for blocked in self._blocked_in(run):
+            blocked.push(run[run["topic_hash"] == blocked.hash])
+
+    def remove(self, run: Rows) -> None:
+        for blocked in self._blocked_in(run):
+            blocked.rows.remove(run["unit"])
+
+    def _blocked_in(self, run: Rows) -> list[BlockedTarget]:
+        """Return the blocked targets with rows in `run`, and wake them."""
+        if not self._by_hash:
+            return []
+        found = [self._by_hash[hash_] for hash_ in intersect(self._by_hash, run["topic_hash"])]
+        for blocked in found:
+            blocked.wake()
+        return found
+
+    def repoint(self, units: Ints, bodies: Ints) -> None:
+        for each in self:
+            each.rows.repoint(units, bodies)
+
+    def start_roll_pass(self, now_ms: int, before_ms: int, units_end: int) -> int:
+        """Return the unit below which timers that waited since before `before_ms` roll now.
+
+        A pass ends before the first of its copies, and the next one starts an eighth of the waiting time later. A copy
+        has the brokers' timestamp: with a clock far ahead of theirs it would seem as old as before.
+        """
+        rest_ms = (now_ms - before_ms) // 8
+        if not self.next_roll_pass_ms - rest_ms <= now_ms < self.next_roll_pass_ms:
+            self.next_roll_pass_ms, self._roll_pass_end = now_ms + rest_ms, units_end
+        return self._roll_pass_end
+
+
+class BacklogReader:
+    """Loads the next rows of blocked targets in one turn, up to `until_tick`: each tick once for all targets.
+
+    load_tick: reads one tick. next_tick: returns the first tick in (after, until] with a timer.
+    """
+
+    def __init__(
+        self,
+        load_tick: Callable[[int], Rows],
+        next_tick: Callable[[int, int], int | None],
+        tick_ms: int,
+        until_tick: int,
+    ) -> None:
+        self._load_tick, self._next_tick = load_tick, next_tick
+        self._tick_ms = tick_ms
+        self.end_ms = (until_tick + 1) * tick_ms
+        """Epoch ms of the first tick that is not read."""
+        self._end = self._end_of(until_tick)
+        self._cached: dict[int, Rows] = {}
+        self._large: tuple[int, Rows] = -1, NO_ROWS
+        self._cached_rows = 0
+        self._ticks_left = _MAX_TICKS
+
+    def has_read_all(self, blocked: BlockedTarget) -> bool:
+        return blocked.covered >= self._end
+
+    def load_ahead(self, blocked: BlockedTarget) -> bool:
+        """Load the next rows of `blocked` if it has none. False if this turn has loaded enough ticks before."""
+        while len(blocked.rows) == 0 and blocked.covered < self._end:
+            tick = self._next_tick(self._tick_before(blocked.covered), self._end.visit_ms // self._tick_ms)
+            if tick is None:
+                blocked.covered = self._end
+                return True
+            rows = self.tick(tick)
+            if rows is None:
+                return False
+            own = rows[rows["topic_hash"] == blocked.hash]
+            own = in_order(own[in_key_ranges(own, blocked.pending_in(blocked.covered, END))])[:_MAX_ROWS]
+            blocked.covered = last_key(own) if len(own) == _MAX_ROWS else self._end_of(tick)
+            blocked.rows.push(own)
+        return True
+
+    def tick(self, tick: int) -> Rows | None:
+        """Return the rows of `tick`, None if this turn has loaded enough ticks."""
+        rows = self._large[1] if tick == self._large[0] else self._cached.get(tick)
+        if rows is None and self._ticks_left > 0:
+            rows = self._load_tick(tick)
+            self._ticks_left -= 1
+            if self._cached_rows + len(rows) <= _MAX_CACHED_ROWS:
+                self._cached[tick] = rows
+                self._cached_rows += len(rows)
+            else:  # the last one, as the next target asks for the same
+                self._large = tick, rows
+        return rows
+
+    def _end_of(self, tick: int) -> Key:
+        return Key((tick + 1) * self._tick_ms - 1, END.origin_offset)
+
+    def _tick_before(self, covered: Key) -> int:
+        """Return the tick after which all rows above `covered` lie."""
+        tick = max(covered.visit_ms, -1) // self._tick_ms
+        return tick if covered >= self._end_of(tick) else tick - 1

@@ -1,0 +1,217 @@
+"""Read the store of a stopped bridge at its checkpoint. Never writes, creates or cuts a file.
+
+    checkpoint -> ends of the logs, K, out-of-order origins            read_checkpoint
+    TimerLog   -> pending units, in the order of the log               StoppedStore.live
+    body log   -> their bodies                                         StoppedStore.bodies
+
+Of the engine `rocksdb`, the database at the checkpoint is read in place of the logs. Units after the checkpoint are not
+shown: the next start removes them, or reads their requests from Kafka again. The wheel is not read: the log has the
+same facts.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from timer.disk import Disk, LogFile
+from timer.errors import CorruptStoreError
+from timer.format.body import Body
+from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
+from timer.format.unit import TIMER_ROW, Rows, hash_of
+from timer.index.due_counts import DueCounts
+from timer.schedule.queues import in_order
+
+
+class NoStoreError(Exception):
+    """There is no store to read; the message says why and what to do."""
+
+
+class EmptyStoreError(NoStoreError):
+    """A store without a first checkpoint. That is not a fault."""
+
+
+class StoredTimer(NamedTuple):
+    """A pending timer: its wake-up time and its body."""
+
+    visit_ms: int
+    body: Body
+    size: int
+    """Bytes of its frame."""
+
+
+def read_checkpoint(disk: Disk) -> Checkpoint:
+    """Return the checkpoint. Raises NoStoreError (none, or another format) and CorruptStoreError."""
+    data = disk.read(NAME)
+    if data is None:
+        raise NoStoreError(
+            "no checkpoint, so this is no store: give a data directory or the folder of one partition in it. If only"
+            " the checkpoint is lost, a start of the bridge rebuilds the store from Kafka"
+        )
+    if not data:
+        raise EmptyStoreError("no checkpoint was written yet: the next start of the bridge reads all of it from Kafka")
+    found = Checkpoint.from_bytes(data)
+    if found is not None:
+        return found
+    format_ = _format_of(data)
+    if format_ is None:
+        raise CorruptStoreError(NAME, "the checksum does not match the text")
+    if format_ == FORMAT:
+        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
+    raise NoStoreError(
+        f"the checkpoint is of format {format_}, this version knows {FORMAT}: use the timer-bridge that wrote it. A"
+        f" start of this one rebuilds the store from Kafka"
+    )
+
+
+def _format_of(data: bytes) -> int | None:
+    """Return the format of a checkpoint with a matching checksum, else None."""
+    text = sound_text(data)
+    if text is None:
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    format_ = fields.get("format") if isinstance(fields, dict) else None
+    return format_ if isinstance(format_, int) else None
+
+
+class StoredRows(Protocol):
+    """The pending timers of a stopped store. Raises CorruptStoreError."""
+
+    def live(self) -> Iterator[Rows]:
+        """Yield pending rows block by block in the order of the log; of the wheel, the out-of-order ones last."""
+        ...
+
+    def bodies(self, rows: Rows) -> list[Body]: ...
+
+    def files(self) -> list[LogFile]:
+        """Return the files of the logs, as they are now."""
+        ...
+
+    def verify(self, *, is_closed: bool) -> tuple[int, int]:
+        """Check what a start and deliveries read. Return the number of timers and of ticks."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def _rows_of(disk: Disk, checkpoint: Checkpoint) -> StoredRows:
+    """Open the rows of the checkpoint's engine. Imported here: RocksDB is loaded only if it is used."""
+    if checkpoint.engine == "rocksdb":
+        from timer.rocksdb.stopped import RocksRows
+
+        return RocksRows(disk, checkpoint)
+    from timer.wheel.stopped import WheelRows
+
+    return WheelRows(disk, checkpoint)
+
+
+class StoppedStore:
+    """See the module. Raises NoStoreError and CorruptStoreError."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.checkpoint = read_checkpoint(disk)
+        self.rows = _rows_of(disk, self.checkpoint)
+
+    def __enter__(self) -> "StoppedStore":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.rows.close()
+
+    @property
+    def closed(self) -> bool:
+        """True if the store was closed cleanly at its checkpoint."""
+        return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
+
+    def files(self) -> list[LogFile]:
+        return self.rows.files()
+
+    def live(self) -> Iterator[Rows]:
+        return self.rows.live()
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        return self.rows.bodies(rows)
+
+    def timers(self, rows: Rows) -> list[StoredTimer]:
+        visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()
+        return [StoredTimer(*each) for each in zip(visits, self.bodies(rows), sizes, strict=True)]
+
+    def soonest(self, limit: int) -> list[StoredTimer]:
+        """Return the first `limit` pending timers in the order of release. Memory for `limit` timers only."""
+        kept = np.empty(0, TIMER_ROW)
+        for rows in self.live():
+            kept = in_order(np.concatenate([kept, rows]))[:limit]
+        return self.timers(kept)
+
+    def with_id(self, id_: bytes) -> list[StoredTimer]:
+        """Return the pending timer with `id_`, or none."""
+        hash_ = hash_of(id_)
+        found = [timer for rows in self.live() for timer in self.timers(rows[rows["id_hash"] == hash_])]
+        return [timer for timer in found if timer.body.id == id_]
+
+    def dues(self) -> DueCounts:
+        counts = DueCounts(lambda row: self.bodies(row)[0].target)
+        for rows in self.live():
+            counts.add(rows)
+        return counts
+
+    def ticks(self, limit: int) -> list[tuple[int, int]]:
+        """Return the first `limit` ticks with pending timers: start in epoch ms, and number."""
+        counts: dict[int, int] = {}
+        tick_ms = self.checkpoint.tick_ms
+        for rows in self.live():
+            starts, numbers = np.unique(rows["visit_ms"] // tick_ms * tick_ms, return_counts=True)
+            for start_ms, number in zip(starts.tolist(), numbers.tolist(), strict=True):
+                counts[start_ms] = counts.get(start_ms, 0) + number
+        return sorted(counts.items())[:limit]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFault:
+    """at: the byte of the file at which the faulty record begins, None if the whole file is at fault."""
+
+    file: str
+    at: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.at is None else f', byte {self.at}'}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """fault: the first one, None if the store is sound."""
+
+    fault: StoreFault | None
+    closed: bool = False
+    """True if the store was closed cleanly at its checkpoint."""
+    live: int = 0
+    ticks: int = 0
+    """Ticks with pending timers."""
+
+    def __str__(self) -> str:
+        return f"{self.live} live timers in {self.ticks} ticks"
+
+
+def verify(disk: Disk) -> Verified:
+    """Check all that the next start and deliveries read of the store on `disk`, up to the first fault.
+
+    Raises NoStoreError if there is no store, or one of another format.
+    """
+    try:
+        with StoppedStore(disk) as store:
+            return Verified(None, store.closed, *store.rows.verify(is_closed=store.closed))
+    except CorruptStoreError as error:
+        return Verified(StoreFault(error.where, error.at, error.what))

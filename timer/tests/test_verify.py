@@ -1,0 +1,480 @@
+"""Tests of `verify`: it finds a flipped byte anywhere and records that contradict each other, and nothing else."""
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant
+
+from timer.disk import Disk, ReadOnlyDisk, RealDisk
+from timer.format.batch import Batch
+from timer.format.checkpoint import CLOSED, NAME, Checkpoint
+from timer.format.unit import MAGIC_DELETE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, Rows, unit_checks
+from timer.options import StoreOptions
+from timer.stopped_store import NoStoreError, StoppedStore, StoreFault, verify
+from timer.testing import SimDisk
+from timer.tests.history import OPTIONS, PER_SEGMENT, START_MS, History, full_history
+from timer.tests.test_store import StoreAgainstList
+from timer.wheel.timer_wheel import SLOT, SLOT_SIZE, slot_checks
+
+IDS_SIZE = UNIT_EXTRA_DISK.itemsize
+BODY_FIELD = range(28, 36)
+"""Bytes of the body position in a unit."""
+
+
+@pytest.fixture(scope="module")
+def closed() -> SimDisk:
+    """A store that was closed cleanly. Tests must not change it."""
+    disk = SimDisk(random.Random(0))
+    full_history(disk).closes()
+    return disk
+
+
+def flipped(disk: SimDisk, name: str, at: int, change: int = 0x40) -> SimDisk:
+    """Return a copy of `disk` with one changed byte."""
+    twin = disk.copy()
+    file = twin.open(name)
+    file.overwrite(at, bytes([file.read(at, 1)[0] ^ change]))
+    return twin
+
+
+def fault_of(disk: Disk) -> StoreFault:
+    found = verify(disk).fault
+    assert found is not None, "nothing was found"
+    return found
+
+
+def test_a_sound_store_has_no_fault(closed: SimDisk) -> None:
+    before = closed.contents()
+    seen = verify(closed)
+    assert (seen.fault, seen.closed) == (None, True)
+    with StoppedStore(closed) as store:
+        assert seen.live == store.checkpoint.pending > 40
+        assert len(store.checkpoint.held) == 1
+    assert int(closed.names("timer")[0]) > 0, "files of settled timers are deleted"
+    assert closed.contents() == before
+
+
+# -- a flipped byte
+
+
+def record_at(name: str, at: int) -> tuple[str, int | None]:
+    """Return file and beginning of the record that holds a byte."""
+    folder = name.partition("/")[0]
+    if folder == "ids":
+        return name.replace("ids/", "timer/"), at // IDS_SIZE * UNIT_SIZE
+    if folder in ("timer", "wheel"):
+        size = UNIT_SIZE if folder == "timer" else SLOT_SIZE
+        return name, at // size * size
+    return name, None
+
+
+def is_harmless(disk: SimDisk, name: str, at: int) -> bool:
+    """True if the byte may change without harm: see docs/formats.md."""
+    folder, _, file = name.partition("/")
+    with StoppedStore(disk) as store:
+        checkpoint = store.checkpoint
+        rows = np.concatenate(list(store.live()))
+        is_closed = store.closed
+    if folder == "body":
+        position = int(file) + at
+        return not ((rows["body"] <= position) & (position < rows["body"] + rows["body_size"])).any()
+    if folder == "wheel":
+        return not is_closed
+    if folder not in ("timer", "ids"):
+        return False
+    segment = int(file) // checkpoint.segment_bytes
+    within = at // (UNIT_SIZE if folder == "timer" else IDS_SIZE)
+    number = segment * PER_SEGMENT + within
+    if number > checkpoint.units_end or (number == checkpoint.units_end and within < PER_SEGMENT):
+        return True  # after the checkpoint
+    if within == PER_SEGMENT:
+        return True  # a blank record
+    if folder == "ids" or number in rows["unit"]:
+        return False
+    unit = np.frombuffer(disk.open(name).read(within * UNIT_SIZE, UNIT_SIZE), UNIT)
+    return not unit["magic"][0] & MAGIC_DELETE and at % UNIT_SIZE in BODY_FIELD
+
+
+def check_flipped(disk: SimDisk, name: str, at: int, change: int = 0x40) -> None:
+    file, begin = record_at(name, at)
+    found = fault_of(flipped(disk, name, at, change))
+    assert found.file == file or file.startswith("body/")  # then it names the unit of the frame
+    if begin is not None:
+        assert found.at == begin
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("folder", ["timer", "ids", "body", "wheel", NAME, CLOSED, "resume"])
+def test_a_flipped_byte_is_found_in_each_kind_of_file(closed: SimDisk, folder: str) -> None:
+    """About 30 bytes of each kind, spread over all of its files and fields."""
+    names = [name for name in closed.contents() if name.partition("/")[0] == folder]
+    places = [(name, at) for name in names for at in range(len(closed.read(name) or b""))]
+    for name, at in places[:: max(1, len(places) // 30)]:
+        if not is_harmless(closed, name, at):
+            check_flipped(closed, name, at)
+
+
+def any_history(disk: SimDisk, rng: random.Random) -> History:
+    history = History(disk, StoreOptions(tick_ms=rng.choice((100, 1000)), slots=512, segment_bytes=400))
+    now = 0
+    for _ in range(rng.randint(2, 8)):
+        history.receives(*(max(0, now + rng.randint(-400, 9000)) for _ in range(rng.randint(0, 12)) if now))
+        history.receives(*(now + rng.randint(0, 9000) for _ in range(rng.randint(1, 12))))
+        if rng.random() < 0.5:
+            history.receives(now + 60_000, visit=now + rng.randint(1, 3000))
+        if rng.random() < 0.7:
+            history.cancels(*(rng.randrange(history.offset) for _ in range(5)))
+        now += rng.randint(0, 3000)
+        history.releases(now, rng.randint(1, 20))
+        history.checkpoints()
+        if rng.random() < 0.3:
+            history.starts_again()
+    return history
+
+
+@pytest.mark.thorough
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["closed", "killed"]),
+    st.floats(0, 1, exclude_max=True),
+    st.integers(1, 255),
+    st.data(),
+)
+@settings(max_examples=60)
+def test_a_flipped_byte_anywhere_is_found(seed: int, life: str, part: float, change: int, data: st.DataObject) -> None:
+    rng = random.Random(seed)
+    disk = SimDisk(rng)
+    history = any_history(disk, rng)
+    if life == "killed":
+        history.receives(20_000, 21_000)
+        disk.kill()
+        disk = disk.reopen()
+    else:
+        history.closes()
+    assert verify(disk).fault is None
+    sizes = {name: len(content) for name, content in disk.contents().items() if content}
+    name = data.draw(st.sampled_from(sorted(sizes)))
+    at = int(part * sizes[name])
+    if not is_harmless(disk, name, at):
+        check_flipped(disk, name, at, change)
+
+
+def test_a_real_folder_is_verified_like_a_simulated_one(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    full_history(disk).closes()
+    disk.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    seen = verify(ReadOnlyDisk(tmp_path))
+    assert (seen.fault, seen.closed) == (None, True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    damaged = max((tmp_path / "body").iterdir())
+    damaged.write_bytes(before[damaged][:-1] + b"?")
+    assert "no frame for it: body" in fault_of(ReadOnlyDisk(tmp_path)).what
+
+
+def test_a_read_only_disk_refuses_writes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    disk = ReadOnlyDisk(tmp_path)
+    file = disk.open("a")
+    refused: list[Callable[[], object]] = [
+        lambda: file.append(b"d"),
+        lambda: file.overwrite(0, b"d"),
+        lambda: file.truncate(0),
+        lambda: disk.map("a", 3),
+        lambda: disk.remove("a"),
+        lambda: disk.start_sync([file]),
+        lambda: disk.start_replace("a", b"d"),
+    ]
+    for attempt in refused:
+        with pytest.raises(PermissionError):
+            attempt()
+    with pytest.raises(FileNotFoundError):
+        disk.open("b")
+    assert (file.read(1, 9), file.size(), disk.read("b"), disk.names("b")) == (b"bc", 3, None, [])
+    file.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+# -- records with matching checks and impossible contents
+
+
+def rewrite_unit(disk: SimDisk, number: int, **fields: int) -> tuple[str, int]:
+    """Change a unit together with its check, as a mistake of the bridge would; return its file and position."""
+    segment, within = divmod(number, PER_SEGMENT)
+    base = f"{segment * OPTIONS.segment_bytes:020d}"
+    units, ids = disk.open(f"timer/{base}"), disk.open(f"ids/{base}")
+    unit = np.frombuffer(units.read(within * UNIT_SIZE, UNIT_SIZE), UNIT).copy()
+    extra = np.frombuffer(ids.read(within * IDS_SIZE, IDS_SIZE), UNIT_EXTRA_DISK).copy()
+    for field, value in fields.items():
+        (extra if field in ("id_hash", "due_ms") else unit)[field] = value
+    extra["check"] = unit_checks(unit, extra, number)
+    units.overwrite(within * UNIT_SIZE, unit.tobytes())
+    ids.overwrite(within * IDS_SIZE, extra.tobytes())
+    return f"timer/{base}", within * UNIT_SIZE
+
+
+def three_in_a_tick() -> tuple[SimDisk, History]:
+    """Return a store with units 0, 1, 2 in one tick, 3 and 4 in another; not closed yet."""
+    disk = SimDisk(random.Random(0))
+    history = History(disk)
+    history.receives(5000, 5001, 5002, 6000, 6001)
+    history.checkpoints()
+    return disk, history
+
+
+@pytest.mark.parametrize(
+    ("number", "field", "value"),
+    [
+        (2, "previous", -1),  # the chain ends too early
+        (2, "previous", 0),  # passes over unit 1
+        (2, "previous", 3 * UNIT_SIZE),  # forwards
+        (2, "previous", 2 * UNIT_SIZE),  # a link to itself
+        (1, "origin", 7),
+        (1, "topic_hash", 7),
+        (1, "id_hash", 7),
+        (1, "due_ms", 7),
+        (1, "delay_ms", -1),
+        (1, "body_size", 70),
+        (1, "body", 0),
+        (1, "body", 10**9),
+        (1, "size", 53),
+    ],
+)
+def test_a_unit_that_contradicts_its_frame_or_its_chain(number: int, field: str, value: int) -> None:
+    disk, history = three_in_a_tick()
+    history.store.close()
+    name, at = rewrite_unit(disk, number, **{field: value})
+    found = fault_of(disk)
+    assert (found.file, found.at) == (name, at)
+
+
+@pytest.mark.parametrize("body_at", [8 * UNIT_SIZE, 1])
+def test_a_delete_mark_of_no_unit(body_at: int) -> None:
+    disk, history = three_in_a_tick()
+    history.cancels(1)
+    history.closes()
+    rewrite_unit(disk, 5, body=body_at)
+    assert fault_of(disk).file.startswith("timer")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num", 2),
+        ("num", 4),
+        ("time", (START_MS + 5000) // OPTIONS.tick_ms + OPTIONS.slots),
+        ("first", 1 * UNIT_SIZE),
+        ("last", 1 * UNIT_SIZE),
+    ],
+)
+@pytest.mark.parametrize("slot", [0, 2])
+def test_a_slot_that_contradicts_the_log(slot: int, field: str, value: int) -> None:
+    """The slot of units 0, 1 and 2, and an empty one."""
+    disk, history = three_in_a_tick()
+    history.store.close()
+    slot += (START_MS + 5000) // OPTIONS.tick_ms % OPTIONS.slots
+    file = disk.open("wheel")
+    found = np.frombuffer(file.read(slot * SLOT_SIZE, SLOT_SIZE), SLOT).copy()
+    is_empty = not found["num"][0]
+    found[field] = value
+    found["magic"] = slot_checks(found)
+    file.overwrite(slot * SLOT_SIZE, found.tobytes())
+    if is_empty and field != "num":
+        assert verify(disk).fault is None, "an empty slot may say anything"
+    else:
+        fault = fault_of(disk)
+        assert (fault.file, fault.at) == ("wheel", slot * SLOT_SIZE)
+
+
+def test_a_slot_may_begin_and_end_at_an_ended_unit() -> None:
+    disk, history = three_in_a_tick()
+    history.receives(5003)
+    history.cancels(1)  # in the middle; its delete mark is the last of the chain
+    history.receives(5004)
+    history.releases(5000)  # the first
+    history.closes()
+    slot = np.frombuffer(disk.read("wheel") or b"", SLOT)[(START_MS + 5000) // OPTIONS.tick_ms % OPTIONS.slots]
+    assert (int(slot["first"]), int(slot["num"])) == (0, 3)
+    assert verify(disk).fault is None
+
+
+def test_a_checkpoint_with_another_count(closed: SimDisk) -> None:
+    disk = closed.copy()
+    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
+    assert found is not None
+    disk.start_replace(NAME, found.model_copy(update={"pending": found.pending + 1}).to_bytes()).wait()
+    assert "live units, the checkpoint counts" in fault_of(disk).what
+
+
+# -- files
+
+
+def test_a_file_that_is_missing_or_empty(closed: SimDisk) -> None:
+    for name in closed.contents():
+        if "/" in name:
+            disk = closed.copy()
+            disk.remove(name)
+            assert fault_of(disk).file.startswith(("timer", "ids", "body"))
+            disk = closed.copy()
+            disk.open(name).truncate(0)
+            assert fault_of(disk).file.startswith(("timer", "ids", "body"))
+
+
+@pytest.mark.parametrize("name", [f"timer/{7:020d}", f"ids/{0:020d}", f"body/{1:020d}", "body/notes.txt"])
+def test_a_file_outside_the_checkpoint_is_deleted_at_the_next_start(closed: SimDisk, name: str) -> None:
+    disk = closed.copy()
+    disk.open(name).append(b"as it was once")
+    seen = verify(disk)
+    assert (seen.fault, seen.closed) == (None, True)
+    history = History.__new__(History)
+    history.disk, history.options = disk, OPTIONS
+    history.starts_again()
+    assert disk.read(name) is None
+
+
+def test_no_store_and_a_store_of_a_newer_version(closed: SimDisk) -> None:
+    with pytest.raises(NoStoreError, match="no checkpoint"):
+        verify(SimDisk())
+    disk = closed.copy()
+    text = (disk.read(NAME) or b"").partition(b"\n")[2].replace(b'"format":3', b'"format":4,"more":[1]')
+    disk.start_replace(NAME, b"%08x\n%s" % (zlib.crc32(text), text)).wait()
+    with pytest.raises(NoStoreError, match="format 4"):
+        verify(disk)
+
+
+# -- stores that were not closed cleanly
+
+
+def test_a_killed_store_has_no_fault() -> None:
+    disk, history = three_in_a_tick()
+    history.receives(5003, 9000)
+    history.releases(5001)
+    disk.kill()
+    disk = disk.reopen()
+    seen = verify(disk)
+    assert (seen.fault, seen.closed, seen.live) == (None, False, 5)
+    history.disk = disk
+    history.starts_again()
+    assert verify(disk).fault is None
+
+
+def test_a_frame_that_a_kill_has_torn_after_the_checkpoint_is_no_fault() -> None:
+    disk = SimDisk()
+    history = History(disk, replace(OPTIONS, segment_bytes=4000))
+    history.receives(5000, 6000)
+    history.checkpoints()
+    history.receives(7000)
+    disk.kill()
+    disk = disk.reopen()
+    (name,) = disk.names("body")
+    torn = disk.open(f"body/{name}")
+    torn.truncate(torn.size() - 1)
+    seen = verify(disk)
+    assert (seen.fault, seen.live) == (None, 2)
+    torn.truncate(10)
+    assert "no frame for it" in fault_of(disk).what
+
+
+@pytest.mark.parametrize("wheel", ["deleted", "older", "newer", "another size"])
+def test_an_outdated_wheel_is_rebuilt_at_start(wheel: str) -> None:
+    disk, history = three_in_a_tick()
+    older = disk.read("wheel") or b""
+    history.receives(7000)
+    history.releases(5000)
+    history.closes()
+    history.starts_again()
+    history.receives(8000)
+    newer = disk.read("wheel") or b""
+    history.store.close()
+    content = {"deleted": b"", "older": older, "newer": newer, "another size": bytes(64)}[wheel]
+    disk.start_replace("wheel", content).wait()
+    seen = verify(disk)
+    assert (seen.fault, seen.closed) == (None, False)
+    history.starts_again()
+    history.closes()
+    assert (verify(disk).fault, verify(disk).closed) == (None, True)
+    disk.start_replace("wheel", content).wait()
+    assert fault_of(disk).file == "wheel"
+
+
+def test_units_in_a_pending_chain_stay_after_a_restart() -> None:
+    disk = SimDisk(random.Random(0))
+    history = History(disk)
+    history.receives(1000, 5000)
+    history.receives(*[9000] * (PER_SEGMENT - 2))
+    ended = [history.offset + at for at in range(12) if (history.offset + at) % 4]
+    history.receives(*[5001] * 12)  # in the middle of the chain of a tick, and of the log
+    history.receives(5002)
+    history.receives(*[9001] * 2 * PER_SEGMENT)
+    history.cancels(*ended)
+    history.releases(1000)
+    history.closes()
+    for _ in range(3):
+        history.starts_again()
+        history.receives(9002)
+        history.closes()
+        assert verify(disk).fault is None
+    history.starts_again()
+    due = history.store.release_queue.take_due(START_MS + 5002, 100, 1 << 20)
+    assert due.total == 2 + 12 - len(ended)
+
+
+def test_a_compaction_leaves_no_fault_at_any_step() -> None:
+    disk = SimDisk(random.Random(0))
+    history = History(disk, StoreOptions(tick_ms=1000, slots=4096, segment_bytes=4000, compact_below=0.3))
+    history.receives(*[2000] * 30, *[3_000_000] * 5, *[2000] * 30)
+    history.checkpoints()
+    history.releases(2000)
+    history.receives(*[4_000_000] * 60)
+    old = disk.names("body")[0]
+    steps = 0
+    while old in disk.names("body"):
+        history.store.compact_some()
+        assert verify(disk).fault is None
+        history.receives(4_000_000)
+        history.checkpoints()
+        assert verify(disk).fault is None
+        steps += 1
+        assert steps < 20, "nothing was compacted"
+    history.closes()
+    assert (verify(disk).fault, verify(disk).closed) == (None, True)
+
+
+class StoreIsSound(StoreAgainstList):
+    """After each step of any history, after kills and losses of power, the files have no fault."""
+
+    @invariant()
+    def is_sound(self) -> None:
+        try:
+            assert verify(self.disk.copy()).fault is None
+        except NoStoreError:
+            assert not self.disk.read(NAME)
+
+    def teardown(self) -> None:
+        self.store.add(Batch(), self.store.next_offset + 1)
+        self.store.finish_checkpoint()
+        self.store.committed(self.store.advance_progress())
+        self.store.start_checkpoint(0, (), ())
+        self.store.finish_checkpoint()
+        self.store.close()
+        seen = verify(self.disk)
+        assert (seen.fault, seen.closed) == (None, True)
+
+
+TestStoreIsSound = pytest.mark.thorough(StoreIsSound.TestCase)
+TestStoreIsSound.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+@given(st.integers(0, SLOT_SIZE - 5), st.integers(1, 255), st.binary(min_size=SLOT_SIZE, max_size=SLOT_SIZE))
+def test_the_check_of_a_slot_covers_every_byte(at: int, change: int, data: bytes) -> None:
+    damaged = bytearray(data)
+    damaged[at] ^= change
+    slots: Rows = np.frombuffer(data + bytes(damaged), SLOT)
+    assert len(set(slot_checks(slots).tolist())) == 2

@@ -1,0 +1,1 @@
+"""Engine `wheel`: TimerLog, TimerWheel and body log, as in RIP-43."""

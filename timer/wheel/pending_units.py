@@ -1,0 +1,262 @@
+"""The pending units of the TimerLog: those of a tick, those in the order of the log, and all of them at a start.
+
+    WheelTimers   the units of one tick, along the chain of its slot
+    PendingLog    the pending units from the lowest one on, for L, listings and compaction
+    LiveScan      two passes over all units when a store is opened, block by block:
+                  1   the check of each unit; delete marks -> which units have ended
+                  2   of the others: chained units are pending if their key is above K or in a key range of their
+                      target; of the out-of-order ones, the last unit of each origin (earlier ones were rolled)
+
+If the journal has ended more timers since the checkpoint, their units get a delete mark.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.progress import Key
+from timer.errors import CorruptStoreError
+from timer.format.checkpoint import UNITS, Checkpoint
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, isin, joined, topic_hash
+from timer.index.due_counts import DueCounts
+from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
+from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
+from timer.schedule.release_queue import ReleaseQueue
+from timer.wheel.timer_log import BodyReader, UnitLog
+from timer.wheel.timer_wheel import Wheel
+
+_SCAN_UNITS = 1 << 16
+_FIRST_BLOCK_UNITS = 16
+_SPARSE_UNITS = 512
+"""Units per pending unit of a tick from which following the chain is cheaper than reading the log through."""
+
+
+class WheelTimers:
+    """See timer.schedule.pending_timers.PendingTimers."""
+
+    def __init__(self, units: UnitLog, wheel: Wheel, index: PendingIndex) -> None:
+        self._units = units
+        self._wheel = wheel
+        self._index = index
+
+    @property
+    def tick_ms(self) -> int:
+        return self._wheel.tick_ms
+
+    @property
+    def dues(self) -> DueCounts:
+        return self._index.dues
+
+    @property
+    def end_unit(self) -> int:
+        return self._units.end
+
+    def next_tick(self, after: int, until: int) -> int | None:
+        return self._wheel.next_time(after, until)
+
+    def leave(self, rows: Rows, *, is_in_order: bool) -> None:
+        if is_in_order:
+            self._wheel.settle(rows["visit_ms"])
+        self._index.remove(rows)
+
+    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
+        self._wheel.settle(rows["visit_ms"][in_order])
+        self._index.ended.mark(rows["unit"])
+        self._index.remove(rows)
+
+    def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
+        """Return the pending rows of `tick`: along its chain if that is sparse, else block by block.
+
+        Raises CorruptStoreError, also if their number is not that of the slot.
+        """
+        first, last, live = self._wheel.slot(tick)
+        number, stop = self._units.number(last), self._units.number(first)
+        found: list[Rows] = []
+        block = _SCAN_UNITS if live * _SPARSE_UNITS >= number - stop else _FIRST_BLOCK_UNITS
+        while number >= stop:
+            start = max(stop, self._units.segment(number) * self._units.per_segment, number - block + 1)
+            units, run = self._units.read_rows(start, number + 1, is_checked=True)
+            own = (run["visit_ms"] // self._wheel.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
+            if not own[-1]:
+                raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
+            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._index.ended.flags(start, number + 1)])
+            earliest = int(own.argmax())
+            number = self._previous_unit(int(units["previous"][earliest]), start + earliest)
+        run = joined(found)
+        run = run[pending_by_key(run, settled, waits)]
+        if len(run) != live:
+            raise CorruptStoreError(f"wheel, tick {tick}", f"{len(run)} live units, the slot counts {live}")
+        return run
+
+    def _previous_unit(self, position: int, unit: int) -> int:
+        """Return the number of the unit before `unit` in its chain, -1 for the first."""
+        number = self._units.number(position) if position >= 0 else -1
+        if number >= unit:
+            raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
+        return number
+
+
+_READ_UNITS = 256
+_LOOKED_AT_UNITS = 16
+
+
+class PendingLog:
+    """Raises CorruptStoreError."""
+
+    def __init__(self, units: UnitLog, body_reader: BodyReader, release_queue: ReleaseQueue, ended: EndedUnits) -> None:
+        self._units = units
+        self._ended = ended
+        self._body_reader = body_reader
+        self._release_queue = release_queue
+        self.low_unit = units.end
+        """No unit below is pending."""
+        self._lowest = (-1, -1)
+        """The lowest pending unit as of the last call, and the offset of its request."""
+        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
+        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
+
+    def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
+        """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
+        queue = self._release_queue
+        is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
+        start = int(run["unit"][0])
+        ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.flags(start, start + len(run))
+        found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended
+        return found
+
+    def rows(self, start: int, end: int) -> Rows:
+        """Return the pending rows among units [start, end) of one segment, none if it was deleted."""
+        if not self._units.has(start):
+            return NO_ROWS
+        units, run = self._units.read_rows(start, end)
+        pending: Rows = run[self._are_pending(units, run)]
+        return pending
+
+    def low_offset(self) -> int | None:
+        """Return the lowest pending offset, None if nothing is pending.
+
+        Each unit is read once in the life of a store, as L only moves forward.
+        """
+        row = self._first_pending()
+        if row is None:
+            return None
+        if self.low_unit != self._lowest[0]:
+            (body,) = self._body_reader.read(row)
+            self._lowest = self.low_unit, body.offset  # the offset of a copy is not its origin
+        return self._lowest[1]
+
+    def _first_pending(self) -> Rows | None:
+        """Return the first pending row. `low_unit` becomes its unit, or the end of the log if there is none."""
+        if (row := self._first_read_ahead()) is not None:
+            return row
+        for start, end in self._units.blocks(self.low_unit, _READ_UNITS):
+            self.low_unit = start
+            self._read = self._units.read_rows(start, end, is_checked=True)  # units below L are never read again
+            if (row := self._first_read_ahead()) is not None:
+                return row
+        return None
+
+    def _first_read_ahead(self) -> Rows | None:
+        """Return the first pending row of the units that were read ahead; drop the ones before it."""
+        count = _LOOKED_AT_UNITS
+        while len(self._read[0]):
+            units, run = self._read
+            found = np.flatnonzero(self._are_pending(units[:count], run[:count]))
+            passed = int(found[0]) if len(found) else min(count, len(units))
+            self._read = units[passed:], run[passed:]
+            self.low_unit += passed
+            if len(found):
+                first: Rows = run[passed : passed + 1]
+                return first
+            count *= 4
+        return None
+
+    def forget_read_ahead(self) -> None:
+        """Read units again, as some have other body positions now."""
+        self._read = NO_ROWS, NO_ROWS
+
+
+def ranges_at(checkpoint: Checkpoint) -> Waits:
+    return {topic_hash(wait.target): wait.stretches for wait in checkpoint.waits}
+
+
+def _only(rows: Rows, is_wanted: NDArray[np.bool_]) -> Rows:
+    """Return the wanted rows; without a copy if that is all of them."""
+    return rows if is_wanted.all() else rows[is_wanted]
+
+
+@dataclass(eq=False)
+class LiveScan:
+    """One scan of a log that ends at `checkpoint`. Out-of-order (held) and ended origins and waits are those of now."""
+
+    _log: UnitLog
+    _checkpoint: Checkpoint
+    _settled: Key
+    _held: Ints
+    _journal_ended: Ints
+    _waits: Waits
+
+    def __post_init__(self) -> None:
+        self._waits_then = ranges_at(self._checkpoint)
+        self._held_then = np.array(self._checkpoint.held, np.int64)
+        self._counted = 0
+        self._ids = 0
+        self._out_of_order_then: set[int] = set()
+        self.held: dict[int, Rows] = {}
+        """The pending out-of-order row (one TIMER_ROW) by origin."""
+        self.newly_ended: list[Rows] = []
+
+    @property
+    def max_ids(self) -> int:
+        """The largest possible number of pending timers with an id."""
+        return min(self._ids, self._checkpoint.pending)
+
+    def mark(self, ended: EndedUnits, live: LiveCounts) -> None:
+        """Run pass 1 over every byte. Raises CorruptStoreError.
+
+        A segment is needed until its last tick has passed, also for ended units: a pending chain may pass through.
+        """
+        for start, end in self._log.blocks(self._checkpoint.low_unit):
+            units, run = self._log.read_rows(start, end, is_checked=True)
+            self._ids += int((run["id_hash"] != 0).sum())
+            marks = units[units["magic"] & MAGIC_DELETE != 0]
+            if len(marks):
+                ended.mark(np.array(self._ended_by(marks, end), np.int64))
+            live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
+
+    def _ended_by(self, marks: Rows, end: int) -> list[int]:
+        """Return the units that `marks` name, without those of deleted files. The marks are below unit `end`."""
+        found = [self._log.number(at) for at in marks["body"].tolist()]
+        if max(found) >= end:
+            raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(found)}")
+        return [unit for unit in found if self._log.has(unit)]
+
+    def live(self, ended: EndedUnits) -> Iterator[Rows]:
+        """Run pass 2: yield rows above K in the order of the log. Raises CorruptStoreError if the count is wrong."""
+        for start, end in self._log.blocks(self._checkpoint.low_unit):
+            units, run = self._log.read_rows(start, end)
+            is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.flags(start, end)
+            units, run = _only(units, is_timer), _only(run, is_timer)
+            self._count(units, run)
+            ended_since = isin(run["origin"], self._journal_ended)
+            is_held = isin(run["origin"], self._held) & ~ended_since
+            for at in np.flatnonzero(is_held).tolist():
+                self.held[int(run["origin"][at])] = run[at : at + 1]
+            is_above = pending_in_order(units, run, self._settled, self._waits) & ~is_held
+            self.newly_ended.append(run[is_above & ended_since])
+            yield _only(run, is_above & ~ended_since)
+        self._check_count()
+
+    def _check_count(self) -> None:
+        found, expected = self._counted + len(self._out_of_order_then), self._checkpoint.pending
+        if found != expected:
+            raise CorruptStoreError(UNITS, f"{found} live units, the checkpoint counts {expected}")
+
+    def _count(self, units: Rows, run: Rows) -> None:
+        """Count what was pending at the checkpoint."""
+        held = isin(run["origin"], self._held_then)
+        settled = self._checkpoint.progress.settled
+        self._counted += int((pending_in_order(units, run, settled, self._waits_then) & ~held).sum())
+        self._out_of_order_then.update(run["origin"][held].tolist())
