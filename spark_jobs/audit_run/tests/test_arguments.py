@@ -86,7 +86,7 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_exit_code_1_without_a_broker(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_jobs.kafka.admin._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("spark_jobs.kafka.admin.TIMEOUT_S", 0.5)
     assert main(["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert "no broker answers at 127.0.0.1:1" in told
