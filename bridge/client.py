@@ -1,7 +1,3 @@
-"""The client's former import path, for one release: import `kafka_timer` instead."""
+"""Removed: a former import path."""
 
-import warnings
-
-from kafka_timer import *  # noqa: F403
-
-warnings.warn("bridge.client: is now kafka_timer; import that", DeprecationWarning, stacklevel=2)
+raise ImportError("bridge.client: removed; import kafka_timer")

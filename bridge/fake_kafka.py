@@ -1,3 +1,3 @@
-"""Old path of `bridge.testing`, kept for one release."""
+"""Removed: a former import path."""
 
-from bridge.testing.fake_kafka import *  # noqa: F403
+raise ImportError("bridge.fake_kafka: removed; import bridge.testing.fake_kafka")

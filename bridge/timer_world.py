@@ -1,3 +1,3 @@
-"""Old path of `bridge.testing.TimerWorld`, kept for one release."""
+"""Removed: a former import path."""
 
-from bridge.testing.timer_world import TimerWorld as TimerWorld
+raise ImportError("bridge.timer_world: removed; import TimerWorld from bridge.testing")

@@ -13,10 +13,9 @@ from bridge.config.durations import parse_instant_ms
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
 from bridge.redrive.rules import UNDELIVERABLE, Parked, RedriveFilter, RedrivePlan
-from bridge.redrive.session import redrive_session
 
 if TYPE_CHECKING:
-    from bridge.kafka.redrive import RedriveResult
+    from bridge.redrive.sender import RedriveResult
 
 
 commands = typer.Typer()
@@ -30,8 +29,12 @@ class RedriveOptions(ClusterOptions):
     rejected_topic: Annotated[
         str | None, typer.Option("--rejected-topic", help="Their topic; timer.rejected if not given.")
     ] = None
+    resent_topic: Annotated[
+        str | None, typer.Option("--resent-topic", help="The topic of marks; timer.resent if not given.")
+    ] = None
     redriven_topic: Annotated[
-        str | None, typer.Option("--redriven-topic", help="The topic of markers; timer.redriven if not given.")
+        str | None,
+        typer.Option("--redriven-topic", help="Marks of former versions, only read; timer.redriven if not given."),
     ] = None
 
 
@@ -67,6 +70,8 @@ def redrive(
     is pending under it by now. Each record is sent once, however often this is run: what was sent is marked in the same
     transaction. Records that their sender has to fix (bad-header and others) are sent only if --code names them.
     """
+    from bridge.redrive.sender import redrive_session  # only here: --help needs no librdkafka
+
     chosen: RedriveOptions = context.obj
     settings, _ = chosen.chosen()
     selection = RedriveFilter(

@@ -25,6 +25,7 @@ from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.intake.target_policy import ACTIONS
 from bridge.observe.logs import Format, Level
+from schemas import resent
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import MAX_DELAY_MS, Rules
 from schemas.kafka_settings import PREFIX, by_full_name, from_environment, from_file, merged
@@ -32,6 +33,7 @@ from schemas.levels import DEFAULT as LEVELS
 from schemas.levels import parse_levels
 from schemas.profiles import DEFAULT_PROFILES, NATIVE
 from schemas.receipts import Mode
+from schemas.resent import FORMER_TOPICS, Job, MarkTopics
 from timer.options import Engine, StoreOptions
 
 DAY_MS = 86_400_000
@@ -51,6 +53,10 @@ def is_loopback(host: str) -> bool:
 
 def _workers(value: object) -> object:
     return usable_cores() if value == "auto" else value
+
+
+def _former(job: Job) -> Any:
+    return Field(FORMER_TOPICS[job], description=f"Marks of `{job}` by versions up to 0.2.0: only read.")
 
 
 class Settings(BaseModel):
@@ -94,9 +100,10 @@ class Settings(BaseModel):
     targets: dict[str, TargetSettings] = Field(
         default_factory=dict, description='Limits of target topics, tables [targets."PATTERN"] of the config.'
     )
-    redriven_topic: str = Field("timer.redriven", description="Topic where `redrive` marks what it has sent again.")
-    backfilled_topic: str = Field("timer.backfilled", description="Topic where `backfill` marks what it has delivered.")
-    imported_topic: str = Field("timer.imported", description="Topic where `import` marks how far it has come.")
+    resent_topic: str = Field(resent.TOPIC, description="Topic where redrive, backfill and import mark what they sent.")
+    redriven_topic: str = _former(Job.REDRIVE)
+    backfilled_topic: str = _former(Job.BACKFILL)
+    imported_topic: str = _former(Job.IMPORT)
     control_topic: str = Field(
         CONTROL_TOPIC, description="Topic of operators' pauses and skips; senders need no right to it."
     )
@@ -247,12 +254,17 @@ class Settings(BaseModel):
         shared = {
             "rejected_topic": self.rejected_topic,
             "receipts_topic": self.receipts_topic,
+            "resent_topic": self.resent_topic,
             "redriven_topic": self.redriven_topic,
             "backfilled_topic": self.backfilled_topic,
             "imported_topic": self.imported_topic,
             "control_topic": self.control_topic,
         }
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
+
+    @property
+    def redrive_marks(self) -> MarkTopics:
+        return MarkTopics(Job.REDRIVE, self.resent_topic, self.redriven_topic)
 
     def turn_options(self, found: Mapping[str, TopicState], era_ms: int = 0) -> TurnOptions:
         """Return the loop's options. Raises SettingsError if a quota allows a partition no timer.

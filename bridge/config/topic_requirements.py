@@ -6,7 +6,6 @@ timer topic   cleanup.policy=delete   message.timestamp.type=LogAppendTime   ret
 journal       as many partitions, the same retention, and records large enough for one transaction's decisions
 rejected      records as large as a request with its reason; LogAppendTime, as for receipts
 control       one partition, compacted: the newest record of each key is the state that operators want
-redriven      compacted: markers of rejected records that were sent again
 
 The ACLs of the bridge's user are checked too. Otherwise a journal that may be written but not read would be noticed
 only at the first rebuild, and a timer topic that may not be written at the first roll.
@@ -122,10 +121,6 @@ def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
 
 def control_topic() -> dict[str, str]:
     return {"cleanup.policy": "compact", **_BROKERS_TIME}
-
-
-def redriven_topic() -> dict[str, str]:
-    return {"cleanup.policy": "compact"}
 
 
 def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: str) -> str | None:

@@ -1,9 +1,8 @@
-"""Implement the ports over librdkafka. In `bridge`, only this package imports confluent_kafka.
+"""Implement the ports over librdkafka. In `bridge`, only this package and the redrive import confluent_kafka.
 
 consumer.py        ConfluentSource: member of the consumer group
 reading/           ConfluentHistory, ConfluentControl: reads outside the group
 transactions/      ConfluentSink: two transactional producers in turn
-redrive.py         ConfluentRedrive: sends rejected records again, each once
 group_members.py   ConfluentGroup: members of the group and their HTTP addresses
 topic_admin.py     ConfluentTopics: describes, creates and grows topics
 
@@ -16,7 +15,6 @@ from bridge.kafka.consumer import ConfluentSource as ConfluentSource
 from bridge.kafka.group_members import ConfluentGroup as ConfluentGroup
 from bridge.kafka.reading.control_reader import ConfluentControl as ConfluentControl
 from bridge.kafka.reading.history import ConfluentHistory as ConfluentHistory
-from bridge.kafka.redrive import ConfluentRedrive as ConfluentRedrive
 from bridge.kafka.retry import Retrier as Retrier
 from bridge.kafka.topic_admin import ConfluentTopics as ConfluentTopics
 from bridge.kafka.transactions.sink import ConfluentSink as ConfluentSink

@@ -35,6 +35,7 @@ from schemas.headers import (
 )
 from schemas.origin import Shard
 from schemas.profiles import read
+from schemas.resent import Job
 
 UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized", "too-large"})
 """Codes that are about the target: once the target is fixed, the same request succeeds."""
@@ -160,17 +161,6 @@ class RejectedLog(Protocol):
     def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
-def all_markers(topic: str, partitions: int | None, log: RejectedLog) -> frozenset[bytes]:
-    """Return all markers. `partitions`: None if the topic does not exist, so nothing was sent again."""
-    places = [Shard(topic, number) for number in range(partitions or 0)]
-    return frozenset(marker for place in places for marker in read_markers(log, place, *log.bounds(place)))
-
-
-def read_markers(log: RejectedLog, place: Shard, from_offset: int, to_offset: int) -> Iterator[bytes]:
-    for records in log.requests(place, from_offset, to_offset):
-        yield from (record.value for record in records if record.value is not None)
-
-
 class RedrivePlan:
     """The records to send, collected from the rejected topic. `markers`: those of records sent again before."""
 
@@ -238,14 +228,15 @@ def chunks(records: Iterable[Parked], *, most: int, most_bytes: int) -> Iterator
 
 
 def marker_key(record: Parked) -> bytes:
-    return f"{record.place}/{record.offset}".encode()
+    """Return the key of the record's marker on the topic of marks (schemas.resent)."""
+    return f"{Job.REDRIVE}/{record.place}/{record.offset}".encode()
 
 
 def marker_of(record: Parked) -> bytes:
     """Return the value of the record's marker: the same bytes for the same record."""
     marker = {
         "v": 1,
-        "parked": marker_key(record).decode(),
+        "parked": f"{record.place}/{record.offset}",
         "parked_ms": record.parked_ms,
         "origin": record.origin_text,
     }

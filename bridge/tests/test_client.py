@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-import kafka_timer
 from bridge.cli.app import app
 from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
@@ -366,7 +365,14 @@ def test_a_group_without_a_legal_dead_letter_topic_raises_at_once(place: Place, 
         retry_of(Message(place.kafka.produce("orders", b"v")), group=group)
 
 
-def test_the_former_import_path_has_the_same_objects_and_names_the_new_one() -> None:
-    with pytest.warns(DeprecationWarning, match="is now kafka_timer"):
-        former = importlib.import_module("bridge.client")
-    assert all(getattr(former, name) is getattr(kafka_timer, name) for name in kafka_timer.__all__)
+@pytest.mark.parametrize(
+    ("former", "remedy"),
+    [
+        ("client", "import kafka_timer"),
+        ("fake_kafka", "import bridge.testing.fake_kafka"),
+        ("timer_world", "import TimerWorld from bridge.testing"),
+    ],
+)
+def test_a_former_import_path_is_refused_with_the_new_one(former: str, remedy: str) -> None:
+    with pytest.raises(ImportError, match=f"bridge.{former}: removed; {remedy}"):
+        importlib.import_module(f"bridge.{former}")

@@ -78,7 +78,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
     tokens = ["--page-operator-tokens", str(folder / "operators"), "--page-read-tokens", str(folder / "readers")]
     ports = [free_port(), free_port()]
     arguments = [*names.arguments, *tokens, "--page", "true", "--min-free-bytes", "0"]
-    arguments += ["--redriven-topic", f"redriven-{names.target}"]
+    arguments += ["--resent-topic", f"resent-{names.target}"]
     bridges = [
         BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])
         for port in ports

@@ -9,14 +9,16 @@ import pytest
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError
-from bridge.kafka import ConfluentRedrive, Retrier
+from bridge.kafka import Retrier
 from bridge.kafka.transactions.producer import TransactionalProducer
-from bridge.redrive.rules import Parked, RedriveFilter
+from bridge.redrive.rules import Parked, RedriveFilter, marker_of
+from bridge.redrive.sender import ConfluentRedrive
 from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from schemas.headers import Headers, Rules
+from schemas.resent import Job, MarkTopics
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -31,7 +33,7 @@ class Place:
         self.cluster = Cluster(broker.bootstrap_servers)
         self.timers = self.cluster.topic("timers", 2, max_message_bytes="5000")
         self.rejected = self.cluster.topic("rejected", 2)
-        self.marks = f"redriven-{self.timers}"
+        self.marks = MarkTopics(Job.REDRIVE, f"resent-{self.timers}", f"redriven-{self.timers}")
         self._group = f"group-{self.timers}"
 
     def park(self, value: bytes, number: int, code: bytes = b"unknown-topic", partition: int = 0) -> None:
@@ -72,11 +74,11 @@ def place(kafka: Broker) -> Place:
 
 def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka: Broker, tmp_path: Path) -> None:
     names = Names()
-    arguments = [*names.arguments, "--redriven-topic", f"redriven-{names.timers}"]
+    arguments = [*names.arguments, "--resent-topic", f"resent-{names.timers}"]
 
     def redrive(*options: str) -> dict[str, Any]:
         given = dict(zip(arguments[::2], arguments[1::2], strict=True))
-        wanted = ("--group", "--timer-topic", "--rejected-topic", "--redriven-topic")
+        wanted = ("--group", "--timer-topic", "--rejected-topic", "--resent-topic")
         where = [word for name in wanted for word in (name, given[name])]
         command = [COMMAND, "redrive", "--json", "--bootstrap-servers", kafka.bootstrap_servers, *where, *options]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -112,6 +114,18 @@ def test_a_record_goes_back_as_it_was_to_the_partition_it_came_from(place: Place
     (record,) = place.sent()
     assert (record.partition(), record.key(), record.value()) == (1, b"k", b"one")
     assert record.headers() == [("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("trace", None)]
+
+
+def test_a_record_that_a_former_version_has_marked_is_not_sent_again(place: Place) -> None:
+    place.park(b"one", 4)
+    place.park(b"two", 5)
+    looking = place.redrive(begun=False)
+    first, _ = looking.look(place.everything).selected
+    looking.close()
+    place.cluster.create(place.marks.former, 2, cleanup_policy="compact")
+    place.cluster.send(place.marks.former, marker_of(first), key=b"%b/0/0" % place.rejected.encode(), partition=1)
+    assert [place.all_of_it(), place.all_of_it()] == [1, 0]
+    assert [record.value() for record in place.sent()] == [b"two"]
 
 
 def test_a_redrive_that_another_one_overtakes_sends_nothing_more(place: Place) -> None:
@@ -163,7 +177,7 @@ def test_a_record_that_the_timer_topic_refuses_delays_no_other(place: Place) -> 
     redrive.close()
     assert (sent.count, [(record.origin, code) for record, code in sent.refused]) == (3, [(0, "too-large")])
     assert [record.value() for record in place.sent()] == [b"1", b"2", b"3"]
-    assert len(place.cluster.read(place.marks)) == 3
+    assert len(place.cluster.read(place.marks.topic)) == 3
 
 
 def test_without_the_timer_topic_it_says_what_to_do(place: Place) -> None:
@@ -177,7 +191,7 @@ def test_without_the_timer_topic_it_says_what_to_do(place: Place) -> None:
 
 
 def test_marks_that_would_expire_are_refused(place: Place) -> None:
-    place.cluster.create(place.marks, cleanup_policy="delete")
+    place.cluster.create(place.marks.topic, cleanup_policy="delete")
     redrive = place.redrive(begun=False)
     with pytest.raises(BridgeError, match=r"cleanup\.policy is delete: set it to compact"):
         redrive.begin(-1)

@@ -170,7 +170,7 @@ def rejected() -> bytes:
     return lines_of([refused, *parked, bare(parked[0])])
 
 
-def redriven() -> bytes:
+def resent() -> bytes:
     """Key and value of the mark of a redriven record."""
     parked = Parked(REJECTED, 17, NOW_MS, "unknown-topic", SHARD, 10, "orders", b"id-1", 99)
     return lines([{"key": text(marker_key(parked)), "value": text(marker_of(parked))}])
@@ -197,7 +197,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "copies.v1.jsonl": copies,
     "flights.v1.jsonl": flights,
     "rejected.v1.jsonl": rejected,
-    "redriven.v1.jsonl": redriven,
+    "resent.v1.jsonl": resent,
     "export.v1.parquet": export,
 }
 """Function that writes each file of `formats/`, in the newest version of its format."""

@@ -218,6 +218,7 @@ SEEN: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "flights.v1.jsonl": (read_flights, FLIGHTS),
     "rejected.v1.jsonl": (read_rejected, PARKED),
     "redriven.v1.jsonl": (read_redriven, MARKS),
+    "resent.v1.jsonl": (read_redriven, [(f"redrive/{key}", value) for key, value in MARKS]),
     "export.v1.parquet": (read_export, (COLUMNS, STORES, PENDING)),
 }
 """Reader and expected contents of each file."""

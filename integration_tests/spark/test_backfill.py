@@ -34,7 +34,7 @@ class World:
     def __init__(self, kafka: Broker, folder: Path) -> None:
         self.topics, self.cluster, self._folder = Names(), Cluster(kafka.bootstrap_servers), folder
         self.orders, self.bills = (self.cluster.topic(name, 2, message_timestamp_type="LogAppendTime") for name in "ob")
-        self.marks = f"backfilled-{self.topics.timers}"
+        self.marks, self.former = (f"{name}-{self.topics.timers}" for name in ("resent", "backfilled"))
         self.servers = kafka.bootstrap_servers
         given = dict(zip(self.topics.arguments[::2], self.topics.arguments[1::2], strict=True))
         self._where = ["--bootstrap-servers", kafka.bootstrap_servers]
@@ -66,7 +66,7 @@ class World:
 
     def backfill(self, name: str, *more: str) -> dict[str, int]:
         given = [*self._where, *self._of_backfill, "--audit", str(self._folder / name)]
-        assert backfill.main([*given, "--backfilled-topic", self.marks, *more]) == 0
+        assert backfill.main([*given, "--resent-topic", self.marks, "--backfilled-topic", self.former, *more]) == 0
         outcomes = pq.read_table(self._folder / name / "backfill").column("outcome").to_pylist()
         return {outcome: outcomes.count(outcome) for outcome in outcomes}
 
@@ -186,7 +186,12 @@ def test_a_gap_is_filled_once_beside_a_bridge_at_work(
         for value in lost:
             assert _told(after[value]) == _told(before[value])
         marks = {each.key(): json.loads(each.value())["target"] for each in world.cluster.read(world.marks)}
-        assert marks == {dict(each.headers())[names.ORIGIN]: world.orders for each in after.values()}
+        origins = [dict(each.headers())[names.ORIGIN] for each in after.values()]
+        assert marks == {b"backfill/" + origin: world.orders for origin in origins}
+        for origin in origins:  # as a former version has marked them
+            world.cluster.send(world.former, b'{"v": 1, "at_ms": 1, "target": "orders"}', key=origin)
+        world.cluster.flush()
+        assert world.backfill("first", *old, "--resent-topic", f"other-{world.marks}") == {"backfilled-before": 5}
         assert world.audit("second", *old[:2]) == 0, capsys.readouterr().out
 
 

@@ -15,6 +15,7 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from schemas import headers as names
+from schemas.resent import Job, MarkTopics
 from spark_jobs.backfill.publish import BODIES, PublishTask, _PartitionProducer
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
@@ -37,9 +38,10 @@ class Gap:
     def __init__(self, kafka: Broker) -> None:
         self.cluster = Cluster(kafka.bootstrap_servers)
         self.orders, self.timers = self.cluster.topic("orders", 2), self.cluster.topic("timers")
-        marks = self.cluster.topic("marks", cleanup_policy="compact")
+        topics = (self.cluster.topic(name, 2, cleanup_policy="compact") for name in ("marks", "former"))
+        self.marks = MarkTopics(Job.BACKFILL, *topics)
         access = KafkaAccess(kafka.bootstrap_servers)
-        self.job = PublishTask(access, f"backfill-{self.timers}", marks, marks_partitions=1, per_s=20)
+        self.job = PublishTask(access, f"backfill-{self.timers}", self.timers, self.marks, marks_partitions=2, per_s=20)
         self._workers: list[subprocess.Popen[bytes]] = []
 
     def rows(self) -> list[Row]:
@@ -114,3 +116,12 @@ def test_two_processes_that_backfill_at_once_send_each_once(gap: Gap) -> None:
     assert 0 in codes, errors
     assert all(code == 0 or "another backfill has begun" in told for code, told in zip(codes, errors, strict=True))
     gap.demand_each_once()
+
+
+def test_what_a_former_version_has_marked_is_not_sent_again(gap: Gap) -> None:
+    for row in gap.rows()[:10]:
+        gap.cluster.send(gap.marks.former, b'{"v": 1, "at_ms": 1, "target": "orders"}', key=row["origin"].encode())
+    gap.cluster.flush()
+    assert gap.outcomes() == {"backfilled-before": 10, "sent": COUNT - 10}
+    assert gap.outcomes() == {"backfilled-before": COUNT}
+    assert len(gap.delivered()) == COUNT - 10

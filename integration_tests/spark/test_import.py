@@ -18,6 +18,7 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from schemas import headers as names
 from schemas.control import Paused, control_record
+from schemas.resent import Job, MarkTopics
 from scripts.common.processes import BridgeProcess
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.importer import job as bulk_import
@@ -25,7 +26,8 @@ from spark_jobs.importer import send
 from spark_jobs.importer.job import ImportArguments
 from spark_jobs.importer.rows import ColumnMapping
 from spark_jobs.importer.send import ImportMarks, SendTask
-from spark_jobs.kafka.admin import CommittedRecord, read_committed
+from spark_jobs.kafka import resend
+from spark_jobs.kafka.resend import CommittedRecord, MarkReader, read_committed
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import Row
 
@@ -154,7 +156,7 @@ def imported(
             mapped=mapped,
             format=kind,
             timer_topic=timer_topic,
-            imported_topic=f"imported-{timer_topic}",
+            resent_topic=f"resent-{timer_topic}",
         )
     )
 
@@ -206,7 +208,7 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
         mapped=EXPORTED,
         format="parquet",
         timer_topic=new.timers,
-        imported_topic=f"imported-{new.timers}",
+        resent_topic=f"resent-{new.timers}",
     )
     assert bulk_import.run_import(arguments) == bulk_import.ImportResult(1, 0, 1, 0)
     assert cluster.values(new.timers) == [b"stays"]
@@ -242,16 +244,22 @@ class Staged:
     ) -> None:
         self.cluster = Cluster(kafka.bootstrap_servers)
         self.timers = self.cluster.topic("timers", partitions, max_message_bytes=str(most_bytes))
-        marks = self.cluster.topic("marks", cleanup_policy="compact")
+        self.topics = MarkTopics(
+            Job.IMPORT, *(self.cluster.topic(name, cleanup_policy="compact") for name in ("marks", "former"))
+        )
         headers = [{"key": names.TOPIC, "value": b"orders"}]
         headers += [{"key": names.ID, "value": id_}] if id_ is not None else []
         rows = [{"key": None, "value": value, "headers": headers} for value in values]
         self.rows: list[Row] = [{"part": PART, "row": at, **row} for at, row in enumerate(rows)]
-        self.marks = ImportMarks(KafkaAccess(kafka.bootstrap_servers), marks, "name")
-        self.task = SendTask(self.marks, self.timers, partitions, f"import-{self.timers}")
+        self._access = KafkaAccess(kafka.bootstrap_servers)
+        self.marks = self.read_by_another()
+        self.task = SendTask(self._access, self.marks, self.timers, partitions, f"import-{self.timers}")
+
+    def read_by_another(self) -> ImportMarks:
+        return ImportMarks(MarkReader(self._access, self.topics), self.topics, "name")
 
     def part(self) -> send._Part:
-        return send._Part(replace(self.task, marks=replace(self.marks, done={}, refused={}, _end=0)), PART)
+        return send._Part(replace(self.task, marks=self.read_by_another()), PART)
 
     def run(self) -> int:
         return self.part().send_all(iter(self.rows))
@@ -348,6 +356,16 @@ def test_of_two_runs_the_newer_one_goes_on_and_no_row_is_lost_or_sent_twice(kafk
     assert staged.sent() == [b"%d" % n for n in range(5)]
 
 
+def test_rows_that_a_former_version_has_marked_are_not_sent_again(kafka: Broker) -> None:
+    staged = Staged(kafka, [b"%d" % n for n in range(5)], partitions=2)
+    staged.cluster.send(staged.topics.former, b'{"v": 1, "rows": 3}', key=f"name/{PART}".encode())
+    staged.cluster.send(staged.topics.former, b'{"v": 1, "failed": "INVALID_RECORD"}', key=f"name/{PART}/1".encode())
+    staged.cluster.flush()
+    assert [staged.run(), staged.run()] == [2, 0]
+    assert staged.sent() == [b"3", b"4"]
+    assert staged.refused() == {(PART, 1): "INVALID_RECORD"}
+
+
 def test_what_may_pass_ends_the_run_and_passes_over_nothing(kafka: Broker) -> None:
     """Here: partitions that the topic does not have yet."""
     staged = Staged(kafka, [b"0", b"1"], partitions=2, id_=b"x")
@@ -370,7 +388,7 @@ def test_marks_are_read_once_by_a_task_not_once_for_each_of_its_parts(
             offsets.append(mark.offset)
             yield mark
 
-    monkeypatch.setattr(send, "read_committed", noted)
+    monkeypatch.setattr(resend, "read_committed", noted)
     rows = [{**row, "part": f"part-{at}", "row": 0} for at, row in enumerate(staged.rows)]
     assert [told.to_pylist()[0]["sent"] for told in staged.task([pa.RecordBatch.from_pylist(rows)])] == [1, 1, 1]
     assert len(offsets) == 2, "the first part's mark for the second, and the second's for the third"

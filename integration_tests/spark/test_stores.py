@@ -155,7 +155,7 @@ def test_two_days_make_one_row_for_each_request_in_view_and_table(audits: Audits
 def test_a_stream_and_an_audit_in_one_run_fill_a_table(audits: Audits) -> None:
     came, lost = request(0), request(1)
     audits.stage.play(came, lost, delivery(came))
-    audits.audit("--stream", "--available-now", "--lateness-topic", audits.stage.lateness, "--table", TABLE)
+    audits.audit("--stream", "--available-now", "--table", TABLE)
     audits.audit("--out", f"{audits.out}-once", "--table", "lake.audits.once")
     by_batch, once = audits.rows(*(f"SELECT origin, class FROM {name}" for name in (TABLE, "lake.audits.once")))
     for rows in by_batch, once:

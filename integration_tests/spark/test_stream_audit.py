@@ -23,7 +23,7 @@ from scripts.common.kafka_io import Admin
 from spark_jobs.audit import main
 from spark_jobs.audit_run import batches
 from spark_jobs.backfill import job as backfill
-from spark_jobs.kafka.admin import read_committed
+from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.tests.records import AS_OF_MS, Record, delivery, request
 from spark_jobs.tests.test_at_size import NOT_BY_RECORDS, template
@@ -54,8 +54,6 @@ class Stage:
         self._places: dict[str, str] = {}
         known = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
         self.topics = {name: f"{name}-{self._mark}" for name in known}
-        self.lateness = f"timer.lateness-{self._mark}"
-        self._of_stream = ["--stream", "--lateness-topic", self.lateness]
         any_time = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
         Admin(servers).create_topics([*self.topics.values()], partitions=1, settings=any_time)
         self._producer = Producer({"bootstrap.servers": servers})
@@ -69,11 +67,6 @@ class Stage:
 
     def create(self, topic: str) -> None:
         Admin(self._servers).create_topics([topic], partitions=1, settings={})
-
-    def disturb(self) -> None:
-        """Somebody else writes to the topic of lateness."""
-        self._producer.produce(self.lateness, b"not ours")
-        assert self._producer.flush(PATIENCE_S) == 0
 
     def play_aborted(self, record: Record) -> None:
         self._undone.begin_transaction()
@@ -127,11 +120,11 @@ class Stage:
 
     def stream(self, *more: str) -> int:
         """To the end of what stands now."""
-        return main([*self.arguments("stream"), *self._of_stream, "--available-now", *more])
+        return main([*self.arguments("stream"), "--stream", "--available-now", *more])
 
     def started(self, *more: str) -> subprocess.Popen[bytes]:
         """A stream in a process of its own, for ever."""
-        given = [*self.arguments("stream"), *self._of_stream, "--every-s", "1", "--master", "local[2]", *more]
+        given = [*self.arguments("stream"), "--stream", "--every-s", "1", "--master", "local[2]", *more]
         with (self.out / "stderr").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "spark_jobs.audit", *given], stdout=log, stderr=log)
 
@@ -153,11 +146,6 @@ class Stage:
         return self.classes(rows_of(self.out / "batch" / "requests"))
 
     def minutes(self) -> list[dict[str, Any]]:
-        access = KafkaAccess(self._servers)
-        values = [kept.value or b"" for kept in read_committed(access, self.lateness, 0)]
-        return [json.loads(value) for value in values if value != b"not ours"]
-
-    def written_minutes(self) -> list[dict[str, Any]]:
         found = sorted((self.out / "stream" / "minutes").glob("day=*/batch=*"))
         return [row for folder in found for row in rows_of(folder)]
 
@@ -205,7 +193,6 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
             patch.setattr(place, step, die)
             with pytest.raises(KilledError):
                 stage.stream()
-    stage.disturb()
     assert stage.stream() == 3
     told = stage.told()
     assert stage.classes(told)[1] == "delivered"
@@ -219,9 +206,6 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     found = stage.classes(stage.told())
     assert {**found, 53: "pending"} == stage.batch_classes() == expected
     assert {*found.values(), "pending"} == set(AuditClass) - NOT_BY_RECORDS - {AuditClass.HELD}
-    # Each first delivery is in one minute, and each minute on the topic once.
-    places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
-    assert len(places) == len(set(places)) == len(stage.written_minutes())
     latest = {row["origin"]: row["class"] for row in stage.told()}
     shown = verdicts(str(stage.out / "stream"), [origin.partition("#")[0] for origin in latest])
     assert {row["origin"]: row["class"] for row in shown} == latest
@@ -240,7 +224,7 @@ def test_the_watermark_makes_missing_what_was_pending_though_nobody_sends(stage:
     assert stage.told() == []
     assert stage.stream() == 3
     assert stage.classes(stage.told()) == {0: "missing"}
-    asked = backfill.BackfillArguments(
+    asked = BackfillArguments(
         access=KafkaAccess("localhost:9092"),
         audit=stage.out / "stream",
         out=stage.out / "backfill",
@@ -291,8 +275,6 @@ def test_killed_at_each_step_it_repeats_nothing_and_leaves_out_nothing(stage: St
     rows = stage.told()
     assert stage.classes(rows) == stage.batch_classes()
     assert sorted(row["deliveries"] for row in rows if row["class"] == "duplicate") == [2] * len(STEPS)
-    places = [(minute["batch"], minute["row"]) for minute in stage.minutes()]
-    assert len(places) == len(set(places)) == len(stage.written_minutes())
     assert sum(minute["deliveries"] for minute in stage.minutes()) == 3 * len(STEPS)
 
 

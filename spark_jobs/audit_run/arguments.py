@@ -3,7 +3,6 @@
 import os
 import re
 import time
-from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +20,17 @@ from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved_each, switch
+from spark_jobs.platform.flags import (
+    Option,
+    Profiles,
+    Setting,
+    job_parser,
+    location,
+    number,
+    removed,
+    resolved_each,
+    switch,
+)
 
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
@@ -68,11 +77,6 @@ def parse_duration(flag: str, text: str) -> int:
         raise UsageError(f"{flag}: {wrong}") from wrong
 
 
-def refuse_delivery(flag: str, _: str) -> None:
-    """Refuse a setting that former versions had. Raises UsageError."""
-    raise UsageError(f"{flag}: removed; take it out, of the bridge's config too: delivery is exactly once")
-
-
 def parse_patterns(flag: str, text: str) -> tuple[str, ...]:
     """Parse "orders.*,bills". Raises UsageError with the wrong pattern."""
     patterns = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -115,7 +119,6 @@ class AuditArguments:
     rejected_topic: Setting = "timer.rejected"
     receipts_topic: Setting = "timer.receipts"
     control_topic: Setting = CONTROL_TOPIC
-    lateness_topic: Setting = "timer.lateness"
     from_ms: Annotated[int | None, _time("--from", "requests since then: 2026-12-24T18:00:00Z")] = None
     to_ms: Annotated[int | None, _time("--to", "requests before then")] = None
     as_of_ms: Annotated[int | None, _time("--as-of", "judge timers that were due by then; default: now")] = None
@@ -164,7 +167,8 @@ class AuditArguments:
             help="the bridge's longest delay: a request due later has to be refused; default 366d",
         ),
     ] = MAX_DELAY_MS
-    delivery: Annotated[None, Option(parse=refuse_delivery, is_setting=True, help=SUPPRESS)] = None
+    delivery: Annotated[None, removed("take it out, of the bridge's config too: delivery is exactly once")] = None
+    lateness_topic: Annotated[None, removed("read the table `minutes` in --out")] = None
     max_refused_percent: Annotated[
         int,
         number("exit code 1 if more of the requests are refused with codes that cannot be checked; default 10"),

@@ -1,6 +1,6 @@
 """The folder of an audit by day or batch: which parts are done, and which one was begun.
 
-audit.json   its kind and its name                 plan.json   the part that a run has begun; deleted at its end
+audit.json   its kind                              plan.json   the part that a run has begun; deleted at its end
 spans/PART   written last: the part is done        without it, the next run deletes what was written of the part
 current_requests.sql                               a view for users: the last row of each request
 """
@@ -8,7 +8,6 @@ current_requests.sql                               a view for users: the last ro
 import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
-from uuid import uuid4
 
 from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
 from schemas.tables import HOURS, LATENESS, MINUTES, REQUESTS, TOPICS
@@ -69,21 +68,19 @@ def done_parts(out: Location) -> list[str]:
 
 @dataclass(frozen=True)
 class AuditFolder:
-    """A folder in which one run works. `name`: unique to this audit."""
+    """A folder in which one run works."""
 
     out: Location
-    name: str
 
     @classmethod
     def opened(cls, out: Location, kind: Kind) -> "AuditFolder":
-        """Return the folder, with the view of its requests; a new one gets its kind and name."""
+        """Return the folder, with the view of its requests; a new one gets its kind."""
         part = ("day", "batch") if kind == "stream" else ("day",)
         names = {"part": ", ".join(part), "last_first": ", ".join(f"{name} DESC" for name in part)}
         files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), **names).encode())
-        if (told := files.read(out / _MARKER)) is None:
-            told = json.dumps({"version": _VERSION, "kind": kind, "name": str(uuid4())}).encode()
-            files.write(out / _MARKER, told)
-        return cls(out, json.loads(told)["name"])
+        if not files.exists(out / _MARKER):
+            files.write(out / _MARKER, json.dumps({"version": _VERSION, "kind": kind}).encode())
+        return cls(out)
 
     def begin(self, part: str) -> None:
         """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""

@@ -2,37 +2,44 @@
 
     1 judge      requests, open, evidence, standing, untold, minutes of day=D/batch=N     undone, if the run is killed
     2 commit     batches, then state and spans                                            the batch is done: it stays
-    3 tell       faults on standard error, minutes on timer.lateness (lateness_topic.py), requests in --table
+    3 tell       faults on standard error, requests in --table
     4 forget     the tables that only the next batch needs, of batch N - 2
 
-After a kill between 2 and 4, the next run does 3 and 4 again. Parquet, topic and table repeat nothing; faults are
-printed at least once. A pending request has no row in `requests`; any other class has one, and one more at each change.
+After a kill between 2 and 4, the next run does 3 and 4 again. Parquet and table repeat nothing; faults are printed at
+least once. A pending request has no row in `requests`; any other class has one, and one more at each change.
+
+Each delivery counts in one row of `minutes`:
+
+    batch 7   deliveries 12:00:58 ... 12:01:07   untold of 6 + these -> 12:00 is over: a row; 12:01 goes to untold of 7
+    batch 8   a delivery of 12:00, read late                         -> a row of its own for 12:00
 """
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import BATCHES, OPEN_VERDICTS, UNFINISHED_MINUTES
-from schemas.tables import REQUESTS, AuditClass
+from schemas.tables import MINUTES, REQUESTS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, is_fault
+from spark_jobs.audit_rules.percentiles import MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
-from spark_jobs.audit_run.lateness_topic import LatenessTopic, write_minutes
 from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
 from spark_jobs.audit_run.open_timers import STATE
 from spark_jobs.audit_run.requests_table import Merge
-from spark_jobs.kafka.admin import Cluster
+from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows, write_table
 from spark_jobs.report.metrics import AuditMetrics
 
+_STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
 _MOST_PRINTED = 20
 _KEPT = 2
 """Batches whose state is kept: the last one, and the one that it began with."""
@@ -41,9 +48,8 @@ _KEPT = 2
 class Batches:
     """The batches in one folder."""
 
-    def __init__(self, arguments: AuditArguments, at: AuditFolder, lateness: LatenessTopic, merge: Merge) -> None:
-        self._arguments, self._at, self._out, self._lateness = arguments, at, arguments.out, lateness
-        self._merge = merge
+    def __init__(self, arguments: AuditArguments, at: AuditFolder, merge: Merge) -> None:
+        self._arguments, self._at, self._out, self._merge = arguments, at, arguments.out, merge
         self.faults = 0
         """Faults that this process has printed."""
         self.gaps: list[str] = []
@@ -92,7 +98,6 @@ class Batches:
         row = batch_row(self._out, done[-1])
         self._print_faults(spark, done[-1], row)
         self._metrics.batch(row)
-        self._lateness.send(self._out, done[-1], row["batch"], row["as_of_ms"])
         self._merge(done[-1], done[-1])
         self._forget(row["batch"] - _KEPT)
         self._at.end()
@@ -142,6 +147,49 @@ def write_changed(
         still = still.select(*columns).unionByName(asleep.select(*columns))
     write_table(changed, out, REQUESTS, plan.name)
     write_table(still, out, OPEN_VERDICTS, plan.name)
+
+
+def write_minutes(
+    spark: SparkSession, out: Location, part: str, previous: str | None, read_now: Sequence[Span], over_ms: int
+) -> None:
+    """Write `minutes` and `untold` of a part, from its `requests`. A minute is complete if it ends by `over_ms`."""
+    rows = read_table(spark, out, REQUESTS, part)
+    if previous is None:
+        counted = _uncounted_deliveries(spark, rows.withColumn("waited", F.lit(False)), read_now)
+    else:
+        waited = read_table(spark, out, OPEN_VERDICTS, previous).where(F.col("class") == AuditClass.PENDING.value)
+        told = rows.join(waited.select("origin", F.lit(True).alias("waited")), "origin", "left")
+        counted = _uncounted_deliveries(spark, told, read_now).unionByName(
+            read_table(spark, out, UNFINISHED_MINUTES, previous)
+        )
+    timed = counted.withColumn("minute_ms", interval_start("delivered_ms", MINUTE_MS))
+    is_over = F.col("minute_ms") + MINUTE_MS <= over_ms
+    write_table(timed.where(~is_over), out, UNFINISHED_MINUTES, part)
+    keys = ("topic", "minute_ms")
+    found = lateness_percentiles(lateness_counts(timed.where(is_over), *keys), *keys, percentiles=(50, 90, 99))
+    write_table(found.repartition(1).sortWithinPartitions("minute_ms", "topic"), out, MINUTES, part)
+
+
+def _uncounted_deliveries(spark: SparkSession, rows: DataFrame, read_now: Sequence[Span]) -> DataFrame:
+    """Return the deliveries that no earlier part counted.
+
+    These are the ones whose record or request this part has read, and those that `waited` for their request.
+    """
+    places = [{"t": span.topic, "p": span.partition, "start": span.start} for span in read_now]
+    starts = spark.createDataFrame(pa.Table.from_pylist(places, schema=_STARTS))
+    delivered = rows.where(F.col("lateness_ms").isNotNull())
+
+    def is_new(topic: str, partition: str, offset: str, start: str) -> DataFrame:
+        place = (F.col(topic) == F.col("t")) & (F.col(partition) == F.col("p"))
+        looked = delivered.join(F.broadcast(starts), place, "left")
+        return looked.withColumn(start, F.coalesce(F.col(offset) >= F.col("start"), F.lit(False))).drop(
+            "t", "p", "start"
+        )
+
+    delivered = is_new("topic", "partition", "offset", "new_request")
+    delivered = is_new("delivered_topic", "delivered_partition", "delivered_offset", "new_delivery")
+    new = delivered.where(F.col("new_request") | F.col("new_delivery") | F.coalesce("waited", F.lit(False)))
+    return new.select(F.coalesce("target", "delivered_topic").alias("topic"), "delivered_ms", "lateness_ms", "clock")
 
 
 def batch_row(out: Location, part: str) -> dict[str, Any]:

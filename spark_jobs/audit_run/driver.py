@@ -25,7 +25,6 @@ from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
 from spark_jobs.audit_run.batches import Batches, batch_row
-from spark_jobs.audit_run.lateness_topic import LatenessTopic
 from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.admin import Cluster
@@ -102,9 +101,7 @@ def run_batches(spark: SparkSession, audits: Sequence[tuple[AuditArguments, Dema
 
 
 def _batches(spark: SparkSession, arguments: AuditArguments) -> Batches:
-    at = AuditFolder.opened(arguments.out, "stream")
-    lateness = LatenessTopic(arguments.access, arguments.lateness_topic, at.name)
-    return Batches(arguments, at, lateness, requests_table.opened(spark, arguments))
+    return Batches(arguments, AuditFolder.opened(arguments.out, "stream"), requests_table.opened(spark, arguments))
 
 
 def _conclude(arguments: AuditArguments, batches: Batches) -> int:

@@ -1,7 +1,7 @@
 """Deliver missing timers: each once, and none that a bridge will still deliver.
 
     AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked since?
-      --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.backfilled, one transaction
+      --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.resent, one transaction
 
 1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
 2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
@@ -14,13 +14,10 @@ Without --apply nothing is sent. OUT/backfill has the outcome of each timer (sch
 Exit codes: 0 done, 1 failed, or some could not be sent, 2 wrong arguments.
 """
 
-import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -28,13 +25,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas import headers as names
 from schemas.audit_state import OPEN_VERDICTS
-from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
-from spark_jobs.archive import require_archive
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
+from spark_jobs.backfill.arguments import BackfillArguments, parse
 from spark_jobs.backfill.outcomes import (
     timer_records,
     with_archive_gaps,
@@ -45,65 +41,15 @@ from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import ddl
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Option, Profiles, Setting, job_parser, location, number, resolved, switch
 from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import folder, read_records, read_table, write_table
 
 _DAY_MS = 86_400_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackfillArguments:
-    """Raises UsageError with the argument's name."""
-
-    access: KafkaAccess
-    audit: Annotated[Location, location("the --out of the audit")]
-    out: Annotated[Location, location("for the outcome of each; default: --audit", required=False)]
-    timer_topic: Setting = "timer.requests"
-    rejected_topic: Setting = "timer.rejected"
-    journal_topic: Annotated[
-        str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
-    ] = "timer.journal"
-    backfilled_topic: Setting = "timer.backfilled"
-    group: Setting = "timer-bridge"
-    profiles: Profiles = DEFAULT_PROFILES
-    archive: Annotated[Location | None, location("the --out of archive, for requests that are gone")] = None
-    apply: Annotated[bool, switch("send; without it nothing is sent")] = False
-    although_unknown: Annotated[
-        bool,
-        switch("also send those whose delivery may have been deleted (cannot-tell); first check elsewhere"),
-    ] = False
-    limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
-    per_s: Annotated[
-        int | None,
-        number(
-            "records a second, the same share for each partition that lacks some; default: no limit",
-            "--rate",
-            metavar="N",
-        ),
-    ] = None
-    master: str | None = None
-    jars: Path | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("limit", "per_s"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
-
-    def demand_fitting_folders(self) -> None:
-        """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
-        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
-        if is_begun or not files.exists(self.audit / REQUESTS.name):
-            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None:
-            require_archive(self.archive)
 
 
 @dataclass(frozen=True)
@@ -125,7 +71,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     cluster.require_topic(arguments.journal_topic, flag="--journal-topic")
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
-        cluster.ensure_compacted(arguments.backfilled_topic, cluster.partitions[arguments.timer_topic])
+        cluster.ensure_marks(arguments.resent_topic)
     with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
         arguments.demand_fitting_folders()
         return _backfill(spark, cluster, arguments)
@@ -142,7 +88,8 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
         asked = keep(missing(spark, arguments))
         judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
-        marks = cluster.stable_spans({arguments.backfilled_topic} & cluster.partitions.keys())
+        topics = {arguments.marks.topic, arguments.marks.former}
+        marks = cluster.stable_spans(topics & cluster.partitions.keys())
         came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
         ended = with_superseding(spark, came, cluster, arguments, keep)
         looked = keep(with_archive_gaps(ended, cluster, arguments))
@@ -236,10 +183,11 @@ def _sent(
     publish = PublishTask(
         arguments.access,
         f"{arguments.group}-backfill-{arguments.timer_topic}",
-        arguments.backfilled_topic,
-        cluster.partitions[arguments.backfilled_topic],
+        arguments.timer_topic,
+        arguments.marks,
+        cluster.partitions[arguments.resent_topic],
         None if arguments.per_s is None else arguments.per_s / max(1, partitions),
-        {span.partition: span.end for span in marks},
+        {(span.topic, span.partition): span.end for span in marks},
     )
     bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
     return _by_partition(bodies, cluster.partitions[arguments.timer_topic]).mapInArrow(publish, ddl(SENT))
@@ -253,14 +201,6 @@ def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> Data
     left_over = F.when(F.col("is_chosen"), "gone").otherwise("beyond-limit")
     outcome = F.coalesce("outcome", "became", left_over)
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("detail", "said")})
-
-
-def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
-    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
-    description = "Deliver what an audit found missing. Without --apply, only report."
-    parser = job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
-    given = resolved(parser, BackfillArguments, argv, environment)
-    return BackfillArguments(**{"out": given["audit"], **given})
 
 
 @command("backfill")

@@ -1,16 +1,17 @@
 """Steps of a backfill that leave out timers: delivered or marked since the audit, expired, superseded, or unknown."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.resent import MarkTopics
 from spark_jobs.archive import archive_ends, archived
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
+from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.publish import now_ms
 from spark_jobs.backfill.superseded import superseded, with_ids
 from spark_jobs.backfill.undeliverable import SKEW_MS
@@ -18,14 +19,11 @@ from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.kept_rows import Keep
 from spark_jobs.platform.tables import read_records
 
-if TYPE_CHECKING:
-    from spark_jobs.backfill.job import BackfillArguments
-
 _NEVER_MS = 2**62
 
 
 def with_later_outcomes(
-    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: "BackfillArguments", marks: Sequence[Span]
+    spark: SparkSession, judged: DataFrame, cluster: Cluster, arguments: BackfillArguments, marks: Sequence[Span]
 ) -> DataFrame:
     """Return `judged` with the outcome of timers that a bridge or an earlier run has settled since the audit."""
     # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
@@ -38,7 +36,7 @@ def with_later_outcomes(
     refused = read_records(spark, arguments.access, refused_spans)
     marked = read_records(spark, arguments.access, marks)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
-    sent = marked.select(F.col("key").cast("string").alias("origin"))
+    sent = marked.select(_marked_origin(arguments.marks).alias("origin"))
     origins = judged.select("origin")  # most deliveries and marks are of other timers
     seen, sent = (rows.join(origins, "origin", "left_semi").distinct() for rows in (came, sent))
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
@@ -49,6 +47,13 @@ def with_later_outcomes(
         remembered |= cluster.complete_since_ms(targets)
         refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
     return with_outcomes(found, remembered, now_ms(), refused_ms)
+
+
+def _marked_origin(marks: MarkTopics) -> Column:
+    """Return the origin that a mark of a backfill is about; null for marks of other jobs."""
+    key, prefix = F.col("key").cast("string"), marks.key("").decode()
+    is_ours = (F.col("topic") == marks.topic) & key.startswith(prefix)
+    return F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1)).when(F.col("topic") == marks.former, key)
 
 
 def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
@@ -75,7 +80,7 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
 
 
 def with_superseding(
-    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: "BackfillArguments", keep: Keep
+    spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep
 ) -> DataFrame:
     """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
     is_open = F.col("outcome").isNull()
@@ -103,7 +108,7 @@ def with_superseding(
     return joined.withColumns({"outcome": outcome, "detail": F.coalesce("ended_by", "detail")}).drop("ended_by")
 
 
-def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: "BackfillArguments") -> DataFrame:
+def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
     """Return `looked` with `cannot-tell` for timers before a gap between archive and log: it may hide a cancel."""
     if arguments.archive is None:
         return looked
@@ -122,7 +127,7 @@ def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: "BackfillA
     )
 
 
-def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: "BackfillArguments") -> DataFrame:
+def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
     """Return the records of these spans of the timer topic, and those of the archive."""
     records = read_records(spark, arguments.access, spans)
     if arguments.archive is None:

@@ -20,13 +20,9 @@ from itertools import groupby, islice
 import pyarrow as pa
 
 from schemas import headers as names
-from spark_jobs.kafka.admin import (
-    TOPIC_REFUSAL_CODES,
-    OutgoingRecord,
-    TransactionAbortedError,
-    TransactionalSender,
-    read_committed,
-)
+from schemas.resent import MarkTopics
+from spark_jobs.kafka.admin import Place
+from spark_jobs.kafka.resend import TOPIC_REFUSAL_CODES, MarkReader, OutgoingRecord, Resender
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, rows_of, transactions
 
@@ -44,16 +40,17 @@ _MARKS_SORTED = 100_000
 class PublishTask:
     """Sends the records; called by mapInArrow.
 
-    per_s: limit of one partition, on average; None: no limit. marks_read: offset up to which Spark has read each
-    partition of the marks.
+    per_s: limit of one partition, on average; None: no limit. marks_read: offset by partition up to which Spark has
+    read the marks.
     """
 
     access: KafkaAccess
     transactional_id: str
-    marks_topic: str
+    timer_topic: str
+    marks: MarkTopics
     marks_partitions: int
     per_s: float | None
-    marks_read: Mapping[int, int] = field(default_factory=dict)
+    marks_read: Mapping[Place, int] = field(default_factory=dict)
 
     def __call__(self, batches: Batches) -> Batches:
         yield from _batches(self._sent(batches), SENT)
@@ -70,30 +67,41 @@ class PublishTask:
                 yield from producer.send(chunk)
 
 
+class _TimerMarks:
+    """The marks of timers of one partition of the timer topic."""
+
+    def __init__(self, job: PublishTask, partition: int) -> None:
+        self._prefix = f"{job.timer_topic}/{partition}/"
+        self._reader = MarkReader(job.access, job.marks, partition, job.marks_read)
+        self._offsets: array[int] = array("q")
+        """Sorted offsets of the timers."""
+
+    def read(self) -> None:
+        names = (name for name, _ in self._reader.new() if name.startswith(self._prefix))
+        found = (int(name.removeprefix(self._prefix)) for name in names)
+        chunks = iter(lambda: array("q", sorted(islice(found, _MARKS_SORTED))), array("q"))
+        self._offsets = array("q", merge(self._offsets, *chunks))
+
+    def has(self, row: Row) -> bool:
+        at = bisect_left(self._offsets, row["offset"])
+        return at < len(self._offsets) and self._offsets[at] == row["offset"]
+
+
 class _PartitionProducer:
     """The only producer of a partition of the timer topic."""
 
     def __init__(self, job: PublishTask, partition: int) -> None:
-        self._job = job
-        self._id = f"{job.transactional_id}-{partition}"
-        self._marks_partition = partition % job.marks_partitions
-        self._marked: array[int] = array("q")
-        """Offsets of marked timers, sorted."""
-        self._marks_end = job.marks_read.get(self._marks_partition, 0)
+        self._job, self._marks = job, _TimerMarks(job, partition)
+        self._marks_partition = job.marks.partition(job.marks_partitions, partition)
         self._refused_targets: dict[str, str] = {}
         """Targets that accept no record, with the broker's code."""
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start the producer. From now on no other producer can add a mark, so marks are read again."""
-        self._sender = TransactionalSender(self._job.access, self._id, "backfill")
-        self._has_marks = False
+        self._resender = Resender(job.access, f"{job.transactional_id}-{partition}", "backfill", self._marks)
 
     def send(self, rows: Sequence[Row]) -> Iterator[Row]:
         """Send all in one transaction; if that fails, one by one. Return the outcomes."""
         todo = []
         for row in rows:
-            if self._is_marked(row):
+            if self._marks.has(row):
                 yield _outcome(row, "backfilled-before")
             elif _is_expired(row):
                 yield _outcome(row, "expired")
@@ -101,14 +109,15 @@ class _PartitionProducer:
                 yield _sent(row, self._refused_targets[row["target"]])
             else:
                 todo.append(row)
-        code = self._send(todo)
+        code = self._resender.send(todo, self._records)
         for row in todo:
             yield self._send_alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
 
     def _send_alone(self, row: Row) -> Row:
-        if _is_expired(row) and not self._is_marked(row):
+        if _is_expired(row) and not self._marks.has(row):
             return _outcome(row, "expired")
-        return self._judged(row, self._refused_targets.get(row["target"]) or self._send([row]))
+        refused = self._refused_targets.get(row["target"])
+        return self._judged(row, refused or self._resender.send([row], self._records))
 
     def _judged(self, row: Row, code: str | None) -> Row:
         """Return the outcome of a row that was sent alone, or of one of a committed transaction."""
@@ -116,37 +125,12 @@ class _PartitionProducer:
             self._refused_targets[row["target"]] = code
         return _sent(row, code)
 
-    def _send(self, rows: Sequence[Row]) -> str | None:
-        """Send the rows in a transaction. Return None if it is committed, else the broker's code."""
-        left = [row for row in rows if not self._is_marked(row)]
-        if not left:
-            return None
-        try:
-            self._sender.send([*map(delivery, left), *map(self._mark, left)])
-        except TransactionAbortedError as refused:
-            self._begin()  # the marks show whether a commit without an answer took effect
-            return None if all(map(self._is_marked, left)) else str(refused)
-        return None
-
-    def _is_marked(self, row: Row) -> bool:
-        if not self._has_marks:
-            found = self._new_marks(f"{row['origin'].rpartition('/')[0]}/".encode())
-            chunks = iter(lambda: array("q", sorted(islice(found, _MARKS_SORTED))), array("q"))
-            self._marked = array("q", merge(self._marked, *chunks))
-            self._has_marks = True
-        at = bisect_left(self._marked, row["offset"])
-        return at < len(self._marked) and self._marked[at] == row["offset"]
-
-    def _new_marks(self, prefix: bytes) -> Iterator[int]:
-        """Return the offsets of timers that were marked since the last read. `prefix`: of their origins."""
-        for mark in read_committed(self._job.access, self._job.marks_topic, self._marks_partition, self._marks_end):
-            self._marks_end = max(self._marks_end, mark.offset + 1)
-            if mark.value is not None and mark.key is not None and mark.key.startswith(prefix):
-                yield int(mark.key.removeprefix(prefix))
-
-    def _mark(self, row: Row) -> OutgoingRecord:
-        value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
-        return OutgoingRecord(self._job.marks_topic, self._marks_partition, row["origin"].encode(), value, [])
+    def _records(self, rows: Sequence[Row]) -> Iterator[OutgoingRecord]:
+        yield from map(delivery, rows)
+        for row in rows:
+            value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
+            marks = self._job.marks
+            yield OutgoingRecord(marks.topic, self._marks_partition, marks.key(row["origin"]), value, [])
 
 
 def _is_expired(row: Row) -> bool:

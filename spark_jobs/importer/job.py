@@ -2,7 +2,7 @@
 
     FILE --1--> OUT/staged/part-*.parquet   requests as they will be sent, in a fixed order
            +--> OUT/rejects                 invalid rows, as JSON with a reason
-    part-7 --2--> timer topic + marks of the part on timer.imported (spark_jobs.importer.send), one transaction
+    part-7 --2--> timer topic + marks of the part on timer.resent (spark_jobs.importer.send), one transaction
     marks  --3--> OUT/failed                rows that the broker refuses, as JSON with its code
 
 Step 1 is done once: a later run on the same OUT continues step 2, at each part's mark.
@@ -31,17 +31,20 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType, StructField, StructType
 
+from schemas import resent
+from schemas.resent import Job, MarkTopics
 from spark_jobs.errors import UsageError
 from spark_jobs.importer.exports import is_export, older_partitions
 from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
+from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
 from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location, Uri
-from spark_jobs.platform.flags import Option, Setting, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import FormerTopic, Option, Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 
 _DAY_MS = 86_400_000
@@ -65,7 +68,8 @@ class ImportArguments:
         str, Option(choices=("csv", "json", "parquet"), required=False, help="default: by the name of FILE")
     ]
     timer_topic: Setting = "timer.requests"
-    imported_topic: Setting = "timer.imported"
+    resent_topic: Setting = resent.TOPIC
+    imported_topic: FormerTopic = resent.FORMER_TOPICS[Job.IMPORT]
     group: Setting = "timer-bridge"
     dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
     master: str | None = None
@@ -195,10 +199,12 @@ def _text(value: object) -> str:
 
 def _send(staged: DataFrame, cluster: Cluster, arguments: ImportArguments, name: str) -> tuple[int, int]:
     """Send the staged rows; return how many this run has sent, and how many the broker has refused in all runs."""
-    cluster.ensure_compacted(arguments.imported_topic, 1)
-    marks = ImportMarks(arguments.access, arguments.imported_topic, name)
+    cluster.ensure_marks(arguments.resent_topic)
+    topics = MarkTopics(Job.IMPORT, arguments.resent_topic, arguments.imported_topic)
+    marks = ImportMarks(MarkReader(arguments.access, topics), topics, name)
     marks.read()
     send = SendTask(
+        access=arguments.access,
         marks=marks,
         timer_topic=arguments.timer_topic,
         partitions=cluster.partitions[arguments.timer_topic],

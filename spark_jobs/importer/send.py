@@ -1,11 +1,10 @@
 """Step 2 of an import, in Spark's Python workers: send staged rows, and mark them in the same transaction.
 
-    timer.imported, key             value
-    NAME/part-7.parquet             rows of this part that are done
-    NAME/part-7.parquet/41          the broker's code for a row that it refuses
+    NAME/part-7.parquet        mark: rows of this part that are done
+    NAME/part-7.parquet/41     mark: the broker's code for a row that it refuses
 
-NAME is of one import. Each part has one transactional id, so a new run fences one that was killed or is still active,
-and no other producer adds a mark of a part while its marks are read.
+NAME is of one import; schemas.resent has the bytes. Each part has one transactional id, so a new run fences one that
+was killed or is still active, and no other producer adds a mark of a part while its marks are read.
 """
 
 import json
@@ -17,8 +16,9 @@ import pyarrow as pa
 
 from schemas.headers import ID
 from schemas.murmur2 import partition_of
+from schemas.resent import MarkTopics
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka.admin import OutgoingRecord, TransactionAbortedError, TransactionalSender, read_committed
+from spark_jobs.kafka.resend import MarkReader, OutgoingRecord, Resender
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import Batches, Row, rows_of, transactions
 
@@ -33,27 +33,31 @@ _RECORD_ERRORS = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD
 class ImportMarks:
     """The marks of one import, as far as they were read: by the driver, then by each worker from there on."""
 
-    access: KafkaAccess
-    topic: str
+    reader: MarkReader
+    topics: MarkTopics
     name: str
     done: dict[str, int] = field(default_factory=dict)
     """Rows of each part that are done."""
     refused: dict[tuple[str, int], str] = field(default_factory=dict)
     """Codes of rows by part and row."""
-    _end: int = 0
 
     def read(self) -> None:
         """Read what was marked since the last read."""
-        for mark in read_committed(self.access, self.topic, 0, self._end):
-            self._end = mark.offset + 1
-            name, *at = (mark.key or b"").decode(errors="replace").split("/")
-            if name != self.name or mark.value is None:
+        for name, value in self.reader.new():
+            import_name, *at = name.split("/")
+            if import_name != self.name:
                 continue
-            told = json.loads(mark.value)
+            told = json.loads(value)
             if len(at) == 1:
-                self.done[at[0]] = told["rows"]
+                self.note(at[0], told["rows"])
             else:
                 self.refused[at[0], int(at[1])] = told["failed"]
+
+    def note(self, part: str, rows: int) -> None:
+        self.done[part] = max(rows, self.done.get(part, 0))
+
+    def has(self, row: Row) -> bool:
+        return bool(row["row"] < self.done.get(row["part"], 0))
 
     def record(self, part: str, rows: int) -> OutgoingRecord:
         return self._record(part, {"rows": rows})
@@ -63,13 +67,14 @@ class ImportMarks:
 
     def _record(self, at: str, told: dict[str, object]) -> OutgoingRecord:
         value = json.dumps({"v": 1, **told}).encode()
-        return OutgoingRecord(self.topic, 0, f"{self.name}/{at}".encode(), value, [])
+        return OutgoingRecord(self.topics.topic, 0, self.topics.key(f"{self.name}/{at}"), value, [])
 
 
 @dataclass(frozen=True)
 class SendTask:
     """Sends staged rows: RECORD, and the `part` and `row` of each, by which they are sorted. Called by mapInArrow."""
 
+    access: KafkaAccess
     marks: ImportMarks
     timer_topic: str
     partitions: int
@@ -92,13 +97,8 @@ class _Part:
 
     def __init__(self, job: SendTask, name: str) -> None:
         self._job, self._name, self._marks = job, name, job.marks
-        self._begin()
-
-    def _begin(self) -> None:
-        """Start the producer, then read the marks: after the start no other producer can move the one of this part."""
-        id_ = f"{self._job.transactional_id}-{self._marks.name}-{self._name}"
-        self._sender = TransactionalSender(self._marks.access, id_, "run of this import")
-        self._marks.read()
+        id_ = f"{job.transactional_id}-{job.marks.name}-{name}"
+        self._resender = Resender(job.access, id_, "run of this import", job.marks)
 
     def send_all(self, rows: Iterator[Row]) -> int:
         """Send the rows that are not done, and return how many were sent."""
@@ -119,27 +119,20 @@ class _Part:
 
     def _send(self, rows: Sequence[Row]) -> str | None:
         """Send those of the rows that are not done. Return None if they are then, else the broker's code for one."""
-        left = [row for row in rows if row["row"] >= self._done]
-        if not left:
-            return None
-        code = self._commit([*map(self._job.outgoing, left)], left[-1]["row"] + 1)
-        if code is not None and code not in _RECORD_ERRORS:
+        code = self._resender.send(rows, lambda left: [*map(self._job.outgoing, left), self._mark(rows)])
+        if code is None:
+            self._marks.note(self._name, rows[-1]["row"] + 1)
+        elif code not in _RECORD_ERRORS:
             raise JobFailedError(f"{self._name}: the broker takes no record ({code}): run it again")
         return code
 
     def _pass_over(self, row: Row, code: str) -> None:
         """Mark the row as done and as refused, in one transaction."""
-        wrong = self._commit([self._marks.refusal(self._name, row["row"], code)], row["row"] + 1)
+        refusal = self._marks.refusal(self._name, row["row"], code)
+        wrong = self._resender.send([row], lambda left: [refusal, self._mark(left)])
         if wrong is not None:
             raise JobFailedError(f"{self._name}: the broker takes no mark ({wrong}): run it again")
+        self._marks.note(self._name, row["row"] + 1)
 
-    def _commit(self, records: Sequence[OutgoingRecord], done: int) -> str | None:
-        """Send records and mark. Return None if committed; a restart of the producer may move the mark, too."""
-        before = self._done
-        try:
-            self._sender.send([*records, self._marks.record(self._name, done)])
-        except TransactionAbortedError as refused:
-            self._begin()  # the mark shows whether a commit without an answer took effect
-            return str(refused) if self._done == before else None
-        self._marks.done[self._name] = done
-        return None
+    def _mark(self, rows: Sequence[Row]) -> OutgoingRecord:
+        return self._marks.record(self._name, rows[-1]["row"] + 1)

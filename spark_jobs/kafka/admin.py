@@ -1,4 +1,4 @@
-"""All use of confluent_kafka: which offsets a job reads, what a bridge has committed, and transactions.
+"""Which offsets a job reads, and what a bridge has committed.
 
 The offsets that an audit reads are fixed before it reads them:
 
@@ -11,8 +11,7 @@ here, once, up to the last stable offset (read_committed), and those of the requ
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import (
@@ -20,7 +19,6 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -32,13 +30,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from schemas import resent
 from schemas.progress import ForeignProgressError, Progress
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
 
-_TIMEOUT_S = 30.0
-_POLL_S = 3.0
-_OPEN_TRANSACTION_S = 120.0
+TIMEOUT_S = 30.0
+POLL_S = 3.0
+OPEN_TRANSACTION_S = 120.0
 _RETRY_INTERVAL_S = 0.2
 FOREVER_MS = 2**62
 _REMEDIES = {
@@ -66,7 +65,7 @@ class Cluster:
     """Topics of a cluster. Methods raise JobFailedError, with a remedy, if no broker answers."""
 
     def __init__(self, access: KafkaAccess) -> None:
-        self._servers = access.bootstrap_servers
+        self.access, self._servers = access, access.bootstrap_servers
         self._remedy: str | None = None
         try:
             self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._on_error})  # type: ignore[dict-item]
@@ -100,7 +99,7 @@ class Cluster:
         A known commit does not mean that its marker has reached every partition.
         """
         ends = self._uncommitted_ends(self._places(topics))
-        until_s = time.monotonic() + _OPEN_TRANSACTION_S
+        until_s = time.monotonic() + OPEN_TRANSACTION_S
         while True:
             found = self.spans(topics, from_ms=from_ms)
             late = [span for span in found if span.end < ends[span.topic, span.partition]]
@@ -125,7 +124,7 @@ class Cluster:
         if not named:
             return {}
         found = {}
-        for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=_TIMEOUT_S).items():
+        for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=TIMEOUT_S).items():
             try:
                 found[topic] = str(told.result().topic_id)
             except KafkaException:
@@ -137,31 +136,23 @@ class Cluster:
         if topic not in self.partitions:
             raise JobFailedError(f"there is no topic {topic} on this cluster: check {flag}")
 
-    def ensure_topic(self, topic: str, partitions: int, settings: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Create the topic if it is missing."""
-        if topic in self.partitions:
-            return
-        made = NewTopic(topic, partitions, config=dict(settings))
-        try:
-            self._admin.create_topics([made], request_timeout=_TIMEOUT_S)[topic].result()
-        except KafkaException as wrong:
-            raise JobFailedError(f"{topic} could not be created ({wrong.args[0].str()}): create it") from wrong
-        self.partitions[topic] = partitions
-
-    def ensure_compacted(self, topic: str, partitions: int) -> None:
-        """Create the topic if it is missing. Raises JobFailedError if it is not compacted."""
+    def ensure_marks(self, topic: str) -> None:
+        """Create the topic of marks if it is missing. Raises JobFailedError if it is not compacted."""
         if topic not in self.partitions:
-            self.ensure_topic(topic, partitions, {"cleanup.policy": "compact"})
+            made = NewTopic(topic, resent.PARTITIONS, config=resent.CONFIG)
+            try:
+                self._admin.create_topics([made], request_timeout=TIMEOUT_S)[topic].result()
+            except KafkaException as wrong:
+                raise JobFailedError(f"{topic} could not be created ({wrong.args[0].str()}): create it") from wrong
+            self.partitions[topic] = resent.PARTITIONS
             return
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            policy = self._admin.describe_configs([resource])[resource].result(_TIMEOUT_S)["cleanup.policy"].value
+            policy = self._admin.describe_configs([resource])[resource].result(TIMEOUT_S)["cleanup.policy"].value
         except (KafkaException, TimeoutError) as wrong:
             raise JobFailedError(f"{topic}: its settings could not be read: {wrong}") from wrong
-        if policy != "compact":
-            raise JobFailedError(
-                f"{topic}: cleanup.policy is {policy}: set it to compact, else what was backfilled is forgotten"
-            )
+        if (fault := resent.policy_fault(topic, policy)) is not None:
+            raise JobFailedError(fault)
 
     def complete_since_ms(self, topics: Iterable[str]) -> dict[str, int]:
         """Return since when each topic is complete; FOREVER_MS if compacted, absent if it never lost a record.
@@ -222,7 +213,7 @@ class Cluster:
         found: dict[str, dict[str, str]] = {}
         for topic, resource in resources.items():
             try:
-                found[topic] = {name: entry.value for name, entry in answers[resource].result(_TIMEOUT_S).items()}
+                found[topic] = {name: entry.value for name, entry in answers[resource].result(TIMEOUT_S).items()}
             except (KafkaException, TimeoutError):
                 found[topic] = {}
         return found
@@ -236,11 +227,11 @@ class Cluster:
         self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
     ) -> dict[Place, Any]:
         """Return the listed offsets. Retries: a leader may have changed."""
-        end_s = time.monotonic() + _TIMEOUT_S
+        end_s = time.monotonic() + TIMEOUT_S
         while places:
             try:
                 asked = {TopicPartition(*place): spec for place in places}
-                answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_TIMEOUT_S)
+                answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
                 return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
@@ -254,10 +245,10 @@ class Cluster:
         self._remedy = _REMEDIES.get(error.code(), self._remedy)
 
     def _partitions(self) -> dict[str, int]:
-        end_s = time.monotonic() + _TIMEOUT_S
+        end_s = time.monotonic() + TIMEOUT_S
         while True:
             try:
-                topics = self._admin.list_topics(timeout=min(_POLL_S, _TIMEOUT_S)).topics
+                topics = self._admin.list_topics(timeout=min(POLL_S, TIMEOUT_S)).topics
             except KafkaException as wrong:
                 self._admin.poll(0)  # calls error_cb
                 if self._remedy is not None:
@@ -280,24 +271,12 @@ def _reason_of_refused_settings(wrong: KafkaException) -> str:
     return f"kafka: librdkafka refuses its settings ({why}): correct [kafka] or --kafka"
 
 
-_END = KafkaError._PARTITION_EOF  # noqa: SLF001
-
-
-class CommittedRecord(NamedTuple):
-    """A committed record: the fields that jobs need."""
-
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    offset: int = 0
-
-
 def committed_progress(access: KafkaAccess, group: str, topic: str, partitions: int) -> dict[int, Progress | None]:
     """Return the progress of each partition that a bridge has committed; None: none. Raises JobFailedError."""
-    consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": group})
+    consumer: Any = Consumer({**access.for_librdkafka(), **READER, "group.id": group})
     try:
         asked = [TopicPartition(topic, partition) for partition in range(partitions)]
-        found = consumer.committed(asked, timeout=_OPEN_TRANSACTION_S)
+        found = consumer.committed(asked, timeout=OPEN_TRANSACTION_S)
         for at in found:
             if at.error is not None:
                 raise KafkaException(at.error)
@@ -308,47 +287,6 @@ def committed_progress(access: KafkaAccess, group: str, topic: str, partitions: 
         raise JobFailedError(f"{topic}: {wrong}: name the bridge's group with --group") from wrong
     finally:
         consumer.close()
-
-
-def read_committed(
-    access: KafkaAccess, topic: str, partition: int, from_offset: int = 0, *, from_ms: int | None = None
-) -> Iterator[CommittedRecord]:
-    """Return the committed records up to the current end, after the open transactions before it have ended."""
-    spans = [s for s in Cluster(access).stable_spans([topic], from_ms=from_ms) if s.partition == partition]
-    if not spans:
-        raise JobFailedError(f"{topic} has no partition {partition}: it needs as many as the timer topic")
-    span = spans[0]._replace(start=max(spans[0].start, from_offset))
-    consumer: Any = Consumer({**access.for_librdkafka(), **_READER, "group.id": "timer-bridge-backfill"})
-    consumer.assign([TopicPartition(topic, partition, span.start)])
-    position, until_s = span.start, time.monotonic() + _OPEN_TRANSACTION_S
-    try:
-        while position < span.end:
-            message = consumer.poll(_POLL_S)
-            if message is None:
-                if time.monotonic() > until_s:
-                    raise JobFailedError(f"{topic}/{partition}: no record arrives at offset {position}: run it again")
-                continue
-            error = message.error()
-            if error is None:
-                position, until_s = message.offset() + 1, time.monotonic() + _OPEN_TRANSACTION_S
-                yield CommittedRecord(message.timestamp()[1], message.key(), message.value(), message.offset())
-            elif error.code() == _END:
-                position = max(position, message.offset())
-            # librdkafka needs a group, to which we commit nothing: access to it may be denied.
-            elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise JobFailedError(f"{topic}/{partition}: {error.str()}")
-    finally:
-        consumer.close()
-
-
-class OutgoingRecord(NamedTuple):
-    """A record to send. `partition` -1: chosen by the partitioner of Kafka's own clients."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[tuple[str, bytes | None]]
 
 
 def _is_compacted(settings: Mapping[str, str]) -> bool:
@@ -370,90 +308,9 @@ def _kept_since_ms(settings: Mapping[str, str]) -> int:
     return FOREVER_MS if by_size or retention_ms < 0 else int(time.time() * 1000) - retention_ms
 
 
-_FENCED_CODES = ("_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
-"""Codes of a producer that a newer one with its transactional id has fenced. A retry would fence that one."""
-
-TOPIC_REFUSAL_CODES = ("TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
-"""Codes that a topic answers for every record."""
-
-
-class TransactionAbortedError(Exception):
-    """A transaction was aborted; the message is the broker's code."""
-
-
-class TransactionalSender:
-    """Sends one transaction at a time. A newer sender with its id fences it; `run`: the name of that one in errors."""
-
-    def __init__(self, access: KafkaAccess, transactional_id: str, run: str) -> None:
-        self._run = run
-        own = {"transactional.id": transactional_id}
-        self._producer: Any = Producer({**access.for_librdkafka(), **_WRITER, **own})
-        try:
-            self._producer.init_transactions(_TIMEOUT_S)
-        except KafkaException as wrong:
-            raise JobFailedError(
-                f"the broker refuses transactions ({wrong.args[0].str()}): give the right (an ACL) to Write with"
-                f" the transactional id {transactional_id}"
-            ) from wrong
-
-    def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send all records in a transaction.
-
-        Raises TransactionAbortedError if it is aborted: then make another sender. Raises JobFailedError if fenced.
-        """
-        failed: list[str] = []
-
-        def on_delivery(error: KafkaError | None, _: object) -> None:
-            if error is not None:
-                failed.append(error.name())
-
-        try:
-            self._producer.begin_transaction()
-            for record in records:
-                self._produce(record, on_delivery)
-            self._producer.flush(_TIMEOUT_S)
-            if not failed:
-                self._producer.commit_transaction(_TIMEOUT_S)
-                return
-            self._producer.abort_transaction(_TIMEOUT_S)
-        except (KafkaException, SystemError) as wrong:
-            failed.append(_error_of(wrong).name())
-        # Purged records are a consequence of the one that failed.
-        code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
-        if code in _FENCED_CODES:
-            raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
-        raise TransactionAbortedError(code)
-
-    def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:
-        while True:
-            try:
-                topic, partition, key, value, headers = record
-                self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                return
-
-
-def _error_of(wrong: KafkaException | SystemError) -> KafkaError:
-    """Return the Kafka error. A fatal error during callbacks arrives as the cause of a SystemError."""
-    told = wrong.__cause__ if isinstance(wrong, SystemError) else wrong
-    if not isinstance(told, KafkaException):
-        raise wrong
-    error: KafkaError = told.args[0]
-    return error
-
-
-_READER: Mapping[str, Any] = {
+READER: Mapping[str, Any] = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "earliest",
-}
-_WRITER: Mapping[str, Any] = {
-    "transaction.timeout.ms": 30_000,
-    # The topic's limit decides whether a record is too large.
-    "message.max.bytes": 1_000_000_000,
-    "partitioner": "murmur2_random",
-    "topic.metadata.propagation.max.ms": 0,
 }

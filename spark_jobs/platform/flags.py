@@ -40,10 +40,22 @@ class Option:
 
 
 Setting: TypeAlias = Annotated[str, Option(is_setting=True, metavar="NAME", help="default %(default)s")]
+FormerTopic: TypeAlias = Annotated[
+    str, Option(is_setting=True, metavar="NAME", help="marks of former versions, only read; default %(default)s")
+]
 
 
 def switch(text: str) -> Option:
     return Option(action="store_true", help=text)
+
+
+def removed(remedy: str) -> Option:
+    """Return the flag of a removed setting: it is refused with what to do instead."""
+
+    def refuse(flag: str, _: str) -> None:
+        raise UsageError(f"{flag}: removed; {remedy}")
+
+    return Option(parse=refuse, is_setting=True, help=argparse.SUPPRESS)
 
 
 def number(text: str, flag: str = "", **for_argparse: Any) -> Option:
@@ -109,19 +121,31 @@ def resolved(
     given = vars(parser.parse_args(argv)) | chosen
     layers = [_from_file(given.pop("config")), from_environment(environment)]
     options = _options(arguments)
+    _fill(given, options, layers)
+    for each, option in options:
+        if option.parse is not None and given[each.name] is not None:
+            given[each.name] = option.parse(_flag(each, option), given[each.name])
+    given["access"] = _access(given, layers)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _fill(
+    given: dict[str, Any], options: Sequence[tuple[Field[Any], Option]], layers: Sequence[Mapping[str, object]]
+) -> None:
+    """Take what no flag gives from the layers, each over the one before, and from the table of the timer topic."""
     settings = {each.name: _flag(each, option)[2:].replace("-", "_") for each, option in options if option.is_setting}
-    missing = {
-        name: of for name, of in {**settings, "bootstrap_servers": "bootstrap_servers"}.items() if given[name] is None
-    }
+    settings["bootstrap_servers"] = "bootstrap_servers"
+    missing = {name: of for name, of in settings.items() if given[name] is None}
     for layer in layers:
         given |= {name: _text(layer[of]) for name, of in missing.items() if layer.get(of) is not None}
     own = _own_table(given.get("timer_topic"), layers[0])
     for each, option in options:
         if each.name in missing and own.get(option.topic_key) is not None:
             given[each.name] = _text(own[option.topic_key])
-    for each, option in options:
-        if option.parse is not None and given[each.name] is not None:
-            given[each.name] = option.parse(_flag(each, option), given[each.name])
+
+
+def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> KafkaAccess:
+    """Return the access by flags and layers; drop these flags. Raises UsageError."""
     tables = [*(layer.get("kafka", {}) for layer in layers), _pairs(given.pop("kafka"))]
     servers, properties = given.pop("bootstrap_servers"), given.pop("kafka_properties")
     if servers is None:
@@ -129,13 +153,11 @@ def resolved(
     if not all(isinstance(table, Mapping) for table in tables):
         raise UsageError("kafka is not a table: write [kafka] above librdkafka's settings")
     try:
-        java = {} if properties is None else read_properties(properties)
-        given["access"] = KafkaAccess(servers, merged(tables), java)  # type: ignore[arg-type]
+        return KafkaAccess(servers, merged(tables), {} if properties is None else read_properties(properties))
     except UsageError:
         raise
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def resolved_each(

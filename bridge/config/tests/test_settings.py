@@ -78,7 +78,7 @@ def test_each_timer_topic_has_its_own_options(tmp_path: Path) -> None:
         rules=options.rules, journal_topic="kept.elsewhere", partitions=1, max_message_bytes=3000
     )
     assert (options.rules.profiles, options.rules.max_delay_ms) == (("native", "rocketmq"), 366 * DAY_MS)
-    shared = ("journal", "rejected", "receipts", "redriven", "backfilled", "imported", "control")
+    shared = ("journal", "rejected", "receipts", "resent", "redriven", "backfilled", "imported", "control")
     own = {"timers", "timer.payments", "timer.payments.journal", "timer.other", "kept.elsewhere"}
     assert options.rules.own_topics == own | {f"timer.{name}" for name in shared}
 

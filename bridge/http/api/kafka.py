@@ -8,9 +8,9 @@ from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
 from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
-from bridge.redrive.marker_index import MarkerIndex, MarkerReader
+from bridge.redrive.marks import MarkIndex, MarkReader
 from bridge.redrive.rules import Parked, RedriveFilter
-from bridge.redrive.session import redrive_session
+from bridge.redrive.sender import redrive_session
 from kafka_timer import TimerProducer
 
 _WAIT_S = 10.0
@@ -31,7 +31,7 @@ class ConfluentKafkaPort:
         self._group: ConfluentGroup | None = None
         self._reader: _HistoryReader | None = None
         self._producers: dict[str, TimerProducer] = {}
-        self._markers = MarkerReader(settings.redriven_topic)
+        self._marks = MarkReader(settings.redrive_marks)
 
     def group(self) -> GroupView:
         with self._lock:
@@ -66,9 +66,9 @@ class ConfluentKafkaPort:
             known.close()
         return made
 
-    def redriven(self) -> MarkerIndex:
+    def redriven(self) -> MarkIndex:
         with self.reader() as reader:
-            return self._markers.update(reader)
+            return self._marks.update(reader, reader.partitions)
 
     def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
         chosen = {(each.place, each.offset) for each in records}

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bridge.cli import redrive_command
 from bridge.cli.app import app
 from bridge.errors import BridgeError
 from bridge.intake.copies_in_flight import copy_of
 from bridge.intake.request import body_of
-from bridge.kafka.redrive import RedriveResult
 from bridge.ports import Outgoing, Record
 from bridge.publish.records import bare, park, refuse
+from bridge.redrive import sender
 from bridge.redrive.rules import (
     Parked,
     PlanRow,
@@ -27,6 +26,7 @@ from bridge.redrive.rules import (
     request_headers,
     request_of,
 )
+from bridge.redrive.sender import RedriveResult
 from schemas.headers import NOT_OURS, Claim, Headers, Refusal, Rules, Schedule, parse
 from schemas.origin import Shard
 from schemas.profiles import read
@@ -239,7 +239,7 @@ class Work:
 
 def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
     """Return the exit code, 1 after an exception, and the output."""
-    monkeypatch.setattr(redrive_command, "redrive_session", lambda settings: nullcontext(Work(outcome)))
+    monkeypatch.setattr(sender, "redrive_session", lambda settings: nullcontext(Work(outcome)))
     asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
     ended = CliRunner().invoke(app, asked)
     error = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)

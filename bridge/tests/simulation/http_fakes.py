@@ -54,7 +54,7 @@ from schemas.origin import Shard
 T = TypeVar("T")
 
 TIMERS = "timer.requests"
-_OWN = ("timer.journal", "timer.rejected", "timer.receipts", "timer.redriven")
+_OWN = ("timer.journal", "timer.rejected", "timer.receipts", "timer.resent")
 PARTITIONS = 4
 KEY = b"k" * 32
 """That of all instances."""
@@ -129,7 +129,7 @@ class MemorySide:
         return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(self._place.kafka))
 
     def redriven(self) -> frozenset[bytes]:
-        return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.redriven"))
+        return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.resent"))
 
     def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
         kafka = self._place.kafka
@@ -140,7 +140,7 @@ class MemorySide:
             (entry,) = log.committed(each.offset, each.offset + 1)
             key, headers = request_of(record_of(entry), each.code)
             kafka.produce(each.shard.topic, entry.value, key=key, headers=headers, partition=each.shard.partition)
-            kafka.produce("timer.redriven", marker_of(each), key=marker_key(each))
+            kafka.produce("timer.resent", marker_of(each), key=marker_key(each))
             on_sent([each])
         return RedriveCount(len(records), ())
 

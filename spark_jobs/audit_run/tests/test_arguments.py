@@ -15,7 +15,7 @@ from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse, time_ms
 from spark_jobs.audit_run.target_topics import allowed_topics
-from spark_jobs.backfill.job import parse as parse_backfill
+from spark_jobs.backfill.arguments import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import make_folder, make_local_folder
@@ -86,7 +86,7 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
 def test_exit_code_1_without_a_broker(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_jobs.kafka.admin._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("spark_jobs.kafka.admin.TIMEOUT_S", 0.5)
     assert main(["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert "no broker answers at 127.0.0.1:1" in told
@@ -305,3 +305,10 @@ def test_a_wrong_waiver_is_named_before_spark_starts(row: str, named: str, tmp_p
     (tmp_path / "waivers.csv").write_text(f"origin,reason,until\n{row}\n")
     with pytest.raises(UsageError, match=f"--waivers .*{named}"):
         AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path / "out", waivers=tmp_path / "waivers.csv")
+
+
+def test_the_removed_topic_of_lateness_is_refused_with_what_to_do() -> None:
+    flags = ["--bootstrap-servers", "broker:9092", "--out", "audit"]
+    for more, environment in (["--lateness-topic", "x"], {}), ([], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"}):
+        with pytest.raises(UsageError, match="--lateness-topic: removed; read the table `minutes` in --out"):
+            parse_audit([*flags, *more], environment)

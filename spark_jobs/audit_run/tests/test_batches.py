@@ -7,8 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.batches import write_changed
-from spark_jobs.audit_run.lateness_topic import write_minutes
+from spark_jobs.audit_run.batches import write_changed, write_minutes
 from spark_jobs.audit_run.observe import PartPlan
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
 from spark_jobs.backfill import job as backfill
-from spark_jobs.backfill.job import BackfillArguments, missing
+from spark_jobs.backfill.arguments import BackfillArguments
+from spark_jobs.backfill.job import missing
 from spark_jobs.backfill.outcomes import with_outcomes
 from spark_jobs.backfill.publish import BODIES, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS

@@ -1,15 +1,22 @@
 """What a backfill sends of the rows that it was given, by the clock of that moment."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from schemas.resent import Job, MarkTopics
 from spark_jobs.backfill import publish as backfill_tasks
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, _PartitionProducer
-from spark_jobs.kafka.admin import CommittedRecord, OutgoingRecord, TransactionAbortedError
+from spark_jobs.kafka import resend
+from spark_jobs.kafka.resend import CommittedRecord, OutgoingRecord, TransactionAbortedError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import Row
+
+MARKS = MarkTopics(Job.BACKFILL, "marks", "former")
+JOB = PublishTask(KafkaAccess("localhost:9092"), "backfill", "t", MARKS, 1, None)
 
 
 class World:
@@ -20,19 +27,23 @@ class World:
         self.sent: list[OutgoingRecord] = []
         self.code = "MSG_SIZE_TOO_LARGE"
         self.senders = 0
-        monkeypatch.setattr(backfill_tasks, "TransactionalSender", lambda *_: self._another())
-        monkeypatch.setattr(backfill_tasks, "read_committed", lambda *_: self._marks())
+        self.former: list[bytes] = []
+        monkeypatch.setattr(resend, "TransactionalSender", lambda *_: self._another())
+        monkeypatch.setattr(resend, "Cluster", lambda _: SimpleNamespace(partitions={"marks": 1, "former": 1}))
+        monkeypatch.setattr(resend, "read_committed", lambda _, topic, *__: self._marks(topic))
         monkeypatch.setattr(backfill_tasks, "now_ms", lambda: self.now_ms)
         self.producer = self.producer_of_a_later_run()
 
     def producer_of_a_later_run(self) -> _PartitionProducer:
-        return _PartitionProducer(PublishTask(KafkaAccess("localhost:9092"), "backfill", "marks", 1, None), 0)
+        return _PartitionProducer(JOB, 0)
 
     def _another(self) -> "World":
         self.senders += 1
         return self
 
-    def _marks(self) -> list[CommittedRecord]:
+    def _marks(self, topic: str) -> list[CommittedRecord]:
+        if topic == "former":
+            return [CommittedRecord(0, key, b"{}") for key in self.former]
         return [CommittedRecord(0, record.key, record.value) for record in self.sent if record.topic == "marks"]
 
     def send(self, records: Iterable[OutgoingRecord]) -> None:
@@ -68,6 +79,14 @@ def test_a_timer_that_expires_during_a_backfill_is_not_sent(monkeypatch: pytest.
     assert world.values() == [b"2", b"3"]
 
 
+def test_what_a_former_version_has_marked_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, now_ms=1_000)
+    world.former += [b"t/0/1", b"other/0/2"]
+    producer = world.producer_of_a_later_run()
+    assert outcomes(producer, [row(1, None), row(2, None)]) == {1: "backfilled-before", 2: "sent"}
+    assert world.values() == [b"2"]
+
+
 def test_the_first_occurrence_of_a_recurring_timer_is_sent_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, now_ms=1_000)
     assert outcomes(world.producer, [row(1, None), row(2, None) | {"occurrence": 1}]) == {1: "sent", 2: "sent"}
@@ -97,11 +116,13 @@ def test_a_target_that_takes_nothing_is_asked_twice_and_others_get_all(monkeypat
 def test_rows_pass_through_and_only_new_marks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many rows, no more are there at a time than one transaction takes; a mark takes 8 bytes."""
     world, waiting = World(monkeypatch, now_ms=1_000), 0
-    job = PublishTask(KafkaAccess("localhost:9092"), "backfill", "marks", 1, None, {0: 7})
+    job = replace(JOB, marks_read={("marks", 0): 7})
     looked_from: list[int] = []
-    others = [b"t/1/5", b"t2/0/5", b"t/0/9", b"t/0/3"]
+    others = [b"backfill/t/1/5", b"backfill/t2/0/5", b"backfill/t/0/9", b"backfill/t/0/3", b"redrive/t/0/4", b"t/0/6"]
 
-    def marks(_: object, __: str, ___: int, from_offset: int) -> list[CommittedRecord]:
+    def marks(_: object, topic: str, __: int, from_offset: int) -> list[CommittedRecord]:
+        if topic == "former":
+            return []
         looked_from.append(from_offset)
         return [CommittedRecord(0, key, b"{}", from_offset + at) for at, key in enumerate(others)]
 
@@ -111,7 +132,7 @@ def test_rows_pass_through_and_only_new_marks_are_kept(monkeypatch: pytest.Monke
             waiting += MOST_RECORDS
             yield pa.RecordBatch.from_pylist([row(first + at, None) for at in range(MOST_RECORDS)], schema=BODIES)
 
-    monkeypatch.setattr(backfill_tasks, "read_committed", marks)
+    monkeypatch.setattr(resend, "read_committed", marks)
     told: list[str] = []
     for batch in job(rows()):
         told += batch.column("outcome").to_pylist()

@@ -3,13 +3,13 @@
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import pytest
 
 from spark_jobs.errors import JobFailedError
-from spark_jobs.kafka import admin as brokers
+from spark_jobs.kafka import admin, resend
 from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 
@@ -67,15 +67,14 @@ def kept(monkeypatch: pytest.MonkeyPatch, span: Span, messages: list[Message]) -
             pass
 
     class Ended:
-        def __init__(self, access: KafkaAccess) -> None:
-            pass
+        access = KafkaAccess("localhost:9092")
 
         def stable_spans(self, topics: list[str], *, from_ms: int | None = None) -> list[Span]:
             return [span]
 
-    monkeypatch.setattr(brokers, "Consumer", Consumer)
-    monkeypatch.setattr(brokers, "Cluster", Ended)
-    return (record.key for record in brokers.read_committed(KafkaAccess("localhost:9092"), span.topic, span.partition))
+    monkeypatch.setattr(resend, "Consumer", Consumer)
+    cluster = cast("Cluster", Ended())
+    return (record.key for record in resend.read_committed(cluster, span.topic, span.partition))
 
 
 def test_without_access_to_the_group_all_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +131,7 @@ def told(settings: dict[str, str] | None, start: int, first_ms: int | None) -> C
             )
             return dict.fromkeys(asked, Answer(first))
 
-    with mock.patch.object(brokers, "AdminClient", Admin):
+    with mock.patch.object(admin, "AdminClient", Admin):
         return Cluster(KafkaAccess("b:1"))
 
 

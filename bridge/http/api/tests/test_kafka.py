@@ -7,16 +7,16 @@ from threading import Event
 
 import pytest
 
-from bridge import kafka as confluent
 from bridge.config.settings import Settings, load
 from bridge.errors import BrokerUnavailableError
 from bridge.http.api import kafka as real_kafka
 from bridge.http.api.kafka import ConfluentKafkaPort
-from bridge.kafka import ConfluentRedrive, Retrier
-from bridge.kafka.redrive import RedriveResult
+from bridge.kafka import Retrier
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.ports import Outgoing, Record
+from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
+from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import request_sender
 from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
 from schemas.origin import Shard
@@ -31,26 +31,36 @@ def lying(offset: int, topic: str) -> Parked:
     return Parked(place, offset, 1_000, "unknown-topic", Shard(topic, 0), offset, "orders", None, 10)
 
 
-MARKS = "timer.redriven"
+MARKS, RESENT = "timer.redriven", "timer.resent"
 
 
 class Log:
-    """Reader of a marker topic; `asked`: the ranges that were read."""
+    """Reader of the topics of marks; `asked`: the ranges that were read of the former one."""
 
     def __init__(self) -> None:
+        self.resent: list[tuple[bytes, bytes]] = []
         self.firsts = [0, 0]
         self.marks: list[list[bytes | None]] = [[], []]
         self.is_there = True
         self.asked: list[tuple[int, int, int]] = []
 
     def partitions(self, topic: str) -> int | None:
+        if topic == RESENT:
+            return 9 if self.resent else None
         assert topic == MARKS
         return len(self.marks) if self.is_there else None
 
     def bounds(self, shard: Shard) -> tuple[int, int]:
+        if shard.topic == RESENT:
+            assert shard.partition == 0
+            return 0, len(self.resent)
         return self.firsts[shard.partition], len(self.marks[shard.partition])
 
     def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        if shard.topic == RESENT:
+            pairs = enumerate(self.resent[from_offset:to_offset], from_offset)
+            yield [Record(number, 1_000, *pair, []) for number, pair in pairs]
+            return
         values = self.marks[shard.partition]
         self.asked.append((shard.partition, from_offset, to_offset))
         for at in range(from_offset, to_offset, 100):
@@ -89,6 +99,15 @@ def test_markers_are_read_once(log: Log) -> None:
     log.firsts.append(0)
     assert b"c0" in kafka.redriven()
     assert log.read() == [(2, 0, 1)]
+
+
+def test_marks_of_this_and_of_former_versions_count_but_those_of_other_jobs_do_not(log: Log) -> None:
+    kafka = ConfluentKafkaPort(settings())
+    log.marks = [[b"old"], []]
+    assert b"old" in kafka.redriven()
+    log.resent = [(b"redrive/timer.rejected/0/1", b"new"), (b"backfill/t/0/1", b"other")]
+    found = kafka.redriven()
+    assert (b"old" in found, b"new" in found, b"other" in found) == (True, True, False)
 
 
 def test_markers_of_a_recreated_topic_are_read_again(log: Log) -> None:
@@ -199,7 +218,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
             return [(each, Outgoing(*each.shard, None, b"v", [], 0)) for each in chunk]
 
     begun = Event()
-    monkeypatch.setattr(confluent, "ConfluentRedrive", Waiting)
+    monkeypatch.setattr(sender, "ConfluentRedrive", Waiting)
     kafka = ConfluentKafkaPort(settings())
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(kafka.redrive, [record], lambda _: None)

@@ -9,13 +9,14 @@ Whenever this ends, a record was sent with its marker, or neither is committed.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
 
 from bridge.config.kafka_config import Connection
-from bridge.config.topic_requirements import redriven_topic
+from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
@@ -26,24 +27,43 @@ from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
+from bridge.redrive.marks import MarkReader
 from bridge.redrive.rules import (
     Parked,
     RedriveFilter,
     RedrivePlan,
-    all_markers,
     chunks,
     marker_key,
     marker_of,
     parked,
     request_of,
 )
+from schemas import resent
 from schemas.headers import Rules
 from schemas.origin import Shard
+from schemas.resent import MarkTopics
 
 _MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20
 _RUN_AGAIN = "run it again: what was sent is marked and not sent twice"
 _FENCED = "another `timer-bridge redrive --apply` has begun meanwhile and goes on where this one ended"
+
+
+@contextmanager
+def redrive_session(settings: Settings, ending: Retrier | None = None) -> "Iterator[ConfluentRedrive]":
+    """Yield a ConfluentRedrive that waits for a broker up to `startup_timeout`, then without limit to send.
+
+    ending: ends all waits when it ends.
+    """
+    retrier = Retrier(ending)
+    retrier.give_up_in(settings.startup_timeout / 1000)
+    redrive = ConfluentRedrive(
+        settings.connection("redrive"), settings.rejected_topic, settings.redrive_marks, settings.rules(), retrier
+    )
+    try:
+        yield redrive
+    finally:
+        redrive.close()
 
 
 @dataclass(slots=True)
@@ -62,7 +82,7 @@ class ConfluentRedrive:
 
     _connection: Connection
     _rejected_topic: str
-    _marks_topic: str
+    _marks: MarkTopics
     _rules: Mapping[str, Rules]
     _retrier: Retrier
 
@@ -76,14 +96,11 @@ class ConfluentRedrive:
 
     def begin(self, replication_factor: int) -> None:
         """Start the producer. Call it before `look` if `apply` is to follow."""
-        if self._topics.partitions(self._marks_topic) is None:
-            self._topics.create(self._marks_topic, 1, replication_factor, redriven_topic())
-        policy = self._topics.config(self._marks_topic)["cleanup.policy"]
-        if policy != "compact":
-            raise BridgeError(
-                f"{self._marks_topic}: cleanup.policy is {policy}: set it to compact, or what was sent again is"
-                f" forgotten and sent twice"
-            )
+        topic = self._marks.topic
+        if self._topics.partitions(topic) is None:
+            self._topics.create(topic, resent.PARTITIONS, replication_factor, resent.CONFIG)
+        if (fault := resent.policy_fault(topic, self._topics.config(topic)["cleanup.policy"])) is not None:
+            raise BridgeError(fault)
         self._producer = TransactionalProducer(clients.producer(self._connection, 0), self._retrier)
 
     def look(self, selection: RedriveFilter) -> RedrivePlan:
@@ -94,7 +111,7 @@ class ConfluentRedrive:
                 f"{self._rejected_topic} does not exist: name the bridge's with --rejected-topic; `timer-bridge run`"
                 f" makes it"
             )
-        markers = all_markers(self._marks_topic, self._topics.partitions(self._marks_topic), self._history)
+        markers = MarkReader(self._marks).update(self._history, self._topics.partitions)
         found = RedrivePlan(selection, markers)
         for place in (Shard(self._rejected_topic, number) for number in range(count)):
             first, end = self._history.bounds(place)
@@ -176,7 +193,7 @@ class ConfluentRedrive:
                 requests = requests[half:]
                 continue
             # Markers are never too large for their topic.
-            named = {record: code for record, code in failed.named.items() if record.topic != self._marks_topic}
+            named = {record: code for record, code in failed.named.items() if record.topic != self._marks.topic}
             refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
             sent.refused += [(each, refused[request]) for each, request in requests if request in refused]
             requests = [(each, request) for each, request in requests if request not in refused]
@@ -187,7 +204,7 @@ class ConfluentRedrive:
     def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> TransactionContents:
         now_ms = time.time_ns() // 1_000_000
         markers = [
-            Outgoing(self._marks_topic, -1, marker_key(each), marker_of(each), [], now_ms) for each, _ in requests
+            Outgoing(self._marks.topic, 0, marker_key(each), marker_of(each), [], now_ms) for each, _ in requests
         ]
         return TransactionContents(
             [*(request for _, request in requests), *markers], {}, b"", self._rejection_finder.max_batch_bytes

@@ -5,13 +5,14 @@ from typing import Any
 from confluent_kafka import KafkaError
 
 from bridge.config.kafka_config import Connection
-from bridge.kafka.redrive import ConfluentRedrive, RedriveResult
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.ports import Outgoing
 from bridge.redrive.rules import Parked
+from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from schemas.headers import Rules
 from schemas.origin import Shard
+from schemas.resent import Job, MarkTopics
 
 TIMERS = "timer.requests"
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=10**6, own_topics=frozenset({TIMERS}))
@@ -42,9 +43,8 @@ class Producer:
 
 
 def test_requests_that_time_out_in_one_transaction_are_sent_in_parts() -> None:
-    redrive: Any = ConfluentRedrive(
-        Connection("127.0.0.1:1"), "timer.rejected", "timer.redriven", {TIMERS: RULES}, Retrier()
-    )
+    marks = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
+    redrive: Any = ConfluentRedrive(Connection("127.0.0.1:1"), "timer.rejected", marks, {TIMERS: RULES}, Retrier())
     redrive._producer = producer = Producer(most=30)
     place, origin = Shard("timer.rejected", 0), Shard(TIMERS, 0)
     requests = [

@@ -1,0 +1,90 @@
+"""Arguments of a backfill, parsed and checked before Spark starts."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from schemas import resent
+from schemas.profiles import DEFAULT_PROFILES
+from schemas.resent import Job, MarkTopics
+from schemas.tables import REQUESTS
+from spark_jobs.archive import require_archive
+from spark_jobs.audit_run.audit_folder import done_parts, kind_of
+from spark_jobs.errors import UsageError
+from spark_jobs.kafka.security import KafkaAccess
+from spark_jobs.platform import files
+from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import (
+    FormerTopic,
+    Option,
+    Profiles,
+    Setting,
+    job_parser,
+    location,
+    number,
+    resolved,
+    switch,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillArguments:
+    """Raises UsageError with the argument's name."""
+
+    access: KafkaAccess
+    audit: Annotated[Location, location("the --out of the audit")]
+    out: Annotated[Location, location("for the outcome of each; default: --audit", required=False)]
+    timer_topic: Setting = "timer.requests"
+    rejected_topic: Setting = "timer.rejected"
+    journal_topic: Annotated[
+        str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
+    ] = "timer.journal"
+    resent_topic: Setting = resent.TOPIC
+    backfilled_topic: FormerTopic = resent.FORMER_TOPICS[Job.BACKFILL]
+    group: Setting = "timer-bridge"
+    profiles: Profiles = DEFAULT_PROFILES
+    archive: Annotated[Location | None, location("the --out of archive, for requests that are gone")] = None
+    apply: Annotated[bool, switch("send; without it nothing is sent")] = False
+    although_unknown: Annotated[
+        bool,
+        switch("also send those whose delivery may have been deleted (cannot-tell); first check elsewhere"),
+    ] = False
+    limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
+    per_s: Annotated[
+        int | None,
+        number(
+            "records a second, the same share for each partition that lacks some; default: no limit",
+            "--rate",
+            metavar="N",
+        ),
+    ] = None
+    master: str | None = None
+    jars: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "per_s"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
+
+    @property
+    def marks(self) -> MarkTopics:
+        return MarkTopics(Job.BACKFILL, self.resent_topic, self.backfilled_topic)
+
+    def demand_fitting_folders(self) -> None:
+        """Raise UsageError if `audit` or `archive` holds something else. Needs the Spark session."""
+        is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
+        if is_begun or not files.exists(self.audit / REQUESTS.name):
+            raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
+        if self.archive is not None:
+            require_archive(self.archive)
+
+
+def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
+    """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
+    description = "Deliver what an audit found missing. Without --apply, only report."
+    parser = job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
+    given = resolved(parser, BackfillArguments, argv, environment)
+    return BackfillArguments(**{"out": given["audit"], **given})
