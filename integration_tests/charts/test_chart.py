@@ -41,7 +41,7 @@ OF_THE_OPERATOR = {"ServiceMonitor", "PrometheusRule"}
 KINDS = {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
 EACH = pytest.mark.parametrize("values", [LEAST, ALL, WITHOUT], ids=["least", "all", "without"])
 SIZED_FOR = "| 10,000 | 10,000,000 |"
-"""Row of docs/capacity.md that values.yaml names."""
+"""Row of docs/operations.md that values.yaml names."""
 
 
 @pytest.fixture(scope="module")
@@ -266,9 +266,9 @@ def mib(quantity: str) -> float:
     return int(number) * {"Mi": 1, "Gi": 1024}[unit]
 
 
-def test_resources_are_those_of_the_capacity_page(objects: dict[str, Any], tmp_path: Path) -> None:
+def test_resources_are_those_of_the_operations_page(objects: dict[str, Any], tmp_path: Path) -> None:
     """Enough for the load that values.yaml names, and at most twice of that."""
-    page = (ROOT / "docs" / "capacity.md").read_text()
+    page = (ROOT / "docs" / "operations.md").read_text()
     (row,) = (line.replace("*", "") for line in page.splitlines() if line.startswith(SIZED_FOR))
     per_s, pending, _, instances, partitions, memory, disk, *_ = (each.strip() for each in row.strip("|").split("|"))
     comment = (CHART / "values.yaml").read_text()

@@ -52,7 +52,7 @@ class TestOutages:
     ) -> None:
         """The broker's session is longer too, as Kafka 4.3 may forget markers of an abort while no broker leads.
 
-        See docs/design/kafka-markers.md.
+        See docs/design/transactions.md.
         """
         monkeypatch.setitem(clients.PRODUCER_MUSTS, "transaction.timeout.ms", 5_000)
         kafka = make_kafka({"broker.session.timeout.ms": "60000"})
@@ -87,7 +87,7 @@ class TestOutages:
     def test_a_broker_killed_and_started_again(self, broker: EmbeddedKafka) -> None:
         """The first transaction's markers are written before the kill, as Kafka 4.3 may forget them without a leader.
 
-        See docs/design/kafka-markers.md; kills without that wait: test_three_brokers.py.
+        See docs/design/transactions.md; kills without that wait: test_three_brokers.py.
         """
         with closing(World(broker.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()

@@ -135,7 +135,7 @@ def watch(field: Field, seconds: float) -> None:
 
 
 # Each takes a minute and a half. Kafka forgets markers of a transaction for a topic without a leader
-# (docs/design/kafka-markers.md), so that case goes without them.
+# (docs/design/transactions.md), so that case goes without them.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("delivery", "replicas"),

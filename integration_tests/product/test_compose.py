@@ -64,7 +64,7 @@ def test_every_image_is_named_in_one_place() -> None:
 def test_tests_of_users_run_the_same_kafka() -> None:
     named = f"apache/kafka:{KAFKA_VERSION}"
     assert f'"KAFKA_IMAGE", "{named}"' in (ROOT / "kafka_timer" / "testing.py").read_text()
-    assert f"`KAFKA_IMAGE` (default `{named}`)" in (ROOT / "docs" / "testing-your-application.md").read_text()
+    assert f"`KAFKA_IMAGE` (default `{named}`)" in (ROOT / "docs" / "client.md").read_text()
 
 
 FAKE_DOCKER = """#!/bin/sh

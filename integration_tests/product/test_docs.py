@@ -162,22 +162,6 @@ def test_files_that_the_text_names_exist(page: Path) -> None:
         assert any(ROOT.glob(f"*/{name}")) or (ROOT / name).exists(), name
 
 
-def test_functions_of_the_code_tour_are_where_it_says() -> None:
-    """In the module that is named before it in its cell, and in the class that it names."""
-    literals = {"max_requests_per_s"}
-    checked = 0
-    for cell in (ROOT / "docs" / "code-tour.md").read_text().split("|"):
-        text = ""
-        for module, owner, name in re.findall(r"`(?:(\w+/[\w/]+\.py)|(?:(\w+)\.)?(\w+))`", cell):
-            if module:
-                text = (ROOT / module).read_text()
-            elif name not in literals:
-                _, _, body = text.partition(f"\nclass {owner}") if owner else ("", "", text)
-                assert re.search(rf"^ *(def|class) {name}\b|^ *{name} = ", body, re.MULTILINE), (name, cell)
-                checked += 1
-    assert checked > 80
-
-
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
 def test_metrics_that_are_named_exist(page: Path) -> None:
     known = (ROOT / "docs" / "metrics.md").read_text()

@@ -175,7 +175,7 @@ NOT_HERE = {
     "http://a:": "machines of one's own",
     **{f"timer-bridge {name} ": "Spark, with tests of its own" for name in OF_SPARK},
 }
-RUNNING = ("page.md", "release.md", "faq.md", "headers.md")
+RUNNING = ("page.md", "timer-topics.md", "headers.md")
 """Pages whose commands need a running bridge, which the first command starts."""
 STOPPED = re.compile(r"verify|export|run --adopt|.*--data-dir")
 
