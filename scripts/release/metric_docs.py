@@ -11,12 +11,13 @@ from bridge.observe.status import Status
 _OPENING = """\
 # Metrics
 
-`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes this page from the
-help texts. Counters count committed work. While the bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores
-keep their last values. With [workers](operations.md#workers) each has the label `worker`, and "this instance" means that worker.
+`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes
+this page from the help texts. Counters count committed work. While the bridge waits for a broker
+(`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With [workers](operations.md#workers)
+each has the label `worker`, and "this instance" means that worker.
 
-Alerts and what to do: [operations.md](operations.md#at-3-am). `timer_canary_*`: [the canary](operations.md#canary). `process_*` are those
-of every Prometheus client."""
+Alerts and what to do: [operations.md](operations.md#at-3-am). `timer_canary_*`: [the canary](operations.md#canary).
+`process_*` are those of every Prometheus client."""
 _CHAPTERS = {
     "requests": "Work done",
     "rebalances": "Rebalances, recoveries and pauses",
