@@ -107,7 +107,7 @@ class Exposition(Collector):
         yield label_gauge(
             "paused_partitions",
             "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` is full"
-            " (operations.md), `rate` is max_requests_per_s, `undecodable` is a record. Stored timers are still delivered.",
+            " (operations.md), `rate` is max_requests_per_s, `undecodable` is a record. Stored timers still leave.",
             ["reason"],
             {(reason,): paused[reason] for reason in PAUSES},
         )
