@@ -173,6 +173,7 @@ def test_settings_that_the_text_names_exist(page: Path) -> None:
 NOT_HERE = {
     "HOST:": "a cluster of one's own",
     "http://a:": "machines of one's own",
+    "run --workers ": "tests of its own",
     **{f"timer-bridge {name} ": "Spark, with tests of its own" for name in OF_SPARK},
 }
 RUNNING = ("page.md", "timer-topics.md", "headers.md")
@@ -228,7 +229,7 @@ def test_commands_of_the_docs_work(kafka: Broker, tmp_path: Path, monkeypatch: p
     running = [shown for shown in others if not STOPPED.match(shown.text)]
     stopped = [shown for shown in others if shown not in running]
     assert start.words[0] == "run"
-    assert (len(running), len(stopped)) == (16, 5), "as many as the pages show"
+    assert (len(running), len(stopped)) == (19, 5), "as many as the pages show"
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [each.replace("8321", port) for each in start.words[1:]]):
         for number in range(4):
             here.run("send", "orders", "v", "--in", "2h", "--id", f"id-{number}", "-H", f"tenant={'ab'[number % 2]}")
