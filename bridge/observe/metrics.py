@@ -105,14 +105,14 @@ class Metrics:
         self.lateness_seconds = BatchHistogram(
             "lateness_seconds",
             "Time from due time to release, without timers of `waited_seconds`. If high: check lag, pauses,"
-            " transactions and recoveries, in this order (faq.md).",
+            " transactions and recoveries, in this order (operations.md).",
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
             self.registry,
         )
         self.waited_seconds = BatchHistogram(
             "waited_seconds",
             "Time from due time to release, of timers that waited: their target topic was paused, over its rate or"
-            " unavailable (release.md).",
+            " unavailable (timer-topics.md).",
             (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
             self.registry,
         )
@@ -155,7 +155,7 @@ class Metrics:
         self.undecided_recoveries = counter(
             "undecided_recoveries",
             "Recoveries that waited for an open transaction of the former owner, by timer `topic`. If the partition"
-            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/kafka-markers.md).",
+            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/transactions.md).",
             ["topic"],
         )
         self.pauses = counter("pauses", "Pauses of intake, by `reason`. See `paused_partitions`.", ["reason"])

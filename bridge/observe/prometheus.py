@@ -107,8 +107,8 @@ class Exposition(Collector):
         )
         yield label_gauge(
             "paused_partitions",
-            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` (release.md)"
-            " is full, `rate` is max_requests_per_s, `undecodable` is a record. Stored timers are still delivered.",
+            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` is full"
+            " (operations.md), `rate` is max_requests_per_s, `undecodable` is a record. Stored timers still leave.",
             ["reason"],
             {(reason,): paused[reason] for reason in COUNTED},
         )

@@ -102,5 +102,5 @@ def test_a_command_imports_only_what_it_needs() -> None:
 
 
 def test_a_removed_command_says_what_to_do_instead() -> None:
-    with pytest.raises(SettingsError, match="command size was removed: docs/capacity"):
+    with pytest.raises(SettingsError, match="command size was removed: docs/operations"):
         CliRunner().invoke(app, ["size", "--rate", "1000", "--pending", "1000000"], catch_exceptions=False)
