@@ -28,9 +28,7 @@ _MODULES = {
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 
-_REMOVED = {
-    "size": "docs/operations.md has a table of loads; the chart has values-small.yaml and values-large.yaml"
-}
+_REMOVED = {"size": "docs/operations.md has a table of loads; the chart has values-small.yaml and values-large.yaml"}
 """What to do instead of a command that is no more."""
 
 
