@@ -114,6 +114,7 @@ class World:
         self.series = Random(f"series {seed}")
         self.series_chance = self.series.choice((0.0, 0.1, 0.4))
         self.series_wishes = Wishes(self.series, reach_ms)
+        self.apart.random()  # unused; old seeds keep their histories
         options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [InstanceRuns(self, name, options) for name in names]
