@@ -84,7 +84,7 @@ class AssignedPartitions:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
         self.options = options
         for shard, opened in self.open.items():
-            opened.partition.use(options.of(shard.topic))
+            opened.partition.use(options.of(shard.topic), self._breakers)
 
     # -- ownership
 
@@ -229,10 +229,7 @@ class AssignedPartitions:
         shard = assigned.shard
         try:
             bounds = self._history.bounds(shard)
-            partition = OwnedPartition(
-                *(shard, disk, recovered, self._options_of(assigned), self.least_free_bytes),
-                breakers=self._breakers,
-            )
+            partition = OwnedPartition(shard, recovered, self._options_of(assigned), self._breakers)
             self.apply_pauses(partition)
         except BaseException:
             recovered.store.close()
@@ -254,6 +251,8 @@ class AssignedPartitions:
         Call `start_reading` for each. Claims that cannot be found are written again after a while.
         """
         claiming = [each for each in self.open.values() if each.phase is Phase.CLAIMING and each.partition.is_quiet]
+        if not claiming:
+            return []
         confirmed, missing = self._claims.confirm([each.shard for each in claiming])
         for each in claiming:
             if each.shard in missing:

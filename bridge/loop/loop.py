@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from bridge.config.loop_options import TurnOptions
 from bridge.errors import PartitionUnreadableError
 from bridge.garbage_collection import trim_malloc
-from bridge.intake.partition_intake import IntakeStop
 from bridge.loop.admission import Admission
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
@@ -33,7 +32,7 @@ from bridge.observe.status import Status
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
 from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.owned_partition import Damaged, OwnedPartition
+from bridge.release.owned_partition import Damaged, IntakeStop, OwnedPartition
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 from timer.files.disk import Disk
@@ -135,6 +134,10 @@ class Bridge:
         """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return joined_hours(owned.due_hours() for owned in self.shards.values())
 
+    def free_bytes(self) -> int | None:
+        """Return the least free room on the disks of the open partitions, or None."""
+        return min((opened.disk.free_bytes() for opened in self._partitions.open.values()), default=None)
+
     def unavailable_targets(self) -> dict[str, int]:
         """Return the target topics that take no records, each with the time (epoch ms) of its first failure."""
         return self._breakers.unavailable(self._clock.now_ms())
@@ -195,13 +198,14 @@ class Bridge:
         opened = dict(self._partitions.open)
         self._retry_aborted()
         now_ms = self._clock.now_ms()
-        # The records of a partition that was opened again meanwhile are read again.
-        polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
+        if polled.records or polled.undecodable:
+            # The records of a partition that was opened again meanwhile are read again.
+            polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
         self._admit(polled, now_ms)  # 2, 3
         self._each(lambda each: each.draft_due(now_ms))  # 4
         self._publish_and_advance(now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
-            self._status.unavailable_targets = self.unavailable_targets()
+            self._status.targets_checked(self.unavailable_targets())
 
     def _each(self, step: Callable[[AssignedPartition], object]) -> None:
         """Call `step` for each open partition. One that is damaged or unreadable is opened again, for later turns."""
@@ -255,14 +259,14 @@ class Bridge:
                 self._each(lambda opened: opened in undecided and self._admission.admit(opened, [], now_ms))
 
     def _publish_and_advance(self, now_ms: int) -> None:
-        owners = self.shards.values()
-        is_overdue = any(self._checkpoints.is_overdue(owned, now_ms) for owned in owners)
+        opened = self._partitions.open.values()
+        is_overdue = any(self._checkpoints.is_overdue(each.partition, now_ms) for each in opened)
         is_all = is_overdue or self._stopping
-        if is_all or any(owned.is_urgent(now_ms) for owned in owners):
+        if is_all or any(each.partition.is_urgent(now_ms) for each in opened):
             self._publish(now_ms, is_all=is_all)
         if is_overdue:
             self._pipeline.drain()
-        for damaged in self._checkpoints.step(self.shards.values(), now_ms):
+        for damaged in self._checkpoints.step([each.partition for each in opened], now_ms):
             self._rebuild(damaged)
 
     def _wait_ms(self) -> int:

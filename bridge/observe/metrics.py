@@ -304,6 +304,19 @@ class Metrics:
         if reason in COUNTED:
             self.pauses.labels(reason).inc()
 
+    # -- checks
+
+    def lags_checked(self, lags: Mapping[Shard, Lag], hanging: Mapping[Shard, Hang]) -> None:
+        self.lags, self.hanging_transactions = lags, hanging
+
+    def clocks_checked(self, clock_skew_ms: Mapping[Shard, int]) -> None:
+        self.clock_skew_ms = clock_skew_ms
+
+    def lost_to_retention_checked(self, offsets: Mapping[Shard, int]) -> None:
+        self.lost_to_retention = offsets
+
+    # -- the end
+
     def partition_closed(self, shard: Shard) -> None:
         self._recovery_began_s.pop(shard, None)
         self.journal_written_ms.pop(shard, None)

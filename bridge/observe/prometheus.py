@@ -35,7 +35,7 @@ class Exposition(Collector):
         self._metrics = metrics
         self._status = status
         self._limits = limits
-        self._store_metrics = store_metrics({}, {}, metrics.targets, 0, lambda: False)
+        self._store_metrics = store_metrics({}, {}, metrics.targets, 0, lambda: False, None)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -43,7 +43,8 @@ class Exposition(Collector):
     def read_stores(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> None:
         """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
         unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
-        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop)
+        free_bytes = bridge.free_bytes()
+        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop, free_bytes)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type, in the best format that `accept` allows."""

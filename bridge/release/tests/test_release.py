@@ -700,9 +700,9 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
             decide(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    decide = BatchIntake._decide
+    decide = BatchIntake._decide_one
     with monkeypatch.context() as patched:
-        patched.setattr(BatchIntake, "_decide", decide_as_before)
+        patched.setattr(BatchIntake, "_decide_one", decide_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)

@@ -15,7 +15,6 @@ from bridge.errors import OutcomeUnknownError
 from bridge.intake import copies_in_flight as flights
 from bridge.intake.copies_in_flight import CopiesInFlight
 from bridge.intake.decide import BatchIntake
-from bridge.intake.partition_intake import IntakeOutcome
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
@@ -25,7 +24,7 @@ from bridge.release import draft
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
 from bridge.release.due_timers import DueTimers
-from bridge.release.owned_partition import OwnedPartition
+from bridge.release.owned_partition import IntakeOutcome, OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from bridge.token_bucket import TokenBucket
@@ -63,13 +62,13 @@ def offset_before_store(patches: Patches) -> None:
     waiting: dict[OwnedPartition, list[Batch]] = {}
     add = Store.add
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
+    def take_in(self: OwnedPartition, *given: Any, **named: Any) -> IntakeOutcome:
         def add_later(store: Store, batch: Batch, next_offset: int) -> None:
             waiting.setdefault(self, []).append(batch)
             add(store, Batch(), next_offset)
 
         with mock.patch.object(Store, "add", add_later):
-            return _take_in(self, records, now_ms, most)
+            return _take_in(self, *given, **named)
 
     def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
         _committed(self, frozen)
@@ -107,10 +106,10 @@ def late_not_settled(patches: Patches) -> None:
     """A request behind K leaves one transaction later than the one that moves C past it."""
     waiting: dict[OwnedPartition, list[Body]] = {}
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
+    def take_in(self: OwnedPartition, *given: Any, **named: Any) -> IntakeOutcome:
         before = len(self._draft.bodies)
         try:
-            return _take_in(self, records, now_ms, most)
+            return _take_in(self, *given, **named)
         finally:
             waiting.setdefault(self, []).extend(self._draft.bodies[before:])
             del self._draft.bodies[before:]
