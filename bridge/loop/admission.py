@@ -16,9 +16,8 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import PauseReasons, Reason
 from bridge.observe.status import undecodable_text
-from bridge.partition.intake import IntakeOutcome, IntakeStop
 from bridge.partition.limits import TokenBucket
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import IntakeOutcome, IntakeStop
 from bridge.ports import Record, Source, UndecodableRecord
 from schemas.origin import Shard
 
@@ -54,21 +53,20 @@ class Admission:
         After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         has_read: False if the poll asked for no records.
         """
-        owned = opened.partition
-        waited = bool(owned.backlog)
+        shard, partition = opened.shard, opened.partition
+        waited = bool(partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return None  # as nearly always in a turn without a read
-        shard = owned.shard
         if records:
             records = opened.missed_records(records[0].offset) or records
-        _, stop, detail = self._take_in(owned, records, now_ms)
+        _, stop, detail = self._take_in_some(opened, records, now_ms)
         match stop:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(shard, stop.value, detail)
                 self._warnings.warn(now_ms, str(shard), "%s: intake pauses: %s", shard, detail)
             case IntakeStop.TRANSACTION_FULL:
                 self._pause(shard, stop.value)
-            case None if owned.backlog:
+            case None if partition.backlog:
                 self._wait_for_rate(shard, now_ms)
             case None:
                 if waited:
@@ -82,20 +80,33 @@ class Admission:
         if self._pauses.pause(shard, reason, detail):
             self._metrics.intake_paused(reason)
 
-    def _take_in(self, owned: OwnedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
-        """Take in as many records as the rate of the timer topic allows."""
-        per_s = owned.options.max_requests_per_s
+    def _take_in_some(self, opened: AssignedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
+        """Take in as many records as the rate of the timer topic and the disk allow."""
+        shard, partition = opened.shard, opened.partition
+        per_s, no_room = partition.options.max_requests_per_s, self._no_room(opened)
         if per_s is None:
-            return owned.take_in(records, now_ms)
-        limit = self._rate_limits.get(owned.shard.topic)
+            return partition.take_in(records, now_ms, no_room=no_room)
+        limit = self._rate_limits.get(shard.topic)
         if limit is None:
-            limit = self._rate_limits[owned.shard.topic] = TokenBucket(per_s, now_ms)
-        outcome = owned.take_in(records, now_ms, limit.allowance(now_ms, len(owned.backlog) + len(records)))
+            limit = self._rate_limits[shard.topic] = TokenBucket(per_s, now_ms)
+        most = limit.allowance(now_ms, len(partition.backlog) + len(records))
+        outcome = partition.take_in(records, now_ms, most, no_room=no_room)
         limit.spend(outcome.taken)
         if outcome.taken:  # after the others of its topic, so that they take turns
             owners = self._partitions.open
-            owners[owned.shard] = owners.pop(owned.shard)
+            owners[shard] = owners.pop(shard)
         return outcome
+
+    def _no_room(self, opened: AssignedPartition) -> str:
+        """Return why the disk has no room for bodies; empty if it has."""
+        least = opened.partition.options.min_free_bytes
+        try:
+            free = opened.disk.free_bytes()
+        except OSError as error:
+            return str(error)
+        if free < least and free < self._partitions.least_free_bytes(opened.shard):
+            return f"{free} bytes are free, min_free_bytes is {least}"
+        return ""
 
     def _wait_for_rate(self, shard: Shard, now_ms: int) -> None:
         self._pause(shard, "rate")
@@ -113,6 +124,8 @@ class Admission:
 
     def skip(self, undecodable: dict[Shard, int], records: dict[Shard, list[Record]], now_ms: int) -> None:
         """Report records that cannot be decoded. Append a stand-in to `records` for those that an operator skips."""
+        if not undecodable and not self._pauses.undecodable:
+            return
         waiting: dict[Shard, int] = {}
         owners = self._partitions.open
         for shard, offset in undecodable.items():

@@ -4,11 +4,11 @@
     WAITING       nothing                                           the next try to open it
     RECOVERING    a process of its own reads what the store lacks   that has ended
     CLAIMING      the store is open, our claim is written           the claim of the journal is committed, and the first
-    CATCHING_UP   requests are read, stored timers wait             all requests of before the opening are read
-    OPEN          all                                               the partition is given up
+    CATCHING_UP   requests are read, stored timers wait             all requests from before the opening are read
+    OPEN          everything                                        the partition is given up
 
-CATCHING_UP lets a cancel win that was sent during downtime. A partition whose store is damaged begins again in WAITING,
-as another object: records and records' outcomes of the former one do not concern it.
+In CATCHING_UP, a cancel that was sent during downtime wins. A partition whose store is damaged begins again in WAITING,
+as a new object: records that were polled for the old object are polled again.
 """
 
 import logging
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bridge.errors import PartitionUnreadableError
 from bridge.loop.opening import RetryDelay
 from bridge.partition.options import has_passed
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
 from schemas.origin import Shard
 from timer.disk import Disk
@@ -59,7 +59,7 @@ class _StallProbe(NamedTuple):
 class AssignedPartition:
     """For the loop's thread alone. `partition` and `disk` exist from CLAIMING on."""
 
-    partition: OwnedPartition
+    partition: Partition
     disk: Disk
 
     def __init__(self, shard: Shard, clock: Clock, source: Source, history: History) -> None:
@@ -72,7 +72,7 @@ class AssignedPartition:
         self._retry: RetryDelay | None = None
         self._recovery: BackgroundRecovery | None = None
         self._barrier = 0
-        """All requests of before the opening are below this offset."""
+        """All requests from before the opening are below this offset."""
         self._starts_at: int | None = None
         """The offset at which the source was started, until its first record is polled."""
         self._stall = _StallProbe(-1, 0, 0)
@@ -110,7 +110,7 @@ class AssignedPartition:
 
     # -- open
 
-    def open(self, partition: OwnedPartition, disk: Disk) -> None:
+    def open(self, partition: Partition, disk: Disk) -> None:
         self._step(Phase.CLAIMING)
         self.partition, self.disk = partition, disk
         self.opened_ms = self._clock.now_ms()
@@ -173,7 +173,7 @@ class AssignedPartition:
         return found
 
     def check_caught_up(self, now_ms: int, *, was_empty: bool, is_undecodable: bool) -> None:
-        """Go on to OPEN when all records of before the opening are read. Markers are never polled.
+        """Go on to OPEN when all records from before the opening are read. Markers are never polled.
 
         If Kafka holds more and the client brings nothing, read from there again (see `missed_records`).
         was_empty: the last poll brought nothing. is_undecodable: the next record cannot be read, so nothing waits.

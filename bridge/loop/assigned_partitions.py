@@ -24,7 +24,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
 from schemas.origin import Shard
@@ -81,7 +81,7 @@ class AssignedPartitions:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
         self.options = options
         for shard, opened in self.open.items():
-            opened.partition.use(options.of(shard.topic))
+            opened.partition.use(options.of(shard.topic), self._breakers)
 
     # -- ownership
 
@@ -226,10 +226,7 @@ class AssignedPartitions:
         shard = assigned.shard
         try:
             bounds = self._history.bounds(shard)
-            partition = OwnedPartition(
-                *(shard, disk, recovered, self._options_of(assigned), self.least_free_bytes),
-                breakers=self._breakers,
-            )
+            partition = Partition(shard, recovered, self._options_of(assigned), self._breakers)
             self.apply_pauses(partition)
         except BaseException:
             recovered.store.close()
@@ -251,6 +248,8 @@ class AssignedPartitions:
         Call `start_reading` for each. Claims that cannot be found are written again after a while.
         """
         claiming = [each for each in self.open.values() if each.phase is Phase.CLAIMING and each.partition.is_quiet]
+        if not claiming:
+            return []
         confirmed, missing = self._claims.confirm([each.shard for each in claiming])
         for each in claiming:
             if each.shard in missing:
@@ -261,7 +260,7 @@ class AssignedPartitions:
         """Read requests of a partition whose claim is confirmed."""
         opened.start_reading(self._history.bounds(opened.shard))
 
-    def apply_pauses(self, partition: OwnedPartition) -> None:
+    def apply_pauses(self, partition: Partition) -> None:
         """Apply the control topic's pauses. The journal carries them from the next transaction on."""
         for target in partition.obey(self._control.pauses(partition.shard.topic)):
             text = "%s: %s is not paused: %d others are paused in this partition; resume some"

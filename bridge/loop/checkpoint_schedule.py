@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.options import has_passed
-from bridge.partition.partition import Damaged, OwnedPartition
+from bridge.partition.partition import Damaged, Partition
 from bridge.ports import Clock, History
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
@@ -34,16 +34,16 @@ class CheckpointSchedule:
         self._started_ms.pop(shard, None)
         self._failed_ms.pop(shard, None)
 
-    def is_due(self, owned: OwnedPartition, now_ms: int) -> bool:
+    def is_due(self, owned: Partition, now_ms: int) -> bool:
         started_ms = self._started_ms.setdefault(owned.shard, now_ms - self._interval_ms)
         return has_passed(started_ms, now_ms, self._interval_ms)
 
-    def is_overdue(self, owned: OwnedPartition, now_ms: int) -> bool:
+    def is_overdue(self, owned: Partition, now_ms: int) -> bool:
         """True if a quiet moment has to be forced: under a steady load something is always drafted or not committed."""
         started_ms = self._started_ms.get(owned.shard, now_ms)
         return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 
-    def step(self, owners: Iterable[OwnedPartition], now_ms: int) -> list[Damaged]:
+    def step(self, owners: Iterable[Partition], now_ms: int) -> list[Damaged]:
         """Compact a little, continue the checkpoints that are being written, and start those that are due.
 
         Return the partitions whose store is damaged.
@@ -61,7 +61,7 @@ class CheckpointSchedule:
                 damaged.append((owned, wrong))
         return damaged
 
-    def _step(self, owned: OwnedPartition, now_ms: int) -> None:
+    def _step(self, owned: Partition, now_ms: int) -> None:
         is_due, failed_ms = self.is_due(owned, now_ms), self._failed_ms.get(owned.shard)
         owned.store.compact_some()
         may_read = failed_ms is None or has_passed(failed_ms, now_ms, _REST_MS)
@@ -70,7 +70,7 @@ class CheckpointSchedule:
             if owned.store.may_checkpoint:
                 self.start(owned)
 
-    def start(self, owned: OwnedPartition) -> None:
+    def start(self, owned: Partition) -> None:
         """Start a checkpoint, unless another owner has gone on: its decisions may lie below the journal's end.
 
         The order matters: the progress that is read includes all decisions below the journal's stable end.
@@ -79,7 +79,7 @@ class CheckpointSchedule:
         if self._history.progress(owned.shard) == owned.committed_progress:
             owned.start_checkpoint(journal_offset)
 
-    def finish(self, owned: OwnedPartition) -> None:
+    def finish(self, owned: Partition) -> None:
         """Write a last checkpoint before the store is closed. Logs what prevents it: the next start reads more."""
         try:
             owned.store.finish_checkpoint()  # one in progress may know less

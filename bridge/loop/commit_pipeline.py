@@ -16,7 +16,7 @@ from bridge.errors import BridgeError
 from bridge.observe.metrics import Metrics
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.limits import CircuitBreakers
-from bridge.partition.partition import Damaged, OwnedPartition
+from bridge.partition.partition import Damaged, Partition
 from bridge.ports import (
     MAX_IN_FLIGHT,
     Aborted,
@@ -34,7 +34,7 @@ from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
-Part = tuple[OwnedPartition, FrozenDraft]
+Part = tuple[Partition, FrozenDraft]
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class CommitPipeline:
         while self._in_flight:
             self._reap_oldest()
 
-    def retry_oldest(self, owned: Container[OwnedPartition]) -> Damaged | None:
+    def retry_oldest(self, owned: Container[Partition]) -> Damaged | None:
         """Retry the oldest aborted transaction once, and wait for its outcome. Apply pending rebalances first.
 
         owned: the open partitions. Parts of others are left out: they may be another member's by now. If a store turns

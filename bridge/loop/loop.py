@@ -5,7 +5,7 @@
     3 store     timers to disk                                 no reader sees anything of 2-4 before 5
     4 due       timers whose time has come                     bridge.release
     5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight.
-                Each partition freezes its part (OwnedPartition.freeze), CommitPipeline.submit puts them together
+                Each partition freezes its part (Partition.freeze), CommitPipeline.submit puts them together
     6 advance   what is committed is settled in the stores; now and then a checkpoint
 
 After a crash before the commit of 5 the next run takes the store back to its checkpoint and reads again from C; no
@@ -29,10 +29,9 @@ from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.partition.intake import IntakeStop
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
-from bridge.partition.partition import Damaged, OwnedPartition
+from bridge.partition.partition import Damaged, IntakeStop, Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
 from schemas.origin import Shard
 from timer.disk import Disk
@@ -111,7 +110,7 @@ class Bridge:
         return {shard: each.phase for shard, each in (partitions.opening | partitions.open).items()}
 
     @property
-    def shards(self) -> Mapping[Shard, OwnedPartition]:
+    def shards(self) -> Mapping[Shard, Partition]:
         """The open partitions."""
         return {shard: opened.partition for shard, opened in self._partitions.open.items()}
 
@@ -134,6 +133,10 @@ class Bridge:
     def due_hours(self) -> dict[str, Counter[int]]:
         """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return joined_hours(owned.due_hours() for owned in self.shards.values())
+
+    def free_bytes(self) -> int | None:
+        """Return the least free room on the disks of the open partitions, or None."""
+        return min((opened.disk.free_bytes() for opened in self._partitions.open.values()), default=None)
 
     def unavailable_targets(self) -> dict[str, int]:
         """Return the target topics that take no records, each with the time (epoch ms) of its first failure."""
@@ -195,13 +198,14 @@ class Bridge:
         opened = dict(self._partitions.open)
         self._retry_aborted()
         now_ms = self._clock.now_ms()
-        # The records of a partition that was opened again meanwhile are read again.
-        polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
+        if polled.records or polled.undecodable:
+            # The records of a partition that was opened again meanwhile are read again.
+            polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
         self._admit(polled, now_ms)  # 2, 3
         self._each(lambda each: each.draft_due(now_ms))  # 4
         self._publish_and_advance(now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
-            self._status.unavailable_targets = self.unavailable_targets()
+            self._status.targets_checked(self.unavailable_targets())
 
     def _each(self, step: Callable[[AssignedPartition], object]) -> None:
         """Call `step` for each open partition. One that is damaged or unreadable is opened again, for later turns."""
@@ -255,14 +259,14 @@ class Bridge:
                 self._each(lambda opened: opened in undecided and self._admission.admit(opened, [], now_ms))
 
     def _publish_and_advance(self, now_ms: int) -> None:
-        owners = self.shards.values()
-        is_overdue = any(self._checkpoints.is_overdue(owned, now_ms) for owned in owners)
+        opened = self._partitions.open.values()
+        is_overdue = any(self._checkpoints.is_overdue(each.partition, now_ms) for each in opened)
         is_all = is_overdue or self._stopping
-        if is_all or any(owned.is_urgent(now_ms) for owned in owners):
+        if is_all or any(each.partition.is_urgent(now_ms) for each in opened):
             self._publish(now_ms, is_all=is_all)
         if is_overdue:
             self._pipeline.drain()
-        for damaged in self._checkpoints.step(self.shards.values(), now_ms):
+        for damaged in self._checkpoints.step([each.partition for each in opened], now_ms):
             self._rebuild(damaged)
 
     def _wait_ms(self) -> int:

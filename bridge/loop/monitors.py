@@ -118,7 +118,7 @@ class Monitors:
                     low,
                     first - 1,
                 )
-        self._metrics.lost_to_retention = taken
+        self._metrics.lost_to_retention_checked(taken)
 
     def check_open_transactions(self) -> None:
         """Warn if an open transaction of a sender has hidden later records since the last check."""
@@ -128,10 +128,10 @@ class Monitors:
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
         self._lag_samples = {shard: kept for shard, kept in self._lag_samples.items() if shard in owners}
-        self._metrics.lags = {shard: lag for shard, lag in self._metrics.lags.items() if shard in silent} | {
+        lags = {shard: lag for shard, lag in self._metrics.lags.items() if shard in silent} | {
             shard: Lag(self._lag(owners[shard], stable, end), end - stable) for shard, (stable, end) in ends.items()
         }
-        self._metrics.hanging_transactions = self._open_transactions.now
+        self._metrics.lags_checked(lags, self._open_transactions.now)
         for shard, _, since_ms, waiting, _ in self._open_transactions.now.values():
             self._warnings.warn(
                 now_ms,
@@ -171,7 +171,7 @@ class Monitors:
         last_ms = None if self._pipeline.is_idle else now_ms
         skews = {shard: skew for shard, skew in self._metrics.clock_skew_ms.items() if shard in written}
         skews |= {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
-        self._metrics.clock_skew_ms = skews
+        self._metrics.clocks_checked(skews)
         most_ms = max(skews.values(), key=abs, default=0)
         if abs(most_ms) <= self._partitions.options.max_clock_skew_ms:
             self._warnings.clear("skew")

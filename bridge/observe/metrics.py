@@ -22,7 +22,7 @@ from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.pause_reasons import COUNTED, Reason
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.partition.draft import FrozenDraft
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from schemas.origin import Shard
@@ -222,7 +222,7 @@ class Metrics:
             case Aborted(refused):
                 self.transaction_aborts.labels("refused" if refused else outcome.why).inc()
 
-    def transaction_committed(self, parts: Sequence[tuple[OwnedPartition, FrozenDraft]], now_ms: int) -> None:
+    def transaction_committed(self, parts: Sequence[tuple[Partition, FrozenDraft]], now_ms: int) -> None:
         """Count a transaction. Each counter is called once with the sum of all parts: a call costs a microsecond."""
         sums: Counter[tuple[prometheus_client.Counter, str]] = Counter()
         copies = landed = 0
@@ -303,6 +303,19 @@ class Metrics:
         """Count a pause that begins. Those that are in force: bridge.observe.pause_reasons."""
         if reason in COUNTED:
             self.pauses.labels(reason).inc()
+
+    # -- checks
+
+    def lags_checked(self, lags: Mapping[Shard, Lag], hanging: Mapping[Shard, Hang]) -> None:
+        self.lags, self.hanging_transactions = lags, hanging
+
+    def clocks_checked(self, clock_skew_ms: Mapping[Shard, int]) -> None:
+        self.clock_skew_ms = clock_skew_ms
+
+    def lost_to_retention_checked(self, offsets: Mapping[Shard, int]) -> None:
+        self.lost_to_retention = offsets
+
+    # -- the end
 
     def partition_closed(self, shard: Shard) -> None:
         self._recovery_began_s.pop(shard, None)

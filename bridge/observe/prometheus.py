@@ -15,7 +15,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from schemas.origin import Shard
 
 
@@ -23,9 +23,11 @@ class StoresView(Protocol):
     """The open partitions of a bridge."""
 
     @property
-    def shards(self) -> Mapping[Shard, OwnedPartition]: ...
+    def shards(self) -> Mapping[Shard, Partition]: ...
 
     def unavailable_targets(self) -> dict[str, int]: ...
+
+    def free_bytes(self) -> int | None: ...
 
 
 class AlertLimits(NamedTuple):
@@ -45,7 +47,7 @@ class Exposition(Collector):
         self._metrics = metrics
         self._status = status
         self._limits = limits
-        self._store_metrics = store_metrics({}, {}, metrics.targets, 0, lambda: False)
+        self._store_metrics = store_metrics({}, {}, metrics.targets, 0, lambda: False, None)
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -53,7 +55,8 @@ class Exposition(Collector):
     def read_stores(self, bridge: StoresView, now_ms: int, should_stop: Callable[[], bool]) -> None:
         """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
         unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
-        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop)
+        free_bytes = bridge.free_bytes()
+        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop, free_bytes)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type, in the best format that `accept` allows."""

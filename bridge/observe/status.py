@@ -114,6 +114,10 @@ class Status:
         with self._throttle_lock:
             self.throttled_s += seconds
 
+    def targets_checked(self, unavailable: Mapping[str, int]) -> None:
+        """unavailable: see `unavailable_targets`."""
+        self.unavailable_targets = unavailable
+
     def partition_recovering(self, shard: Shard) -> None:
         self._had_shards = True
         self._assigned |= {shard}

@@ -7,22 +7,23 @@ from collections.abc import Callable, Mapping
 from prometheus_client.core import GaugeMetricFamily
 
 from bridge.observe.metric_types import TopicLabels, gauge, label_gauge, partition_gauge
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from schemas.origin import Shard
 from timer.index.due_counts import joined_ranges
 
 
 def store_metrics(
-    partitions: Mapping[Shard, OwnedPartition],
+    partitions: Mapping[Shard, Partition],
     unavailable: Mapping[str, int],
     targets: TopicLabels,
     now_ms: int,
     should_stop: Callable[[], bool],
+    free_bytes: int | None,
 ) -> list[GaugeMetricFamily]:
     """Return the gauges of these partitions.
 
     unavailable: target topics that take no records, and since when (epoch ms). should_stop: ends the search for the
-    next due time.
+    next due time. free_bytes: on the disk of the stores.
     """
     answers: list[bool] = []
 
@@ -54,7 +55,6 @@ def store_metrics(
         label = (targets.label(target),)
         unavailable_since_s[label] = min(since_ms / 1000, unavailable_since_s.get(label, math.inf))
     next_due_s = min(dues_ms) / 1000 if dues_ms and not any(answers) else None
-    free_bytes = min((owned.disk.free_bytes() for owned in partitions.values()), default=None)
     return [
         label_gauge(
             "pending_timers",

@@ -54,10 +54,11 @@ def _told_id(name: Name) -> bytes:
     return name if isinstance(name, bytes) else b""
 
 
-@dataclass
+@dataclass(eq=False)
 class BatchIntake:
-    """Decide one batch, request by request: construct it, then call `take_in` once."""
+    """Decides one batch, request by request."""
 
+    requests: RequestBatch
     queries: PendingTimers
     queue: TargetQueue
     flights: CopiesInFlight
@@ -69,8 +70,8 @@ class BatchIntake:
     overdue: Mapping[int, Body] = field(default_factory=dict)
     """Overdue timers of earlier parts of the batch. The result's `overdue` begins with them."""
 
-    def take_in(self, requests: RequestBatch) -> Intake:
-        """Return what becomes of the requests."""
+    def __post_init__(self) -> None:
+        requests = self.requests
         self._taken = Intake(overdue=dict(self.overdue))
         self._decisions = self._taken.decisions
         origin_offset = None if requests.origin is None else self.flights.offset_of(requests.origin)
@@ -78,11 +79,14 @@ class BatchIntake:
         self._window_ms = self.options.rules.roll_window_ms
         self._counts_bytes = self.quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
-        for record, ask in requests.asked:
-            self._decide(record, ask)
+
+    def decide(self) -> Intake:
+        """Return what becomes of the requests."""
+        for record, ask in self.requests.asked:
+            self._decide_one(record, ask)
         return self._taken
 
-    def _decide(self, record: Record, ask: Asked) -> None:
+    def _decide_one(self, record: Record, ask: Asked) -> None:
         match ask:
             case Schedule():
                 self._schedule(record, ask)

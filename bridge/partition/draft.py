@@ -6,7 +6,7 @@ take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one 
 
 A timer or request has one name here: its origin offset, which is unique in a draft.
 
-`OwnedPartition.freeze` freezes it, `OwnedPartition.recheck` prepares its retry.
+`Partition.freeze` freezes it, `Partition.recheck` prepares its retry.
 
 The records of a release are deliveries, rejected records and receipts.
 

@@ -43,11 +43,8 @@ class DueTimers:
         self._store = store
         self._breakers = breakers
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
-        self.use(options)
-
-    def use(self, options: TurnOptions) -> None:
         self._options = options
-        self.limits = TargetRateLimits(options.targets, self._breakers)
+        self.limits = TargetRateLimits(options.targets, breakers)
 
     @property
     def too_many_held(self) -> str:

@@ -10,24 +10,28 @@ request came before the delivery or too late.
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from enum import Enum
 from operator import itemgetter
+from typing import NamedTuple
 
-from bridge.partition.copies import hours_of, ranges_of
+from bridge.partition.copies import copy_of, hours_of, ranges_of
+from bridge.partition.decide import BatchIntake
+from bridge.partition.decisions import Intake
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.due_timers import DueTimers
 from bridge.partition.ids import RecentlyDelivered
-from bridge.partition.intake import IntakeOutcome, PartitionIntake
-from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
+from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, Quota, TargetGate
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
+from bridge.partition.request import RequestBatch, batch_length, needing_no_room
 from bridge.ports import Record
 from schemas.headers import Refusal
 from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
-from timer.disk import Disk
-from timer.errors import CorruptStoreError
-from timer.format.body import Body
+from schemas.receipts import is_sent
+from timer.errors import CorruptStoreError, WheelFullError
+from timer.format.body import Body, frame_size
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
 _STILL_MS = 60_000
@@ -36,27 +40,44 @@ _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topi
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
 
 
-class OwnedPartition:
+class IntakeStop(Enum):
+    """Why intake stopped before the last record that it was given.
+
+    DISK_FULL, WHEEL_FULL and TOO_MANY_HELD outlast a turn: their values are the reasons in status and metrics.
+    """
+
+    DISK_FULL = "disk"
+    WHEEL_FULL = "wheel"
+    TOO_MANY_HELD = "held"
+    TRANSACTION_FULL = "transaction"
+    """The next transaction has no room for more moves: intake goes on after its commit."""
+    UNDECIDED = "undecided"
+    """A request names a timer of a transaction in flight, or an origin while there is one: wait for its outcome."""
+
+
+class IntakeOutcome(NamedTuple):
+    """taken: number of records taken in, copies of rolled or moved timers too. detail: of `stop`, for operators."""
+
+    taken: int
+    stop: IntakeStop | None = None
+    detail: str = ""
+
+
+class Partition:
     """A partition that is ours, with its store open."""
 
     def __init__(
         self,
         shard: Shard,
-        disk: Disk,
         recovered: Recovered,
         options: TurnOptions,
-        least_free_bytes: Callable[[Shard], int],
-        *,
         breakers: CircuitBreakers,
     ) -> None:
-        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`."""
         self.shard = shard
-        self.disk = disk
         self.store, self.flights, is_adopted = recovered
         self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
-        self.options = options
         self._draft = Draft()
         self._frozen: deque[FrozenDraft] = deque()
         self._frozen_number = self.committed_progress.number
@@ -66,18 +87,22 @@ class OwnedPartition:
         self._dirty_since_ms: int | None = 0 if is_adopted else None
         self._must_claim = False
         self._recently = RecentlyDelivered()
-        self._due = DueTimers(shard, self.store, options, breakers)
-        self._intake = PartitionIntake(
-            *(shard, disk, self.store, self.flights, self._recently, self._due, options, least_free_bytes)
-        )
+        self.use(options, breakers)
+        self.backlog: list[Record] = []
+        """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
+        self._newest_ms = 0
+        """Timestamp of the newest request, by the brokers' clocks."""
+        self._is_transaction_full = False
+        self._overdue: dict[int, Body] = {}
+        """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._frozen_waits = self.store.release_queue.waits
         self._journalled_ms = 0
 
-    def use(self, options: TurnOptions) -> None:
-        """Apply the limits of `options`: the timer topic has more partitions, so each has a smaller share."""
-        self.options = self._intake.options = options
-        self._due.use(options)
+    def use(self, options: TurnOptions, breakers: CircuitBreakers) -> None:
+        """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
+        self.options = options
+        self._due = DueTimers(self.shard, self.store, options, breakers)
 
     def claim(self) -> None:
         """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
@@ -110,23 +135,140 @@ class OwnedPartition:
         parts = [*(frozen.draft for frozen in self._frozen), self._draft]
         return [body for part in parts for body in part.bodies]
 
-    @property
-    def backlog(self) -> list[Record]:
-        """Records that were polled but not taken in."""
-        return self._intake.backlog
-
-    def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> IntakeOutcome:
-        """Take in `records` after the backlog, at most `most` records in all (None: any number)."""
-        leaving = [frozen.ids for frozen in self._frozen]
-        outcome = self._intake.take_in(records, self._draft, leaving, now_ms, most)
-        if outcome.taken and self._dirty_since_ms is None:
-            self._dirty_since_ms = now_ms
-        return outcome
+    # -- requests
 
     @property
     def is_blocked(self) -> bool:
         """True if polled records wait for something else than the next transaction."""
-        return bool(self.backlog) and not self._intake.is_transaction_full
+        return bool(self.backlog) and not self._is_transaction_full
+
+    def take_in(
+        self, records: list[Record], now_ms: int, most: int | None = None, *, no_room: str = ""
+    ) -> IntakeOutcome:
+        """Take in `records` after the backlog, at most `most` records in all (None: any number).
+
+        no_room: why the disk has no room for bodies; empty if it has. Requests that store no body (cancels) are then
+        still taken, in order, up to the first request that stores one.
+        After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
+        """
+        self.backlog += records
+        if records:
+            self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
+        before = len(self.backlog)
+        left = before if most is None else min(most, before)
+        if no_room:
+            left = needing_no_room(self.backlog[:left], self.options.rules)
+        try:
+            stop, detail = self._take_in_backlog(left, now_ms)
+        except OSError as error:
+            stop, detail = IntakeStop.DISK_FULL, str(error)
+        self._is_transaction_full = stop is IntakeStop.TRANSACTION_FULL
+        if no_room and self.backlog and stop in (None, IntakeStop.TRANSACTION_FULL):
+            stop, detail = IntakeStop.DISK_FULL, no_room
+        if stop is not IntakeStop.UNDECIDED:
+            overdue, self._overdue = self._overdue, {}
+            self._due.leave(self._draft, list(overdue.values()), now_ms)
+        taken = before - len(self.backlog)
+        if taken and self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        return IntakeOutcome(taken, stop, detail)
+
+    def _take_in_backlog(self, left: int, now_ms: int) -> tuple[IntakeStop | None, str]:
+        """Take in the first `left` records of the backlog, part by part. Return why not all, with a text.
+
+        A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts.
+        """
+        if self.backlog and (too_many := self._due.too_many_held):
+            return IntakeStop.TOO_MANY_HELD, too_many
+        rolling, size = self._rolling(), left
+        while left:
+            part = self.backlog[: min(size, left)]
+            requests = RequestBatch(part[: batch_length(part)], self.options.rules)
+            if stop := self._why_stop(requests):
+                return stop, ""
+            try:
+                self._take_in_part(requests, rolling, now_ms)
+            except WheelFullError as full:
+                if size == 1:
+                    return IntakeStop.WHEEL_FULL, str(full)
+                size //= 2
+            else:
+                left -= len(requests.asked)
+        return None, ""
+
+    def _why_stop(self, requests: RequestBatch) -> IntakeStop | None:
+        """Return why these requests, the next of the backlog, are not taken in now."""
+        if self._has_moved_enough():
+            return IntakeStop.TRANSACTION_FULL
+        names_leaving = not all(frozen.ids.isdisjoint(requests.ids) for frozen in self._frozen)
+        if names_leaving or (self._frozen and requests.origin is not None):
+            return IntakeStop.UNDECIDED
+        return None
+
+    def _has_moved_enough(self) -> bool:
+        """True if moves fill half of the next transaction; the rest is for due timers."""
+        copies = len(self._draft.copies)
+        is_large = 2 * self._draft.size_bytes >= self.options.max_due_bytes
+        return 2 * copies >= self.options.max_due_records or (copies > 0 and is_large)
+
+    def _rolling(self) -> int:
+        """Return the number of drafted copies that are not in `flights` yet."""
+        return sum((flight.origin_offset, flight.rolls) not in self.flights for flight in self._draft.decisions.rolled)
+
+    def _take_in_part(self, requests: RequestBatch, rolling: int, now_ms: int) -> None:
+        """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
+        queue, queries = self.store.release_queue, self.store.queries
+        targets = TargetGate(queue, queries, self._due.limits, now_ms)
+        taken = BatchIntake(
+            requests=requests,
+            queries=queries,
+            queue=queue,
+            flights=self.flights,
+            recently=self._recently,
+            options=self.options,
+            targets=targets,
+            now_ms=now_ms,
+            quota=self._quota(rolling),
+            overdue=self._overdue,
+        ).decide()
+        (last, _), count = requests.asked[-1], len(requests.asked)
+        self.store.add(taken.batch, last.offset + 1)
+        targets.charge()
+        del self.backlog[:count]
+        self._overdue = taken.overdue
+        self._recently.forget(taken.ended_ids)
+        self._apply(taken, now_ms)
+        self._draft.requests += count - len(taken.decisions.landed)
+
+    def _quota(self, rolling: int) -> Quota:
+        """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
+        quota, options, store = Quota(), self.options, self.store
+        if options.max_pending is not None:
+            uncounted = self.flights.alive_count + len(self._overdue) + rolling
+            quota.timers = options.max_pending - store.pending - uncounted
+        if options.max_pending_bytes is not None:
+            uncounted = sum(map(frame_size, self._overdue.values()))
+            quota.size_bytes = options.max_pending_bytes - store.queries.pending_bytes - uncounted
+        return quota
+
+    def _apply(self, taken: Intake, now_ms: int) -> None:
+        """Add the decisions to the draft, and bring the copies in flight up to date: the next request may name them."""
+        draft, decisions = self._draft, taken.decisions
+        self.flights.land(decisions.landed)
+        if landed := set(decisions.landed):
+            # A moved copy may be read before the draft is frozen. The journal then says `landed` alone.
+            rolled = draft.decisions.rolled
+            draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
+        self.flights.end(decisions.ended)
+        for body, due_ms in taken.moved.values():
+            copy = copy_of(self.shard, body, now_ms, moved_ms=due_ms)
+            draft.add_copy(copy)
+            self.flights.stage(copy.flight)
+        self.flights.depart(decisions.rolled)
+        decisions.receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
+        draft.decisions.add(decisions)
+
+    # -- timers that leave
 
     def obey(self, pauses: Mapping[str, bool]) -> list[str]:
         """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
@@ -174,7 +316,7 @@ class OwnedPartition:
 
     def next_look_ms(self, now_ms: int, until_ms: int, *, may_release: bool) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
-        looks = [0 if self._intake.is_transaction_full else until_ms]
+        looks = [0 if self._is_transaction_full else until_ms]
         if may_release:
             looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
@@ -223,9 +365,7 @@ class OwnedPartition:
         the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
         if is_caught_up:
-            self.store.release_queue.advance_settled(
-                min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
-            )
+            self.store.release_queue.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
         return self.store.advance_progress()
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
@@ -287,5 +427,5 @@ class OwnedPartition:
         self.store.committed(frozen.progress, is_all=self.is_quiet)
 
 
-Damaged = tuple[OwnedPartition, CorruptStoreError]
+Damaged = tuple[Partition, CorruptStoreError]
 """A partition whose local store is damaged: the loop rebuilds it."""

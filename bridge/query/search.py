@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
 from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight
@@ -150,7 +150,7 @@ class Search:
         self._filter = filter_
         self.shards: list[Shard] = []
         """The searched partitions; once done, only those that stayed open all the time."""
-        self._partitions: dict[Shard, OwnedPartition] = {}
+        self._partitions: dict[Shard, Partition] = {}
         self._remaining: list[tuple[Shard, int]] | None = None
         self._rows: dict[Shard, Rows] = {}
         self._flights: list[tuple[SearchPosition, CopyInFlight]] = []
@@ -203,14 +203,14 @@ class Search:
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
         )
 
-    def _still_open(self, shard: Shard, shards: Mapping[Shard, OwnedPartition]) -> OwnedPartition | None:
+    def _still_open(self, shard: Shard, shards: Mapping[Shard, Partition]) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""
         owned = shards.get(shard)
         return owned if owned is self._partitions[shard] else None
 
     # -- scan
 
-    def _scan_rows(self, shards: Mapping[Shard, OwnedPartition], should_stop: Callable[[], bool]) -> None:
+    def _scan_rows(self, shards: Mapping[Shard, Partition], should_stop: Callable[[], bool]) -> None:
         """Scan the next block of the first remaining partition's log, or a part of it."""
         assert self._remaining
         shard, first = self._remaining.pop(0)
@@ -241,9 +241,7 @@ class Search:
             matches &= (due > due_ms) | ((due == due_ms) & is_after)
         return matches
 
-    def _match_bodies(
-        self, owned: OwnedPartition, rows: Rows, should_stop: Callable[[], bool]
-    ) -> tuple[Rows, int | None]:
+    def _match_bodies(self, owned: Partition, rows: Rows, should_stop: Callable[[], bool]) -> tuple[Rows, int | None]:
         """Return the rows whose bodies match, and the unit at which should_stop() ended the scan, if it did."""
         found = [np.empty(0, TIMER_ROW)]
         for at in range(0, len(rows), _BODIES_AT_ONCE):
@@ -279,7 +277,7 @@ class Search:
             topic, start = divmod(cell, len(starts))
             self._buckets[int(topics[topic])][int(starts[start])] += count
 
-    def _scan_flights(self, shard: Shard, owned: OwnedPartition) -> None:
+    def _scan_flights(self, shard: Shard, owned: Partition) -> None:
         """Match the copies in flight. Their keys and headers are not here."""
         filter_ = self._filter
         if filter_.needs_bodies:
@@ -309,7 +307,7 @@ class Search:
         return sorted(found.values(), key=lambda each: each[0])[: self._filter.limit]
 
     def _list_timer(
-        self, shards: Mapping[Shard, OwnedPartition], place: SearchPosition, at: int | CopyInFlight, now_ms: int
+        self, shards: Mapping[Shard, Partition], place: SearchPosition, at: int | CopyInFlight, now_ms: int
     ) -> None:
         """List the timer, unless it has left or ended meanwhile."""
         if isinstance(at, CopyInFlight):

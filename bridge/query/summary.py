@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.partition.copies import hours_of, id_hash, ranges_of
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from schemas.durations import parse_duration_ms
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
@@ -261,7 +261,7 @@ def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Bo
 
 def timers_with_bodies(
     shard: Shard,
-    owned: OwnedPartition,
+    owned: Partition,
     at_ms: int,
     leaving: Iterable[Body],
     rows: Iterable[Rows],

@@ -92,8 +92,10 @@ def take(
     recently.add(delivered, now_ms)
     targets = TargetGate(store, store, TargetRateLimits({}), now_ms)
     copies = CopiesInFlight(SHARD, flights, ended)
-    intake = BatchIntake(store, store, copies, recently, options, targets, now_ms, quota or Quota())
-    return intake.take_in(RequestBatch(records, RULES))
+    requests = RequestBatch(records, RULES)
+    return BatchIntake(
+        *(requests, store, store, copies, recently, options, targets, now_ms), quota=quota or Quota()
+    ).decide()
 
 
 def bodies(*records: Record) -> list[Body]:

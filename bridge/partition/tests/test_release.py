@@ -19,7 +19,7 @@ from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import Partition
 from bridge.testing.fakes import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.control import DEFAULT_TOPIC as CONTROL
@@ -597,9 +597,9 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
             decide(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    decide = BatchIntake._decide
+    decide = BatchIntake._decide_one
     with monkeypatch.context() as patched:
-        patched.setattr(BatchIntake, "_decide", decide_as_before)
+        patched.setattr(BatchIntake, "_decide_one", decide_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)
@@ -902,16 +902,16 @@ def test_a_move_read_with_a_copy_of_its_timer_takes_effect(trouble: Trouble, the
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[str]]]:
     """Return, for each transaction, the number of deliveries and copies, the bytes of their values, and its targets."""
     found: list[tuple[int, int, set[str]]] = []
-    freeze = OwnedPartition.freeze
+    freeze = Partition.freeze
 
-    def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
+    def sealed(self: Partition, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
         part = freeze(self, now_ms, at_ms, is_all=is_all, is_caught_up=is_caught_up)
         bodies, copies = part.draft.bodies, part.draft.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
         return part
 
-    monkeypatch.setattr(OwnedPartition, "freeze", sealed)
+    monkeypatch.setattr(Partition, "freeze", sealed)
     return found
 
 

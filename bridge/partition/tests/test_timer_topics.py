@@ -426,7 +426,7 @@ def test_pending_bytes_are_reported_by_timer_topic() -> None:
     world.pass_time(ms=20)
     bridge = world.bridge.bridge
     assert bridge is not None
-    metrics = store_metrics(bridge.shards, {}, TopicLabels(10), world.now_ms, lambda: False)
+    metrics = store_metrics(bridge.shards, {}, TopicLabels(10), world.now_ms, lambda: False, None)
     (family,) = (each for each in metrics if each.name == "timer_bridge_pending_bytes")
     pending = {sample.labels["topic"]: sample.value for sample in family.samples}
     assert pending == {TIMERS: 3 * frame_bytes("x" * 100), PAYMENTS: frame_bytes("y" * 1000)}

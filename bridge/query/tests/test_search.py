@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from random import Random
-from typing import cast
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
-from bridge.partition.partition import OwnedPartition
 from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.testing.timer_world import TIMERS
@@ -252,7 +250,7 @@ def test_a_partition_revoked_during_a_search_is_left_to_its_next_owner(world: Wo
     for number in range(6):
         world.send(f"v{number}", 700 + number)
     world.bridge.run(50)
-    search, shards = Search(TimerFilter()), cast(dict[Shard, OwnedPartition], bridge_of(world).shards)
+    search, shards = Search(TimerFilter()), bridge_of(world)._partitions.open  # noqa: SLF001
     for _ in range(steps):
         search.step(bridge_of(world), world.now_ms, lambda: True)
     given_up = {shard: shards.pop(shard) for shard in [*shards]}

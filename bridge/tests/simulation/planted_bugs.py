@@ -21,10 +21,9 @@ from bridge.partition.copies import CopiesInFlight, RolledCopy
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.due_timers import DueTimers
-from bridge.partition.intake import IntakeOutcome
 from bridge.partition.journal import JournalReader
 from bridge.partition.limits import CircuitBreakers, TokenBucket
-from bridge.partition.partition import OwnedPartition
+from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
@@ -49,7 +48,7 @@ from timer.wheel.pending_units import LiveScan
 from timer.wheel.store import WheelStore
 
 Patches = ExitStack
-_take_in, _committed, _due = OwnedPartition.take_in, OwnedPartition.committed, ReleaseQueue.take_due
+_take_in, _committed, _due = Partition.take_in, Partition.committed, ReleaseQueue.take_due
 _begin, _end = FakeSink.submit, FakeSink.end
 
 
@@ -59,24 +58,24 @@ def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
 
 def offset_before_store(patches: Patches) -> None:
     """Requests are stored only once the transaction that moves C past them stands: L forgets them."""
-    waiting: dict[OwnedPartition, list[Batch]] = {}
+    waiting: dict[Partition, list[Batch]] = {}
     add = Store.add
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
+    def take_in(self: Partition, *given: Any, **named: Any) -> IntakeOutcome:
         def add_later(store: Store, batch: Batch, next_offset: int) -> None:
             waiting.setdefault(self, []).append(batch)
             add(store, Batch(), next_offset)
 
         with mock.patch.object(Store, "add", add_later):
-            return _take_in(self, records, now_ms, most)
+            return _take_in(self, *given, **named)
 
-    def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
+    def committed(self: Partition, frozen: FrozenDraft) -> None:
         _committed(self, frozen)
         for batch in waiting.pop(self, []):
             add(self.store, batch, self.store.next_offset)
 
-    _replace(patches, OwnedPartition, "take_in", take_in)
-    _replace(patches, OwnedPartition, "committed", committed)
+    _replace(patches, Partition, "take_in", take_in)
+    _replace(patches, Partition, "committed", committed)
 
 
 def k_left_out(patches: Patches) -> None:
@@ -104,22 +103,22 @@ def cut_inside_equal_times(patches: Patches) -> None:
 
 def late_not_settled(patches: Patches) -> None:
     """A request behind K leaves one transaction later than the one that moves C past it."""
-    waiting: dict[OwnedPartition, list[Body]] = {}
+    waiting: dict[Partition, list[Body]] = {}
 
-    def take_in(self: OwnedPartition, records: list[Any], now_ms: int, most: int | None = None) -> IntakeOutcome:
+    def take_in(self: Partition, *given: Any, **named: Any) -> IntakeOutcome:
         before = len(self._draft.bodies)
         try:
-            return _take_in(self, records, now_ms, most)
+            return _take_in(self, *given, **named)
         finally:
             waiting.setdefault(self, []).extend(self._draft.bodies[before:])
             del self._draft.bodies[before:]
 
-    def committed(self: OwnedPartition, frozen: FrozenDraft) -> None:
+    def committed(self: Partition, frozen: FrozenDraft) -> None:
         _committed(self, frozen)
         self._draft.bodies += waiting.pop(self, [])
 
-    _replace(patches, OwnedPartition, "take_in", take_in)
-    _replace(patches, OwnedPartition, "committed", committed)
+    _replace(patches, Partition, "take_in", take_in)
+    _replace(patches, Partition, "committed", committed)
 
 
 def ahead_not_taken_back(patches: Patches) -> None:
@@ -367,14 +366,14 @@ def next_occurrence_later(patches: Patches) -> None:
 
 def next_occurrence_lost_by_a_retry(patches: Patches) -> None:
     """A transaction that is published again has the deliveries alone."""
-    recheck = OwnedPartition.recheck
+    recheck = Partition.recheck
 
-    def without(self: OwnedPartition, frozen: FrozenDraft, now_ms: int) -> None:
+    def without(self: Partition, frozen: FrozenDraft, now_ms: int) -> None:
         recheck(self, frozen, now_ms)
         origins = {body.origin_offset for body in frozen.draft.bodies}
         frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
 
-    _replace(patches, OwnedPartition, "recheck", without)
+    _replace(patches, Partition, "recheck", without)
 
 
 def next_occurrence_without_id(patches: Patches) -> None:
@@ -479,7 +478,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.
-    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda *times, **_: times[-1]),
+    "sleeps past the due time": _with(Partition, "next_look_ms", lambda _: lambda *times, **_: times[-1]),
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
@@ -502,7 +501,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(
-        OwnedPartition, "recheck", lambda recheck: lambda self, frozen, _: recheck(self, frozen, frozen.at_ms)
+        Partition, "recheck", lambda recheck: lambda self, frozen, _: recheck(self, frozen, frozen.at_ms)
     ),
     # Whether a timer has expired is asked by its due time, not by the time when it leaves.
     "expired one delivered": _with(draft, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)),
