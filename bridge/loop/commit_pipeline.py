@@ -44,6 +44,13 @@ class _Entry:
     parts: list[Part]
     submitted: SubmittedTransaction | None = None
 
+    def keep(self, owned: Container[Partition]) -> None:
+        """Drop the parts of partitions that are not ours any more."""
+        self.parts = [part for part in self.parts if part[0] in owned]
+
+    def submit(self, sink: Sink, transaction: Transaction) -> None:
+        self.submitted = sink.submit(transaction)
+
 
 @dataclass(eq=False)
 class CommitPipeline:
@@ -104,7 +111,7 @@ class CommitPipeline:
         out to be damaged, return it with nothing sent.
         """
         entry = self._aborted[0]
-        entry.parts = [part for part in entry.parts if part[0] in owned]
+        entry.keep(owned)
         if not entry.parts:
             self._aborted.popleft()
             return None
@@ -171,7 +178,7 @@ class CommitPipeline:
             if frozen.journal is not None:
                 journal[owned.shard] = frozen.journal.to_bytes()
         transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata)
-        entry.submitted = self._sink.submit(transaction)
+        entry.submit(self._sink, transaction)
         return None
 
     def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
