@@ -53,7 +53,7 @@ class Admission:
         After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         has_read: False if the poll asked for no records.
         """
-        shard, partition = opened.shard, opened.partition
+        shard, partition = opened.name, opened.partition
         waited = bool(partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return None  # as nearly always in a turn without a read
@@ -82,7 +82,7 @@ class Admission:
 
     def _take_in_some(self, opened: AssignedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
         """Take in as many records as the rate of the timer topic and the disk allow."""
-        shard, partition = opened.shard, opened.partition
+        shard, partition = opened.name, opened.partition
         per_s, no_room = partition.options.max_requests_per_s, self._no_room(opened)
         if per_s is None:
             return partition.take_in(records, now_ms, no_room=no_room)
@@ -104,7 +104,7 @@ class Admission:
             free = opened.disk.free_bytes()
         except OSError as error:
             return str(error)
-        if free < least and free < self._partitions.least_free_bytes(opened.shard):
+        if free < least and free < self._partitions.least_free_bytes(opened.name):
             return f"{free} bytes are free, min_free_bytes is {least}"
         return ""
 

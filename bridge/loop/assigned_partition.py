@@ -63,7 +63,7 @@ class AssignedPartition:
     disk: Disk
 
     def __init__(self, shard: Shard, clock: Clock, source: Source, history: History) -> None:
-        self.shard = shard
+        self.name = shard
         self.phase = Phase.WAITING
         self.opened_ms = 0
         self._clock = clock
@@ -78,7 +78,7 @@ class AssignedPartition:
         self._stall = _StallProbe(-1, 0, 0)
 
     def _step(self, phase: Phase) -> None:
-        assert phase in _NEXT[self.phase], f"{self.shard}: {phase} after {self.phase}"
+        assert phase in _NEXT[self.phase], f"{self.name}: {phase} after {self.phase}"
         self.phase = phase
 
     # -- before it is open
@@ -125,12 +125,12 @@ class AssignedPartition:
             log.error(
                 "%s: retention has taken %d offsets that were never read, from %d on: their requests are lost; raise"
                 " retention.ms to 3 roll windows",
-                self.shard,
+                self.name,
                 first - next_offset,
                 next_offset,
             )
         self._starts_at = max(first, next_offset)
-        self._source.start(self.shard, self._starts_at)
+        self._source.start(self.name, self._starts_at)
 
     @property
     def _may_release(self) -> bool:
@@ -151,7 +151,7 @@ class AssignedPartition:
     def is_empty(self, start: int, end: int) -> bool | None:
         """True if only markers and aborted records are in [start, end), None if no answer comes in time."""
         try:
-            return not any(self._history.requests(self.shard, start, end))
+            return not any(self._history.requests(self.name, start, end))
         except PartitionUnreadableError:
             return None
 
@@ -164,12 +164,12 @@ class AssignedPartition:
         start, self._starts_at = self._starts_at, None
         if start is None or start >= first:
             return []
-        found = next(self._history.requests(self.shard, start, first), [])
+        found = next(self._history.requests(self.name, start, first), [])
         if found:
             text = "%s: the Kafka client left out %d requests at its start: reading them again"
-            log.warning(text, self.shard, len(found))
+            log.warning(text, self.name, len(found))
             self._starts_at = found[-1].offset + 1
-            self._source.rewind(self.shard, self._starts_at)
+            self._source.rewind(self.name, self._starts_at)
         return found
 
     def check_caught_up(self, now_ms: int, *, was_empty: bool, is_undecodable: bool) -> None:
@@ -194,7 +194,7 @@ class AssignedPartition:
         is_empty = self.is_empty(start, self._barrier)
         if is_stalled and is_empty is False:
             text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reading again"
-            log.warning(text, self.shard, start)
+            log.warning(text, self.name, start)
             self._starts_at = max(start, self._starts_at or 0)  # retention has taken what is below
-            self._source.rewind(self.shard, self._starts_at)
+            self._source.rewind(self.name, self._starts_at)
         return is_empty is True

@@ -173,8 +173,8 @@ class AssignedPartitions:
         for assigned in done:
             if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                 return
-            if assigned.shard not in self._claims:  # a transaction may have hidden the owner
-                self._claims.look([assigned.shard])
+            if assigned.name not in self._claims:  # a transaction may have hidden the owner
+                self._claims.look([assigned.name])
             self._step(assigned)
 
     def _step(self, assigned: AssignedPartition) -> None:
@@ -189,14 +189,14 @@ class AssignedPartitions:
         with self._retry_later(assigned):
             if refused is not None:
                 raise refused
-            disk = self._disk_for(assigned.shard)
+            disk = self._disk_for(assigned.name)
             if assigned.phase is Phase.RECOVERING:
-                self._open(assigned, disk, recover(assigned.shard, disk, self._history, self._options_of(assigned)))
+                self._open(assigned, disk, recover(assigned.name, disk, self._history, self._options_of(assigned)))
             else:
                 self._plan(assigned, disk)
 
     def _plan(self, assigned: AssignedPartition, disk: Disk) -> None:
-        shard, options = assigned.shard, self._options_of(assigned)
+        shard, options = assigned.name, self._options_of(assigned)
         if (wrong := self._errors.lasting(shard)) is not None:
             invalidate_store(shard, disk, wrong)
             self._errors.forget_unreadable(shard)
@@ -211,19 +211,19 @@ class AssignedPartitions:
         assigned.recover(self._prepare(shard))
 
     def _options_of(self, assigned: AssignedPartition) -> TurnOptions:
-        return self.options.of(assigned.shard.topic)
+        return self.options.of(assigned.name.topic)
 
     @contextmanager
     def _retry_later(self, assigned: AssignedPartition) -> Iterator[None]:
         try:
             yield
         except (CorruptStoreError, PartitionUnreadableError, OSError) as error:
-            self._errors.note(assigned.shard, error)
-            self.opening[assigned.shard] = self.opening.pop(assigned.shard)  # after the others, if time is short
+            self._errors.note(assigned.name, error)
+            self.opening[assigned.name] = self.opening.pop(assigned.name)  # after the others, if time is short
             assigned.wait(RETRY_MS)
 
     def _open(self, assigned: AssignedPartition, disk: Disk, recovered: Recovered) -> None:
-        shard = assigned.shard
+        shard = assigned.name
         try:
             bounds = self._history.bounds(shard)
             partition = Partition(shard, recovered, self._options_of(assigned), self._breakers)
@@ -250,15 +250,15 @@ class AssignedPartitions:
         claiming = [each for each in self.open.values() if each.phase is Phase.CLAIMING and each.partition.is_quiet]
         if not claiming:
             return []
-        confirmed, missing = self._claims.confirm([each.shard for each in claiming])
+        confirmed, missing = self._claims.confirm([each.name for each in claiming])
         for each in claiming:
-            if each.shard in missing:
+            if each.name in missing:
                 each.partition.claim()
-        return [each for each in claiming if each.shard in confirmed]
+        return [each for each in claiming if each.name in confirmed]
 
     def start_reading(self, opened: AssignedPartition) -> None:
         """Read requests of a partition whose claim is confirmed."""
-        opened.start_reading(self._history.bounds(opened.shard))
+        opened.start_reading(self._history.bounds(opened.name))
 
     def apply_pauses(self, partition: Partition) -> None:
         """Apply the control topic's pauses. The journal carries them from the next transaction on."""
@@ -268,7 +268,7 @@ class AssignedPartitions:
 
     def reopen(self, opened: AssignedPartition, wrong: CorruptStoreError | PartitionUnreadableError) -> None:
         """Close a partition without a checkpoint and open it again. A damaged store is rebuilt from Kafka."""
-        shard = opened.shard
+        shard = opened.name
         del self.open[shard]
         self._begin_opening(shard)
         opened.partition.store.close()

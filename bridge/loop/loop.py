@@ -247,7 +247,7 @@ class Bridge:
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
 
         def admit(opened: AssignedPartition) -> None:
-            new = records.get(opened.shard, [])
+            new = records.get(opened.name, [])
             if self._admission.admit(opened, new, now_ms, has_read=polled.has_read) is IntakeStop.UNDECIDED:
                 undecided.append(opened)
 

@@ -149,7 +149,7 @@ class Monitors:
 
         Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
         """
-        shard, start = opened.shard, opened.partition.store.next_offset
+        shard, start = opened.name, opened.partition.store.next_offset
         before = self._lag_samples.get(shard, _NO_SAMPLE)
         if start >= end:
             return 0
