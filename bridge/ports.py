@@ -6,7 +6,7 @@
     Sink    <- one transaction: deliveries, rejected records, journal, progress
     Clock   -> now
 
-A `Shard` names one partition of one timer topic. Ownership changes only inside `Source.poll` and
+A `TimerPartition` names one partition of one timer topic. Ownership changes only inside `Source.poll` and
 `Source.serve_rebalance`.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.errors import UnreadableError
 
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
     name: str
     address: str
-    shards: frozenset[Shard]
+    partitions: frozenset[TimerPartition]
 
 
 @dataclass(slots=True)
@@ -63,9 +63,9 @@ class Ownership:
     lost: another member may own it already. revoked: given up by us. assigned: ours, but not started yet.
     """
 
-    lost: list[Shard] = field(default_factory=list)
-    revoked: list[Shard] = field(default_factory=list)
-    assigned: list[Shard] = field(default_factory=list)
+    lost: list[TimerPartition] = field(default_factory=list)
+    revoked: list[TimerPartition] = field(default_factory=list)
+    assigned: list[TimerPartition] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.revoked or self.assigned)
@@ -92,16 +92,24 @@ class Polled:
     """Result of one poll."""
 
     ownership: Ownership
-    records: dict[Shard, list[Record]]
-    undecodable: dict[Shard, int] = field(default_factory=dict)
+    records: dict[TimerPartition, list[Record]]
+    undecodable: dict[TimerPartition, int] = field(default_factory=dict)
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
     has_read: bool = True
     """False if no record was asked for, so that one may be there."""
 
-    def keep(self, shards: Container[Shard]) -> None:
+    def keep(self, partitions: Container[TimerPartition]) -> None:
         """Forget the records of other partitions."""
-        self.records = {shard: records for shard, records in self.records.items() if shard in shards}
-        self.undecodable = {shard: offset for shard, offset in self.undecodable.items() if shard in shards}
+        self.records = {
+            timer_partition: records
+            for timer_partition, records in self.records.items()
+            if timer_partition in partitions
+        }
+        self.undecodable = {
+            timer_partition: offset
+            for timer_partition, offset in self.undecodable.items()
+            if timer_partition in partitions
+        }
 
 
 class Clock(Protocol):
@@ -115,7 +123,7 @@ class Source(Protocol):
     membership: Membership
     """As of the last `poll` or `serve_rebalance`."""
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
         An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
@@ -124,10 +132,10 @@ class Source(Protocol):
     def serve_rebalance(self) -> Polled:
         """Apply pending changes of ownership without taking records: `records` is empty. Called after an abort."""
 
-    def start(self, shard: Shard, offset: int) -> None:
+    def start(self, timer_partition: TimerPartition, offset: int) -> None:
         """Make `poll` return the partition's records from `offset` on."""
 
-    def rewind(self, shard: Shard, offset: int) -> None:
+    def rewind(self, timer_partition: TimerPartition, offset: int) -> None:
         """Start a started partition again, because it has returned nothing for too long."""
 
     def wake(self) -> None:
@@ -158,57 +166,61 @@ class History(Protocol):
     that at once if a record cannot be decoded.
     """
 
-    def progress(self, shard: Shard) -> Progress | None:
+    def progress(self, timer_partition: TimerPartition) -> Progress | None:
         """Return the committed progress, or None. Waits until no open transaction can change it.
 
         Raises schemas.progress.ForeignProgressError if another program committed the offset.
         """
 
-    def bounds(self, shard: Shard) -> tuple[int, int]:
+    def bounds(self, timer_partition: TimerPartition) -> tuple[int, int]:
         """Return the timer partition's first kept offset and its last stable offset."""
 
-    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+    def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         """Return the partitions whose progress or journal is hidden by an open transaction. Waits for a moment."""
 
-    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         """Return the first kept offset of each timer partition. Asks once; leaves out those without an answer."""
 
-    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+    def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         """Return last stable offset and end of each timer partition. Asks once; leaves out those without an answer."""
 
-    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         """Return the broker's timestamp (epoch ms) of the newest record of each journal partition.
 
         Asks once; leaves out partitions without an answer or without records.
         """
 
-    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+    def offset_at(self, timer_partition: TimerPartition, timestamp_ms: int) -> int:
         """Return the first offset of the timer partition with this timestamp or a later one, or its end."""
 
     def requests(
-        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+        self, timer_partition: TimerPartition, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
         """Yield the committed records [from_offset, to_offset) of the timer partition, in order, in batches.
 
         skipped: offsets to leave out if their records cannot be decoded.
         """
 
-    def journal_end(self, shard: Shard) -> int:
+    def journal_end(self, timer_partition: TimerPartition) -> int:
         """Return the next offset of the journal partition; 0 if it was never written to."""
 
-    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+    def journal_bounds(self, timer_partition: TimerPartition) -> tuple[int, int]:
         """Return the journal partition's first kept offset and its last stable offset."""
 
-    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+    def journal(
+        self, timer_partition: TimerPartition, *, from_offset: int | None, since_ms: int | None
+    ) -> Iterator[bytes]:
         """Yield values of committed journal records from `from_offset`, else `since_ms` (broker's time), else all."""
 
-    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+    def journal_tails(
+        self, partitions: Sequence[TimerPartition], look_back: int
+    ) -> dict[TimerPartition, list[tuple[bytes | None, bytes]]]:
         """Return key and value of each partition's committed journal records within the last `look_back` offsets.
 
         Reads up to the last stable offset, in order; does not wait for open transactions.
         """
 
-    def journal_key(self, shard: Shard) -> bytes:
+    def journal_key(self, timer_partition: TimerPartition) -> bytes:
         """Return the key of journal records that our group writes about this partition."""
 
 
@@ -230,8 +242,8 @@ class Transaction:
     """Contents of one transaction. `progress` holds every partition that has records in `outgoing`."""
 
     outgoing: list[Outgoing]
-    journal: dict[Shard, bytes]
-    progress: dict[Shard, Progress]
+    journal: dict[TimerPartition, bytes]
+    progress: dict[TimerPartition, Progress]
     group_metadata: object
 
 

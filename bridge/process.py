@@ -218,7 +218,7 @@ class BridgeRunner:
     def run(self) -> None:
         """Run until the end. A bridge that cannot go on is replaced by a new one. Raises BridgeError."""
         history = ConfluentHistory(self._settings.connection(), self._journals, self._check_retrier, LIMIT_S)
-        owner_check = JournalOwnerCheck(history, self._journals, lambda: list(self._shared.status.shards()))
+        owner_check = JournalOwnerCheck(history, self._journals, lambda: list(self._shared.status.partitions()))
         checks = BackgroundChecks(self._growth.check, owner_check.check)
         fenced_s = -math.inf
         try:

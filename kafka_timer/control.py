@@ -12,7 +12,7 @@ import re
 from typing import NamedTuple, TypeAlias
 
 from kafka_timer.headers import legal_topic, shown
-from kafka_timer.origin import Shard
+from kafka_timer.origin import TimerPartition
 
 DEFAULT_TOPIC = "timer.control"
 _PAUSE, _SKIP = re.compile(rb"pause/([^/]+)/([^/]+)"), re.compile(rb"skip/([^/]+)/(\d{1,9})/(\d{1,18})")
@@ -28,7 +28,7 @@ class Paused(NamedTuple):
 class Skipped(NamedTuple):
     """The record at `offset` of this partition is rejected if it cannot be decoded."""
 
-    shard: Shard
+    partition: TimerPartition
     offset: int
 
 
@@ -43,7 +43,7 @@ def control_record(key: Key, *, on: bool) -> tuple[bytes, bytes]:
     if isinstance(key, Paused):
         raw = f"pause/{key.timer_topic}/{key.target}".encode()
     else:
-        raw = f"skip/{key.shard}/{key.offset}".encode()
+        raw = f"skip/{key.partition}/{key.offset}".encode()
     read_key(raw)
     return raw, b'{"v":1,"on":%s}' % (b"true" if on else b"false")
 
@@ -53,7 +53,7 @@ def read_key(raw: bytes) -> Key:
     if found := _PAUSE.fullmatch(raw):
         return Paused(_topic(found[1]), _topic(found[2]))
     if found := _SKIP.fullmatch(raw):
-        return Skipped(Shard(_topic(found[1]), int(found[2])), int(found[3]))
+        return Skipped(TimerPartition(_topic(found[1]), int(found[2])), int(found[3]))
     raise ValueError(f"key {raw[:300]!r}: unknown; write pause/TIMER-TOPIC/TARGET or skip/TIMER-TOPIC/PARTITION/OFFSET")
 
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Shard(NamedTuple):
+class TimerPartition(NamedTuple):
     """One partition of one timer topic: the unit of ownership, of progress and of a store."""
 
     topic: str
@@ -13,6 +13,6 @@ class Shard(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
-def origin(shard: Shard, offset: int) -> bytes:
-    """Return the `timer-origin` header of the request at `offset` of `shard`."""
-    return b"%s/%d/%d" % (shard.topic.encode("ascii"), shard.partition, offset)
+def origin(timer_partition: TimerPartition, offset: int) -> bytes:
+    """Return the `timer-origin` header of the request at `offset` of `partition`."""
+    return b"%s/%d/%d" % (timer_partition.topic.encode("ascii"), timer_partition.partition, offset)

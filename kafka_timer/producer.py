@@ -11,7 +11,7 @@ from uuid import uuid4
 from kafka_timer.control import DEFAULT_TOPIC as DEFAULT_CONTROL_TOPIC
 from kafka_timer.control import Key, Paused, Skipped, control_record
 from kafka_timer.errors import SettingsError
-from kafka_timer.origin import Shard
+from kafka_timer.origin import TimerPartition
 from kafka_timer.requests import (
     Headers,
     Pairs,
@@ -214,7 +214,7 @@ class TimerProducer:
         count = self._outbox.partitions(self._timer_topic)
         if not 0 <= partition < count:
             raise ValueError(f"{self._timer_topic}/{partition}: no such partition: it has {count}, from 0 on")
-        return self._control(Skipped(Shard(self._timer_topic, partition), offset))
+        return self._control(Skipped(TimerPartition(self._timer_topic, partition), offset))
 
     def _control(self, wanted: Key, *, on: bool = True) -> "Future[Sent]":
         key, value = control_record(wanted, on=on)

@@ -33,7 +33,7 @@ from kafka_timer.headers import (
 )
 from kafka_timer.instants import parse_instant_ms
 from kafka_timer.murmur2 import partition_of
-from kafka_timer.origin import Shard, origin
+from kafka_timer.origin import TimerPartition, origin
 
 Text: TypeAlias = bytes | str
 """A str is sent as UTF-8."""
@@ -152,7 +152,7 @@ def move_headers(
 
 def _name_header(name: Text | Sent) -> tuple[str, bytes | None]:
     if isinstance(name, Sent):
-        return OF, origin(Shard(name.topic, name.partition), name.offset)
+        return OF, origin(TimerPartition(name.topic, name.partition), name.offset)
     return ID, to_bytes(name)
 
 

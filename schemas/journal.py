@@ -60,7 +60,7 @@ def writer_key(group: str, timer_topic: str) -> bytes:
 
 
 class JournalRecord(BaseModel):
-    """The value of one record on `timer.journal`, as JSON. Offsets are those of the shard's timer partition."""
+    """The value of one record on `timer.journal`, as JSON. Offsets are those of the partition's timer partition."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

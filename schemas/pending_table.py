@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Age
 
 STORES = "timer-bridge.stores"
@@ -48,12 +48,12 @@ PENDING = pa.schema(
 )
 
 
-def format_stores(stores: Mapping[Shard, Age]) -> str:
+def format_stores(stores: Mapping[TimerPartition, Age]) -> str:
     """Return the metadata text under STORES."""
-    return json.dumps({"v": 1, "stores": [[*shard, age] for shard, age in sorted(stores.items())]})
+    return json.dumps({"v": 1, "stores": [[*timer_partition, age] for timer_partition, age in sorted(stores.items())]})
 
 
-def parse_stores(metadata: Mapping[bytes, bytes] | None) -> dict[Shard, Age] | None:
+def parse_stores(metadata: Mapping[bytes, bytes] | None) -> dict[TimerPartition, Age] | None:
     """Return the stores in a file's metadata; None if absent. Raises ValueError if this version cannot read them."""
     text = (metadata or {}).get(STORES.encode())
     if text is None:
@@ -61,7 +61,7 @@ def parse_stores(metadata: Mapping[bytes, bytes] | None) -> dict[Shard, Age] | N
     try:
         fields = json.loads(text)
         if fields["v"] == 1:
-            return {Shard(topic, partition): tuple(age) for topic, partition, age in fields["stores"]}
+            return {TimerPartition(topic, partition): tuple(age) for topic, partition, age in fields["stores"]}
     except (ValueError, KeyError, TypeError):
         pass
     raise ValueError(f"{STORES} is {text[:100]!r}, which this version cannot read: use the one that wrote the file")

@@ -16,7 +16,7 @@ import typer
 from bridge import extras
 from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Age, age_of
 from timer.disk import ReadOnlyDisk
 from timer.errors import CorruptStoreError
@@ -29,7 +29,7 @@ _OF_A_STORE = (NAME, WHEEL, UNITS, BODIES)
 @contextmanager
 def locked_stores(
     folder: Path, *, force: bool = False, remedy: str = "stop it first"
-) -> Iterator[list[tuple[Shard, Path]]]:
+) -> Iterator[list[tuple[TimerPartition, Path]]]:
     """Yield the stores at or below `folder`; no bridge can start on them meanwhile. Raises SettingsError, BridgeError.
 
     remedy: what the error says to do if a bridge is running on them.
@@ -55,19 +55,19 @@ def locked_stores(
         yield _stores(folder)
 
 
-def _stores(folder: Path) -> list[tuple[Shard, Path]]:
+def _stores(folder: Path) -> list[tuple[TimerPartition, Path]]:
     for places in ([folder], folder.glob("*"), [*folder.glob("*/*"), *folder.glob(f"{OF_WORKER}*/*/*")]):
         found = [path for path in places if any((path / name).exists() for name in _OF_A_STORE)]
         if found:
-            return sorted((_shard(path), path) for path in found)
+            return sorted((_partition(path), path) for path in found)
     raise SettingsError(f"no store in {folder}: give the bridge's --data-dir, or a folder in it")
 
 
-def _shard(path: Path) -> Shard:
+def _partition(path: Path) -> TimerPartition:
     path = path.resolve()
     if not path.name.isdigit():
         raise SettingsError(f"{path} is not the folder of a partition: its name is not a number")
-    return Shard(path.parent.name, int(path.name))
+    return TimerPartition(path.parent.name, int(path.name))
 
 
 @contextmanager
@@ -96,12 +96,12 @@ def open_store(path: Path) -> Iterator[StoppedStore]:
         yield store
 
 
-def _newest(stores: Iterable[tuple[Shard, Path]]) -> dict[Shard, Path]:
+def _newest(stores: Iterable[tuple[TimerPartition, Path]]) -> dict[TimerPartition, Path]:
     """Return the newest store of each partition. Several workers have one if the partition has moved."""
-    found: dict[Shard, list[Path]] = {}
-    for shard, path in stores:
-        found.setdefault(shard, []).append(path)
-    return {shard: paths[0] if len(paths) == 1 else max(paths, key=_age) for shard, paths in found.items()}
+    found: dict[TimerPartition, list[Path]] = {}
+    for partition, path in stores:
+        found.setdefault(partition, []).append(path)
+    return {partition: paths[0] if len(paths) == 1 else max(paths, key=_age) for partition, paths in found.items()}
 
 
 def _age(path: Path) -> Age:
@@ -111,19 +111,21 @@ def _age(path: Path) -> Age:
     return () if checkpoint is None else age_of(checkpoint.progress)
 
 
-def for_each_store(stores: Iterable[tuple[Shard, Path]], look: Callable[[Shard, StoppedStore], object]) -> list[Shard]:
+def for_each_store(
+    stores: Iterable[tuple[TimerPartition, Path]], look: Callable[[TimerPartition, StoppedStore], object]
+) -> list[TimerPartition]:
     """Call `look` for each store that is not empty. Return those that cannot be read: they have no checkpoint yet.
 
     A store that was not closed cleanly gets a note on stderr, because what came after its checkpoint is not read.
     """
     unfinished = []
-    for shard, path in _newest(stores).items():
+    for partition, path in _newest(stores).items():
         try:
             with open_store(path) as store:
                 if not store.closed:
-                    typer.echo(f"note: {shard} was not closed cleanly: as of its last checkpoint", err=True)
-                look(shard, store)
+                    typer.echo(f"note: {partition} was not closed cleanly: as of its last checkpoint", err=True)
+                look(partition, store)
         except EmptyStoreError:
             if (path / DATABASE).is_dir() or any(file.stat().st_size > 0 for file in (path / UNITS).glob("*")):
-                unfinished.append(shard)
+                unfinished.append(partition)
     return unfinished

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from schemas.progress import Age, age_of
 from timer.format.body import unpack_headers
@@ -20,18 +20,18 @@ _MAX_BYTES = 16 << 20
 
 
 @contextmanager
-def pending_file(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore], int]]:
     """Yield a function that writes one store and returns its rows. `out` appears at the end, complete or not at all."""
     partial = out.with_name(f"{out.name}.partial")
-    ages: dict[Shard, Age] = {}
+    ages: dict[TimerPartition, Age] = {}
     try:
         with pq.ParquetWriter(partial, PENDING, compression="zstd") as writer:
 
-            def write(shard: Shard, store: StoppedStore) -> int:
-                ages[shard] = age_of(store.checkpoint.progress)
+            def write(partition: TimerPartition, store: StoppedStore) -> int:
+                ages[partition] = age_of(store.checkpoint.progress)
                 rows = 0
                 for piece in _pieces(store.live()):
-                    writer.write_batch(_batch(shard, store.timers(piece)))
+                    writer.write_batch(_batch(partition, store.timers(piece)))
                     rows += len(piece)
                 return rows
 
@@ -60,11 +60,11 @@ def _fitting(rows: Rows) -> int:
     return max(1, min(_MAX_ROWS, fits))
 
 
-def _batch(shard: Shard, timers: list[StoredTimer]) -> pa.RecordBatch:
+def _batch(partition: TimerPartition, timers: list[StoredTimer]) -> pa.RecordBatch:
     bodies = [timer.body for timer in timers]
     columns = {
-        "topic": [shard.topic] * len(timers),
-        "partition": [shard.partition] * len(timers),
+        "topic": [partition.topic] * len(timers),
+        "partition": [partition.partition] * len(timers),
         "origin_offset": [body.origin_offset for body in bodies],
         "target": [body.target for body in bodies],
         "target_partition": [None if body.partition < 0 else body.partition for body in bodies],

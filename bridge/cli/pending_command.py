@@ -34,7 +34,7 @@ from bridge.query.summary import (
     pending_in_store,
 )
 from schemas.kafka_settings import PREFIX, from_environment
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.stopped_store import StoppedStore
 
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
@@ -90,19 +90,19 @@ class StoppedBridge:
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         now_ms = _now_ms()
         nothing = Pending(at_ms=now_ms, pending=0, topics={}, shards={})
-        found = self._each(lambda shard, store: pending_in_store(shard, store, now_ms, bucket_ms, topic))
+        found = self._each(lambda partition, store: pending_in_store(partition, store, now_ms, bucket_ms, topic))
         return merge_pending([nothing, *found])
 
     def named(self, id_: str) -> Named:
         now_ms = _now_ms()
-        found = self._each(lambda shard, store: named_in_store(shard, store, id_, now_ms))
+        found = self._each(lambda partition, store: named_in_store(partition, store, id_, now_ms))
         return Named(at_ms=now_ms, id=id_, timers=[timer for each in found for timer in each.timers])
 
-    def _each(self, look: Callable[[Shard, StoppedStore], Answer]) -> list[Answer]:
+    def _each(self, look: Callable[[TimerPartition, StoppedStore], Answer]) -> list[Answer]:
         """Return the result of `look` for each store that is not empty."""
         found: list[Answer] = []
         with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
-            unfinished = for_each_store(stores, lambda shard, store: found.append(look(shard, store)))
+            unfinished = for_each_store(stores, lambda partition, store: found.append(look(partition, store)))
         self.unread_partitions = [*map(str, unfinished)]
         return found
 
@@ -254,8 +254,10 @@ def _port_of_environment() -> int | None:
 
 
 def _show(found: Pending, console: Console) -> None:
-    shards = ", ".join(f"{shard} {count}" for shard, count in found.shards.items())
-    console.print(f"{found.pending} pending at {instant_text(found.at_ms)}; by partition: {escaped(shards or 'none')}")
+    partitions = ", ".join(f"{partition} {count}" for partition, count in found.shards.items())
+    console.print(
+        f"{found.pending} pending at {instant_text(found.at_ms)}; by partition: {escaped(partitions or 'none')}"
+    )
     if not found.topics:
         return
     console.print(f"next due: {instant_text(min(each.first_due_ms for each in found.topics.values()))}")
@@ -276,4 +278,4 @@ def _show(found: Pending, console: Console) -> None:
 def _row(timer: Timer) -> tuple[object, ...]:
     target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
     offset = "" if timer.offset is None else timer.offset
-    return timer.state, timer.shard, timer.origin, offset, target, instant_text(timer.due_ms), timer.rolls
+    return timer.state, timer.partition, timer.origin, offset, target, instant_text(timer.due_ms), timer.rolls

@@ -101,8 +101,8 @@ def redrive(
     if sent is not None and sent.refused:
         record, why = sent.refused[0]
         raise BridgeError(
-            f"{len(sent.refused)} were not sent, as {record.shard.topic} does not take them ({why}); the first is at"
-            f" {record.place}/{record.offset}: fix the topic, then run it again"
+            f"{len(sent.refused)} were not sent, as {record.partition.topic} does not take them ({why}); the first is"
+            f" at {record.place}/{record.offset}: fix the topic, then run it again"
         )
 
 

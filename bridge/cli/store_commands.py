@@ -21,7 +21,7 @@ from bridge.cli.offline_stores import for_each_store, locked_stores, open_store,
 from bridge.cli.output import table
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
 from timer.disk import ReadOnlyDisk
 from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS
@@ -49,12 +49,12 @@ def inspect(
     """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
     reports: list[dict[str, Any]] = []
     with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
-        for shard, path in stores:
+        for partition, path in stores:
             try:
                 with open_store(path) as store:
-                    reports.append({"store": str(shard), **_describe(store, limit, id_)})
+                    reports.append({"store": str(partition), **_describe(store, limit, id_)})
             except EmptyStoreError as empty:
-                reports.append({"store": str(shard), "empty": str(empty)})
+                reports.append({"store": str(partition), "empty": str(empty)})
     found = any(one.get("timers") for one in reports)
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
@@ -69,18 +69,18 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
     """Check what a start and deliveries read of a stopped bridge's store. Exit code 1 at a fault, with its place."""
     reports: list[dict[str, Any]] = []
     with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
-        for shard, path in stores:
+        for partition, path in stores:
             try:
                 with store_errors(path):
                     result = verify_store(ReadOnlyDisk(path))
             except EmptyStoreError as empty:
-                reports.append({"store": str(shard), "empty": str(empty)})
+                reports.append({"store": str(partition), "empty": str(empty)})
                 if not as_json:
-                    typer.echo(f"{shard}: {empty}")
+                    typer.echo(f"{partition}: {empty}")
                 continue
-            reports.append({"store": str(shard), **asdict(result)})
+            reports.append({"store": str(partition), **asdict(result)})
             if not as_json:
-                _print_result(shard, result)
+                _print_result(partition, result)
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
     if any(one.get("fault") for one in reports):
@@ -91,12 +91,12 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
         raise typer.Exit(1)
 
 
-def _print_result(shard: Shard, result: Verified) -> None:
+def _print_result(partition: TimerPartition, result: Verified) -> None:
     if result.fault is None:
         closed = "closed cleanly" if result.closed else "not closed cleanly"
-        typer.echo(f"{shard}: sound: {result}; {closed}")
+        typer.echo(f"{partition}: sound: {result}; {closed}")
     else:
-        typer.echo(f"{shard}: FAULT: {result.fault}", err=True)
+        typer.echo(f"{partition}: FAULT: {result.fault}", err=True)
 
 
 @commands.command(epilog="Example: timer-bridge export /var/lib/timer-bridge pending.parquet")
@@ -114,9 +114,9 @@ def export(
     rows = flights = 0
     with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
 
-        def take(shard: Shard, store: StoppedStore) -> None:
+        def take(partition: TimerPartition, store: StoppedStore) -> None:
             nonlocal rows, flights
-            rows += write(shard, store)
+            rows += write(partition, store)
             flights += len(store.checkpoint.flights)
 
         unfinished = for_each_store(stores, take)
@@ -131,7 +131,7 @@ def export(
 
 
 @contextmanager
-def _written(out: Path) -> Iterator[Callable[[Shard, StoppedStore], int]]:
+def _written(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore], int]]:
     extras.require("export", "export")
     # only here: pyarrow takes 25 MB, which a running bridge would keep
     from bridge.cli.parquet_export import pending_file

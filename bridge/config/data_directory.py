@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import RealDisk
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class DataDir:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._disks: dict[Shard, RealDisk] = {}
+        self._disks: dict[TimerPartition, RealDisk] = {}
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _demand_ours(root)
@@ -67,19 +67,19 @@ class DataDir:
                 disk.close()
         return found
 
-    def disk_for(self, shard: Shard) -> RealDisk:
+    def disk_for(self, partition: TimerPartition) -> RealDisk:
         """Return the partition's disk, the same object each time, so that its pending syncs come before new writes."""
-        if shard not in self._disks:
-            (self._root / shard.topic).mkdir(mode=0o700, exist_ok=True)
-            self._disks[shard] = RealDisk(self._root / shard.topic / str(shard.partition))
-        return self._disks[shard]
+        if partition not in self._disks:
+            (self._root / partition.topic).mkdir(mode=0o700, exist_ok=True)
+            self._disks[partition] = RealDisk(self._root / partition.topic / str(partition.partition))
+        return self._disks[partition]
 
-    def let_go(self, shard: Shard) -> Path:
+    def let_go(self, partition: TimerPartition) -> Path:
         """Close the partition's disk and return its folder, for use by another process."""
-        disk = self._disks.pop(shard, None)
+        disk = self._disks.pop(partition, None)
         if disk is not None:
             disk.close()
-        return self._root / shard.topic / str(shard.partition)
+        return self._root / partition.topic / str(partition.partition)
 
     def close(self) -> None:
         for disk in self._disks.values():

@@ -27,7 +27,7 @@ from bridge.http.api.responses import GroupFound, GroupListing, Instance, Missin
 from bridge.http.auth.sessions import Authenticator, Caller
 from bridge.http.peer_client import PeerNetworks, fetch
 from bridge.query.summary import Pending
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 Part = TypeVar("Part", bound=BaseModel)
 
@@ -94,17 +94,19 @@ class Peers:
             raise HTTPException(503, failed[self._address])
         covered = {partition for part in parts for partition in _partitions_of(part)}
         return parts, [
-            Missing(partition=str(shard), why=unknown or self._missing_reason(group, shard, failed))
-            for shard in sorted(group.shards)
-            if str(shard) not in covered
+            Missing(partition=str(timer_partition), why=unknown or self._missing_reason(group, timer_partition, failed))
+            for timer_partition in sorted(group.partitions)
+            if str(timer_partition) not in covered
         ]
 
     def _peer_partitions(self, group: GroupView) -> dict[str, frozenset[str]]:
         """Return the partitions of each other address. An address is asked once, even if two members announce it."""
         found: dict[str, frozenset[str]] = {}
         for each in group.members:
-            if each.address not in ("", self._address) and each.shards:
-                found[each.address] = found.get(each.address, frozenset()) | {str(shard) for shard in each.shards}
+            if each.address not in ("", self._address) and each.partitions:
+                found[each.address] = found.get(each.address, frozenset()) | {
+                    str(timer_partition) for timer_partition in each.partitions
+                }
         return found
 
     async def _current_group(self) -> tuple[GroupView, str]:
@@ -114,12 +116,12 @@ class Peers:
                 try:
                     self._group = await asyncio.to_thread(self._kafka.group)
                 except BridgeError as error:
-                    return GroupView(self._group.shards, ()), f"its owner is not known: {error}"
+                    return GroupView(self._group.partitions, ()), f"its owner is not known: {error}"
                 self._group_read_s = time.monotonic()
             return self._group, ""
 
-    def _missing_reason(self, group: GroupView, shard: Shard, failed: dict[str, str]) -> str:
-        owner = next((each for each in group.members if shard in each.shards), None)
+    def _missing_reason(self, group: GroupView, timer_partition: TimerPartition, failed: dict[str, str]) -> str:
+        owner = next((each for each in group.members if timer_partition in each.partitions), None)
         if owner is None:
             return "no instance owns it now: ask again, or start one"
         if not owner.address:

@@ -1,8 +1,8 @@
 """Recover a store in a process of its own if much has to be read, so that other partitions go on meanwhile.
 
-    bridge: partition assigned -> BackgroundRecoverer.start(shard) -> child: recover, checkpoint, close -> one byte
+    bridge: partition assigned -> BackgroundRecoverer.start(partition) -> child: recover, checkpoint, close -> one byte
             turns go on, the partition is not started                                                       |
-            is_done: recover(shard) finds a store that is nearly up to date                 <---------------+
+            is_done: recover(partition) finds a store that is nearly up to date                 <---------------+
 
 A child takes one order after the other, as its start takes as long as a small partition.
 
@@ -30,7 +30,7 @@ from bridge.config.usable_cores import usable_cores
 from bridge.errors import BridgeError
 from bridge.observe import logs
 from bridge.partition.options import TurnOptions
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import UnreadableError
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ Logs = Callable[..., None]
 class _Order:
     """Input of a child, sent by standard input because the connection may hold secrets."""
 
-    shard: Shard
+    partition: TimerPartition
     folder: Path
     connection: Connection
     journal_topics: Mapping[str, str]
@@ -78,7 +78,7 @@ class RecoveryProcess:
         self._recoverer.start_waiting()
         code = self.code()
         if code and code not in (_DISK_ERROR, _UNREADABLE):
-            log.warning("%s: background recovery ended with %d: it is recovered here", self.order.shard, code)
+            log.warning("%s: background recovery ended with %d: it is recovered here", self.order.partition, code)
         return code is not None or self.cannot_start
 
     @property
@@ -113,11 +113,11 @@ class BackgroundRecoverer:
         self._running: list[RecoveryProcess] = []
         self._idle: list[subprocess.Popen[bytes]] = []
 
-    def start(self, shard: Shard) -> RecoveryProcess:
+    def start(self, partition: TimerPartition) -> RecoveryProcess:
         """Queue the recovery of a partition whose store is closed. Its directory has to be opened again afterwards."""
-        folder = self._folder.let_go(shard)
-        options = self._options.of(shard.topic)
-        order = _Order(shard, folder, self._connection, self._journal_topics, options, self._logs)
+        folder = self._folder.let_go(partition)
+        options = self._options.of(partition.topic)
+        order = _Order(partition, folder, self._connection, self._journal_topics, options, self._logs)
         made = RecoveryProcess(self, order)
         self._waiting.append(made)
         self.start_waiting()
@@ -132,7 +132,9 @@ class BackgroundRecoverer:
             try:
                 each.process = self._idle.pop() if self._idle else _started()
             except OSError as wrong:
-                log.warning("%s: no process for its background recovery (%s): recovered here", each.order.shard, wrong)
+                log.warning(
+                    "%s: no process for its background recovery (%s): recovered here", each.order.partition, wrong
+                )
                 each.cannot_start = True
             else:
                 _send(each.process, each.order)
@@ -195,12 +197,12 @@ def _prepare(order: _Order) -> None:
     history = ConfluentHistory(order.connection, order.journal_topics, Retrier())
     disk = RealDisk(order.folder)
     try:
-        prepare_store(order.shard, disk, history, order.options)
+        prepare_store(order.partition, disk, history, order.options)
     except (OSError, UnreadableError) as wrong:
-        log.warning("%s: background recovery failed: %s", order.shard, wrong)
+        log.warning("%s: background recovery failed: %s", order.partition, wrong)
         sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _DISK_ERROR)
     except BridgeError as wrong:  # the parent will meet the same error
-        log.warning("%s: background recovery failed: %s", order.shard, wrong)
+        log.warning("%s: background recovery failed: %s", order.partition, wrong)
         sys.exit(1)
     disk.close()
     history.close()

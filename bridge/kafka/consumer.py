@@ -26,7 +26,7 @@ from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.ports import Membership, Ownership, Polled, Record
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 Message = Any
 """confluent_kafka.Message. Its type hints say that every field may be None, which is true of errors alone."""
@@ -108,13 +108,13 @@ class ConfluentSource:
         self._pace = PollPacer(pace_s)
         self._read_pace = PollPacer(read_interval_s)
         self._ownership = Ownership()
-        self._owned: set[Shard] = set()
+        self._owned: set[TimerPartition] = set()
         self._membership_guard = MembershipGuard()
-        self._next: dict[Shard, int] = {}
+        self._next: dict[TimerPartition, int] = {}
         """Next offset of each started partition."""
-        self._undecodable: dict[Shard, int] = {}
+        self._undecodable: dict[TimerPartition, int] = {}
         """Started partitions whose next record cannot be decoded, with its offset."""
-        self._paused: Set[Shard] = frozenset()
+        self._paused: Set[TimerPartition] = frozenset()
         """Partitions that are paused at the client, as of the last poll."""
         self._is_woken = False
         self._slice_s = _SLICE_S
@@ -122,7 +122,7 @@ class ConfluentSource:
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
         self._apply_pauses(paused)
         timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
         _sleep(min(timeout_s, unread_s))
@@ -148,27 +148,27 @@ class ConfluentSource:
                 break
             if message.error() is not None:
                 self._handle_error(message)
-            elif Shard(message.topic(), message.partition()) in self._next:
+            elif TimerPartition(message.topic(), message.partition()) in self._next:
                 self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
         self._note_membership()
         return self._polled({})
 
-    def start(self, shard: Shard, offset: int) -> None:
-        if shard not in self._owned:
+    def start(self, partition: TimerPartition, offset: int) -> None:
+        if partition not in self._owned:
             return  # it was revoked meanwhile; the next poll reports that
-        place = TopicPartition(*shard, offset)
-        if shard in self._next:
+        place = TopicPartition(*partition, offset)
+        if partition in self._next:
             self._consumer.seek(place)
-            self._apply_pauses(self._paused - {shard})
+            self._apply_pauses(self._paused - {partition})
         else:
             self._consumer.incremental_assign([place])
             # librdkafka remembers a pause from before a revocation.
             self._consumer.resume([place])
-        self._next[shard] = offset
-        self._undecodable.pop(shard, None)
+        self._next[partition] = offset
+        self._undecodable.pop(partition, None)
 
-    def rewind(self, shard: Shard, offset: int) -> None:
-        self.start(shard, offset)
+    def rewind(self, partition: TimerPartition, offset: int) -> None:
+        self.start(partition, offset)
 
     def wake(self) -> None:
         self._is_woken = True
@@ -178,13 +178,13 @@ class ConfluentSource:
 
     # -- reading
 
-    def _apply_pauses(self, paused: Set[Shard]) -> None:
+    def _apply_pauses(self, paused: Set[TimerPartition]) -> None:
         """Pause and resume started partitions at the client, as far as `paused` is not what it has."""
         paused = paused & self._next.keys()
         if newly := paused - self._paused:
-            self._consumer.pause([TopicPartition(*shard) for shard in newly])
+            self._consumer.pause([TopicPartition(*partition) for partition in newly])
         if ended := self._paused - paused:
-            self._consumer.resume([TopicPartition(*shard) for shard in ended])
+            self._consumer.resume([TopicPartition(*partition) for partition in ended])
         self._paused = paused
 
     def _note_membership(self) -> None:
@@ -194,7 +194,7 @@ class ConfluentSource:
         self._membership_guard.require_membership(now, self._owned)
         self.membership.refresh(group_metadata, is_member=now.is_known)
 
-    def _polled(self, records: dict[Shard, list[Record]], *, has_read: bool = True) -> Polled:
+    def _polled(self, records: dict[TimerPartition, list[Record]], *, has_read: bool = True) -> Polled:
         return Polled(self._take_ownership(), records, self._undecodable.copy(), has_read)
 
     def _first(self, timeout_s: float) -> Message | None:
@@ -213,9 +213,9 @@ class ConfluentSource:
             if left_s <= 0:
                 return None
 
-    def _sorted(self, messages: list[Message]) -> dict[Shard, list[Record]]:
+    def _sorted(self, messages: list[Message]) -> dict[TimerPartition, list[Record]]:
         """Group records by partition, in order. The loop runs once for each message, so it does little."""
-        records: dict[Shard, list[Record]] = {}
+        records: dict[TimerPartition, list[Record]] = {}
         new, following = tuple.__new__, self._next
         place: tuple[str, int] | None = None
         append: Any = None
@@ -227,9 +227,9 @@ class ConfluentSource:
             here = (message.topic(), message.partition())
             if here != place:
                 place = here
-                shard = Shard(*here)
-                least = following.get(shard, -1)
-                append = records.setdefault(shard, []).append
+                partition = TimerPartition(*here)
+                least = following.get(partition, -1)
+                append = records.setdefault(partition, []).append
             offset = message.offset()
             if 0 <= least <= offset:
                 try:
@@ -239,27 +239,27 @@ class ConfluentSource:
                 append(new(Record, (offset, message.timestamp()[1], message.key(), message.value(), headers)))
         return self._advanced(records)
 
-    def _advanced(self, records: dict[Shard, list[Record]]) -> dict[Shard, list[Record]]:
+    def _advanced(self, records: dict[TimerPartition, list[Record]]) -> dict[TimerPartition, list[Record]]:
         """Note the next offsets; drop partitions without new records and those that were revoked while we read."""
-        for shard in list(records):
-            if records[shard] and shard in self._next:
-                self._next[shard] = records[shard][-1].offset + 1
-                if self._undecodable.get(shard, self._next[shard]) < self._next[shard]:
-                    del self._undecodable[shard]
+        for partition in list(records):
+            if records[partition] and partition in self._next:
+                self._next[partition] = records[partition][-1].offset + 1
+                if self._undecodable.get(partition, self._next[partition]) < self._next[partition]:
+                    del self._undecodable[partition]
             else:
-                del records[shard]
+                del records[partition]
         return records
 
     def _handle_error(self, message: Message) -> None:
         error: KafkaError = message.error()
         if error.code() in OFFSET_GONE:
             raise BridgeError(
-                self._unreadable_message(Shard(message.topic(), message.partition()), message.offset(), error)
+                self._unreadable_message(TimerPartition(message.topic(), message.partition()), message.offset(), error)
             )
         if error.code() in UNDECODABLE and message.offset() >= 0:
-            shard = Shard(message.topic(), message.partition())
-            if shard in self._next:  # after a seek into a batch, the error names its first offset
-                self._undecodable[shard] = max(self._next[shard], message.offset())
+            partition = TimerPartition(message.topic(), message.partition())
+            if partition in self._next:  # after a seek into a batch, the error names its first offset
+                self._undecodable[partition] = max(self._next[partition], message.offset())
             return
         if _is(KafkaError.FENCED_INSTANCE_ID, error):
             raise MemberFencedError(f"{SAME_INSTANCE}; or give each its own kafka.group.instance.id, if you set it")
@@ -274,20 +274,20 @@ class ConfluentSource:
         else:
             self._retrier.hear(error)
 
-    def _unreadable_message(self, shard: Shard, offset: int, error: KafkaError) -> str:
+    def _unreadable_message(self, partition: TimerPartition, offset: int, error: KafkaError) -> str:
         try:
             with unwrapped():
-                first, end = self._consumer.get_watermark_offsets(TopicPartition(*shard), timeout=CALL_S)
+                first, end = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=CALL_S)
         except KafkaException:
             first, end = 0, offset
         if offset > end or _TRUNCATED in error.str():
-            return truncated_partition_message(*shard, end, offset)
+            return truncated_partition_message(*partition, end, offset)
         if offset < first:
             return (
-                f"{shard}: requests {offset} to {first - 1} were not read yet and are gone: retention has taken them."
-                f" Raise retention.ms, and start again: the bridge goes on with what is left"
+                f"{partition}: requests {offset} to {first - 1} were not read yet and are gone: retention has taken"
+                f" them. Raise retention.ms, and start again: the bridge goes on with what is left"
             )
-        return f"{shard}: requests from offset {offset} on are not there ({error.str()}): start again"
+        return f"{partition}: requests from offset {offset} on are not there ({error.str()}): start again"
 
     # -- ownership
 
@@ -298,11 +298,11 @@ class ConfluentSource:
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         # Without this call, librdkafka would assign them from the committed offset on.
         consumer.incremental_assign([])
-        shards = [Shard(each.topic, each.partition) for each in partitions]
+        timer_partitions = [TimerPartition(each.topic, each.partition) for each in partitions]
         if not self._owned:
             self._membership_guard.note_first_assignment(consumer.consumer_group_metadata())
-        self._owned.update(shards)
-        self._ownership.assigned += shards
+        self._owned.update(timer_partitions)
+        self._ownership.assigned += timer_partitions
 
     def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         self._ownership.revoked += self._drop(consumer, partitions)
@@ -310,15 +310,19 @@ class ConfluentSource:
     def _lost(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         self._ownership.lost += self._drop(consumer, partitions)
 
-    def _drop(self, consumer: Any, partitions: list[TopicPartition]) -> list[Shard]:
+    def _drop(self, consumer: Any, partitions: list[TopicPartition]) -> list[TimerPartition]:
         """Drop partitions; return those whose assignment was already returned by a poll."""
-        shards = [Shard(each.topic, each.partition) for each in partitions]
-        consumer.incremental_unassign([TopicPartition(*shard) for shard in shards if shard in self._next])
-        for shard in shards:
-            self._owned.discard(shard)
-            self._next.pop(shard, None)
-            self._undecodable.pop(shard, None)
-        self._paused -= set(shards)
-        told = [shard for shard in shards if shard not in self._ownership.assigned]
-        self._ownership.assigned = [shard for shard in self._ownership.assigned if shard not in shards]
+        timer_partitions = [TimerPartition(each.topic, each.partition) for each in partitions]
+        consumer.incremental_unassign(
+            [TopicPartition(*partition) for partition in timer_partitions if partition in self._next]
+        )
+        for partition in timer_partitions:
+            self._owned.discard(partition)
+            self._next.pop(partition, None)
+            self._undecodable.pop(partition, None)
+        self._paused -= set(timer_partitions)
+        told = [partition for partition in timer_partitions if partition not in self._ownership.assigned]
+        self._ownership.assigned = [
+            partition for partition in self._ownership.assigned if partition not in timer_partitions
+        ]
         return told

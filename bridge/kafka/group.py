@@ -21,7 +21,7 @@ from bridge.kafka.client_config import REPLACED_AFTER_S, make
 from bridge.kafka.errors import error_of, explained
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Member
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class ConfluentGroup:
@@ -41,18 +41,20 @@ class ConfluentGroup:
         except KafkaException as failure:
             raise self._failed(f"looking at group {self._group}", failure) from failure
         return [
-            Member(f"{each.client_id} ({each.host.lstrip('/')})", clients.address_in(each.client_id), _shards(each))
+            Member(f"{each.client_id} ({each.host.lstrip('/')})", clients.address_in(each.client_id), _partitions(each))
             for each in members
         ]
 
-    def shards(self, topics: Iterable[str]) -> set[Shard]:
+    def partitions(self, topics: Iterable[str]) -> set[TimerPartition]:
         """Return all partitions of the topics. Raises BridgeError."""
         serve(self._admin)
         try:
             found = self._admin.list_topics(timeout=CALL_S).topics
         except KafkaException as failure:
             raise self._failed("looking at the timer topics", failure) from failure
-        return {Shard(topic, number) for topic in topics if topic in found for number in found[topic].partitions}
+        return {
+            TimerPartition(topic, number) for topic in topics if topic in found for number in found[topic].partitions
+        }
 
     def _failed(self, what: str, failure: KafkaException) -> BridgeError:
         if error_of(failure).code() < 0:  # no broker has answered: the client may have lost all brokers for good
@@ -60,8 +62,8 @@ class ConfluentGroup:
         return explained(what, error_of(failure))
 
 
-def _shards(member: Any) -> frozenset[Shard]:
-    return frozenset(Shard(each.topic, each.partition) for each in member.assignment.topic_partitions)
+def _partitions(member: Any) -> frozenset[TimerPartition]:
+    return frozenset(TimerPartition(each.topic, each.partition) for each in member.assignment.topic_partitions)
 
 
 _GENERATION = struct.Struct("=i")
@@ -103,7 +105,7 @@ class MembershipGuard:
     def note_first_assignment(self, group_metadata: object) -> None:
         self._owner = member_id(group_metadata)
 
-    def require_membership(self, now: MemberId, owned: Collection[Shard]) -> None:
+    def require_membership(self, now: MemberId, owned: Collection[TimerPartition]) -> None:
         """Raise MembershipLostError if a new run of the bridge has to begin.
 
         Usually a loss is reported before we rejoin. But if a static member wakes up with an unread answer that the

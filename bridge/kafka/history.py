@@ -27,7 +27,7 @@ from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Record
 from schemas.journal import writer_key
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 
 T = TypeVar("T")
@@ -69,94 +69,104 @@ class ConfluentHistory:
         self._consumer: Any = self._new_consumer()
         self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
 
-    def progress(self, shard: Shard) -> Progress | None:
+    def progress(self, partition: TimerPartition) -> Progress | None:
         def committed() -> TopicPartition:
             found: TopicPartition
             try:
-                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=self._call_s)
+                (found,) = self._consumer.committed([TopicPartition(*partition)], timeout=self._call_s)
             finally:
                 serve(self._consumer)
             if found.error is not None:
                 raise KafkaException(found.error)
             return found
 
-        found = self._retry(f"{shard}: waiting for stable progress", committed)
+        found = self._retry(f"{partition}: waiting for stable progress", committed)
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
-    def bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        return self._bounds(partition, IsolationLevel.READ_COMMITTED)
 
-    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+    def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         # Markers follow a commit within milliseconds, so wait before a background recovery is started.
         serve(self._consumer)
         until_s = time.monotonic() + _QUICK_S
-        while (found := self._with_open_transactions(shards)) and time.monotonic() < until_s:
+        while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
         return found
 
-    def _with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+    def _with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         """Leave out partitions whose broker does not answer: the read that follows waits for it."""
-        journals = {self._journal_of(shard): shard for shard in shards}
+        journals = {self._journal_of(partition): partition for partition in partitions}
         found = {
             journals[place]
             for place, (stable, end) in self.stable_and_end_offsets(list(journals)).items()
             if stable < end
         }
         try:
-            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_QUICK_S)
+            answers = self._consumer.committed(
+                [TopicPartition(*partition) for partition in partitions], timeout=_QUICK_S
+            )
         except KafkaException as failure:
-            return set(shards) if error_of(failure).code() in _UNSTABLE else found
+            return set(partitions) if error_of(failure).code() in _UNSTABLE else found
         return found | {
-            Shard(answer.topic, answer.partition)
+            TimerPartition(answer.topic, answer.partition)
             for answer in answers
             if answer.error is not None and answer.error.code() in _UNSTABLE
         }
 
-    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        journals = {self._journal_of(shard): shard for shard in shards}
+    def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
+        journals = {self._journal_of(partition): partition for partition in partitions}
         answers = self._list_offsets(journals, _NEWEST)
         found = _results_in_time(answers, time.monotonic() + _QUICK_S)
-        return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
+        return {
+            journals[TimerPartition(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0
+        }
 
-    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
-        answers = self._list_offsets(shards, _FIRST)
-        return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)}
+    def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
+        answers = self._list_offsets(partitions, _FIRST)
+        return {
+            TimerPartition(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)
+        }
 
-    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+    def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        answers = [self._list_offsets(shards, _END, level) for level in levels]
+        answers = [self._list_offsets(partitions, _END, level) for level in levels]
         until_s = time.monotonic() + _QUICK_S
-        stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
-        return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
+        stable, ends = (
+            {TimerPartition(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers
+        )
+        return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
-    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
-        found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
-        return found if found >= 0 else self.bounds(shard)[1]
+    def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
+        found = self._ask(partition, OffsetSpec.for_timestamp(timestamp_ms))
+        return found if found >= 0 else self.bounds(partition)[1]
 
     def requests(
-        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+        self, partition: TimerPartition, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
-        for messages in self._read(shard, from_offset, to_offset, skipped):
+        for messages in self._read(partition, from_offset, to_offset, skipped):
             yield [record_of(message) for message in messages]
 
-    def journal_end(self, shard: Shard) -> int:
-        return self._ask(self._journal_of(shard), _END)
+    def journal_end(self, partition: TimerPartition) -> int:
+        return self._ask(self._journal_of(partition), _END)
 
-    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
-        return self._bounds(self._journal_of(shard), IsolationLevel.READ_COMMITTED)
+    def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        return self._bounds(self._journal_of(partition), IsolationLevel.READ_COMMITTED)
 
-    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
-        journal = self._journal_of(shard)
-        end = self.journal_end(shard)
+    def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        journal = self._journal_of(partition)
+        end = self.journal_end(partition)
         if from_offset is None:
             from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
         # The broker returns -1 if no record is that new.
         for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
             yield from (message.value() for message in messages)
 
-    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
-        journals = {self._journal_of(shard): shard for shard in shards}
-        found: dict[Shard, list[tuple[bytes | None, bytes]]] = {shard: [] for shard in shards}
+    def journal_tails(
+        self, partitions: Sequence[TimerPartition], look_back: int
+    ) -> dict[TimerPartition, list[tuple[bytes | None, bytes]]]:
+        journals = {self._journal_of(partition): partition for partition in partitions}
+        found: dict[TimerPartition, list[tuple[bytes | None, bytes]]] = {partition: [] for partition in partitions}
         spans = self._retry("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
         left = {place: end for place, (start, end) in spans.items() if start < end}
         tries, until_s = 0, self._until_s()
@@ -171,7 +181,7 @@ class ConfluentHistory:
                     self._retrier.wait("reading the ends of journals", "no broker", 0)
                 if message is None:
                     continue
-                place, error = Shard(message.topic(), message.partition()), message.error()
+                place, error = TimerPartition(message.topic(), message.partition()), message.error()
                 if error is None and message.offset() < left.get(place, 0):
                     found[journals[place]].append((message.key(), message.value()))
                 if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in OFFSET_GONE:  # noqa: SLF001
@@ -180,13 +190,16 @@ class ConfluentHistory:
                     left.pop(place, None)
         return found
 
-    def _tails(self, journals: Sequence[Shard], look_back: int) -> dict[Shard, tuple[int, int]]:
+    def _tails(self, journals: Sequence[TimerPartition], look_back: int) -> dict[TimerPartition, tuple[int, int]]:
         """Return for each journal the start of its last `look_back` kept offsets, and its last stable offset."""
         levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
             first_offsets, ends = (
-                {Shard(at.topic, at.partition): _reported(each.result().offset) for at, each in answers.items()}
+                {
+                    TimerPartition(at.topic, at.partition): _reported(each.result().offset)
+                    for at, each in answers.items()
+                }
                 for answers in asked
             )
         except KafkaException:
@@ -195,22 +208,26 @@ class ConfluentHistory:
             raise
         return {place: (max(first_offsets[place], ends[place] - look_back), ends[place]) for place in journals}
 
-    def journal_key(self, shard: Shard) -> bytes:
-        return writer_key(self._connection.group, shard.topic)
+    def journal_key(self, partition: TimerPartition) -> bytes:
+        return writer_key(self._connection.group, partition.topic)
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _journal_of(self, shard: Shard) -> Shard:
-        return Shard(self._journal_topics[shard.topic], shard.partition)
+    def _journal_of(self, partition: TimerPartition) -> TimerPartition:
+        return TimerPartition(self._journal_topics[partition.topic], partition.partition)
 
     # -- asking
 
-    def _bounds(self, place: Shard, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> tuple[int, int]:
+    def _bounds(
+        self, place: TimerPartition, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> tuple[int, int]:
         """Return first offset and end: the next offset to be written, or (read committed) the last stable one."""
         return self._ask(place, _FIRST), self._ask(place, _END, level)
 
-    def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+    def _ask(
+        self, place: TimerPartition, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> int:
         def ask() -> int:
             (answer,) = self._list_offsets([place], spec, level).values()
             try:
@@ -223,7 +240,10 @@ class ConfluentHistory:
         return self._retry(f"{place}: asking for offsets", ask)
 
     def _list_offsets(
-        self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+        self,
+        places: Iterable[TimerPartition],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Mapping[TopicPartition, Any]:
         """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
         serve(self._admin)
@@ -233,7 +253,7 @@ class ConfluentHistory:
             answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
         return answers
 
-    def _require_partition(self, place: Shard, cluster: Any) -> None:
+    def _require_partition(self, place: TimerPartition, cluster: Any) -> None:
         """Raise TopicGrownError if the journal lacks the partition: waiting would not create it."""
         found = cluster.topics.get(place.topic)
         count = 0 if found is None else len(found.partitions)
@@ -264,11 +284,13 @@ class ConfluentHistory:
 
     # -- reading
 
-    def _new_consumer(self, place: Shard | None = None) -> Any:
+    def _new_consumer(self, place: TimerPartition | None = None) -> Any:
         is_bounded = place is not None and place.topic in self._journal_topics
         return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._retrier)
 
-    def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
+    def _read(
+        self, place: TimerPartition, start: int, end: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Message]]:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
         reader = PartitionReader(
             *(place, start, end, skipped),

@@ -16,7 +16,7 @@ from bridge.kafka.consumer import Message, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
 from bridge.kafka.retry import CALL_S, Retrier
 from bridge.ports import Record
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 _BATCH = 2000
 WAIT_S = 0.1
@@ -33,7 +33,7 @@ class PartitionReader:
 
     def __init__(
         self,
-        place: Shard,
+        place: TimerPartition,
         start: int,
         end: int,
         skipped: Container[int],
@@ -127,7 +127,7 @@ class PartitionReader:
         consumer.seek(TopicPartition(*self._place, self._position))
 
 
-def note_error(place: Shard, error: KafkaError, retrier: Retrier) -> None:
+def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> None:
     """Pass an error on to `retrier`. Raises BridgeError if it is not passing."""
     if error.code() in _UNKNOWN:
         raise BridgeError(f"{place} does not exist any more: start again, which creates missing topics")

@@ -19,7 +19,7 @@ from bridge.observe.status import undecodable_text
 from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeOutcome, IntakeStop
 from bridge.ports import Record, Source, UndecodableRecord
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Admission:
         After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         has_read: False if the poll asked for no records.
         """
-        shard, partition = opened.name, opened.partition
+        timer_partition, partition = opened.name, opened.partition
         waited = bool(partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return None  # as nearly always in a turn without a read
@@ -62,39 +62,39 @@ class Admission:
         _, stop, detail = self._take_in_some(opened, records, now_ms)
         match stop:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
-                self._pause(shard, stop.value, detail)
-                self._warnings.warn(now_ms, str(shard), "%s: intake pauses: %s", shard, detail)
+                self._pause(timer_partition, stop.value, detail)
+                self._warnings.warn(now_ms, str(timer_partition), "%s: intake pauses: %s", timer_partition, detail)
             case IntakeStop.TRANSACTION_FULL:
-                self._pause(shard, stop.value)
+                self._pause(timer_partition, stop.value)
             case None if partition.backlog:
-                self._wait_for_rate(shard, now_ms)
+                self._wait_for_rate(timer_partition, now_ms)
             case None:
                 if waited:
-                    self._pauses.resume(shard)
-                    self._warnings.clear(str(shard))
-                was_empty, is_undecodable = has_read and not records, shard in self._pauses.undecodable
+                    self._pauses.resume(timer_partition)
+                    self._warnings.clear(str(timer_partition))
+                was_empty, is_undecodable = has_read and not records, timer_partition in self._pauses.undecodable
                 opened.check_caught_up(now_ms, was_empty=was_empty, is_undecodable=is_undecodable)
         return stop
 
-    def _pause(self, shard: Shard, reason: Reason, detail: str = "") -> None:
-        if self._pauses.pause(shard, reason, detail):
+    def _pause(self, timer_partition: TimerPartition, reason: Reason, detail: str = "") -> None:
+        if self._pauses.pause(timer_partition, reason, detail):
             self._metrics.intake_paused(reason)
 
     def _take_in_some(self, opened: AssignedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
         """Take in as many records as the rate of the timer topic and the disk allow."""
-        shard, partition = opened.name, opened.partition
+        timer_partition, partition = opened.name, opened.partition
         per_s, no_room = partition.options.max_requests_per_s, self._no_room(opened)
         if per_s is None:
             return partition.take_in(records, now_ms, no_room=no_room)
-        limit = self._rate_limits.get(shard.topic)
+        limit = self._rate_limits.get(timer_partition.topic)
         if limit is None:
-            limit = self._rate_limits[shard.topic] = TokenBucket(per_s, now_ms)
+            limit = self._rate_limits[timer_partition.topic] = TokenBucket(per_s, now_ms)
         most = limit.allowance(now_ms, len(partition.backlog) + len(records))
         outcome = partition.take_in(records, now_ms, most, no_room=no_room)
         limit.spend(outcome.taken)
         if outcome.taken:  # after the others of its topic, so that they take turns
             owners = self._partitions.open
-            owners[shard] = owners.pop(shard)
+            owners[timer_partition] = owners.pop(timer_partition)
         return outcome
 
     def _no_room(self, opened: AssignedPartition) -> str:
@@ -108,41 +108,50 @@ class Admission:
             return f"{free} bytes are free, min_free_bytes is {least}"
         return ""
 
-    def _wait_for_rate(self, shard: Shard, now_ms: int) -> None:
-        self._pause(shard, "rate")
+    def _wait_for_rate(self, timer_partition: TimerPartition, now_ms: int) -> None:
+        self._pause(timer_partition, "rate")
         text = "%s: intake keeps to max_requests_per_s, %s; more than that waits"
-        limit = self._rate_limits[shard.topic].per_s
-        self._warnings.warn(now_ms, f"rate {shard.topic}", text, shard.topic, limit)
+        limit = self._rate_limits[timer_partition.topic].per_s
+        self._warnings.warn(now_ms, f"rate {timer_partition.topic}", text, timer_partition.topic, limit)
 
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
         owners = self._partitions.open
-        waiting = [owners[shard].partition for shard in self._pauses.of("rate") if shard in owners]
-        return [self._rate_limits[owned.shard.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
+        waiting = [
+            owners[timer_partition].partition
+            for timer_partition in self._pauses.of("rate")
+            if timer_partition in owners
+        ]
+        return [self._rate_limits[owned.partition.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
 
     # -- undecodable records
 
-    def skip(self, undecodable: dict[Shard, int], records: dict[Shard, list[Record]], now_ms: int) -> None:
+    def skip(
+        self, undecodable: dict[TimerPartition, int], records: dict[TimerPartition, list[Record]], now_ms: int
+    ) -> None:
         """Report records that cannot be decoded. Append a stand-in to `records` for those that an operator skips."""
         if not undecodable and not self._pauses.undecodable:
             return
-        waiting: dict[Shard, int] = {}
+        waiting: dict[TimerPartition, int] = {}
         owners = self._partitions.open
-        for shard, offset in undecodable.items():
+        for timer_partition, offset in undecodable.items():
             # A backlog goes first: while there is one, the source is paused.
-            if not owners[shard].partition.backlog and self._control.is_skipped(shard, offset):
-                log.warning("%s: offset %d cannot be decoded, and is skipped", shard, offset)
-                records[shard] = [*records.get(shard, []), UndecodableRecord(offset, 0, None, None, ())]
-                self._source.rewind(shard, offset + 1)
+            if not owners[timer_partition].partition.backlog and self._control.is_skipped(timer_partition, offset):
+                log.warning("%s: offset %d cannot be decoded, and is skipped", timer_partition, offset)
+                records[timer_partition] = [
+                    *records.get(timer_partition, []),
+                    UndecodableRecord(offset, 0, None, None, ()),
+                ]
+                self._source.rewind(timer_partition, offset + 1)
             else:
-                waiting[shard] = offset
-        for shard, offset in waiting.items():
-            text = undecodable_text(shard, offset)
-            self._warnings.warn(now_ms, f"undecodable {shard}", "%s", text)
-            if not owners[shard].partition.backlog:  # which has a reason of its own
-                self._pause(shard, "undecodable", text)
-        for shard in self._pauses.undecodable.keys() - waiting.keys():
-            self._warnings.clear(f"undecodable {shard}")
-            if shard in owners and not owners[shard].partition.backlog:
-                self._pauses.resume(shard)
+                waiting[timer_partition] = offset
+        for timer_partition, offset in waiting.items():
+            text = undecodable_text(timer_partition, offset)
+            self._warnings.warn(now_ms, f"undecodable {timer_partition}", "%s", text)
+            if not owners[timer_partition].partition.backlog:  # which has a reason of its own
+                self._pause(timer_partition, "undecodable", text)
+        for timer_partition in self._pauses.undecodable.keys() - waiting.keys():
+            self._warnings.clear(f"undecodable {timer_partition}")
+            if timer_partition in owners and not owners[timer_partition].partition.backlog:
+                self._pauses.resume(timer_partition)
         self._pauses.note_undecodable(waiting)

@@ -21,7 +21,7 @@ from bridge.loop.opening import RetryDelay
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import UnreadableError
 
@@ -62,8 +62,8 @@ class AssignedPartition:
     partition: Partition
     disk: Disk
 
-    def __init__(self, shard: Shard, clock: Clock, source: Source, history: History) -> None:
-        self.name = shard
+    def __init__(self, timer_partition: TimerPartition, clock: Clock, source: Source, history: History) -> None:
+        self.name = timer_partition
         self.phase = Phase.WAITING
         self.opened_ms = 0
         self._clock = clock

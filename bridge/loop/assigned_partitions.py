@@ -27,7 +27,7 @@ from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 
@@ -51,9 +51,9 @@ class AssignedPartitions:
         clock: Clock,
         source: Source,
         history: History,
-        disk_for: Callable[[Shard], Disk],
+        disk_for: Callable[[TimerPartition], Disk],
         options: TurnOptions,
-        prepare: Callable[[Shard], BackgroundRecovery],
+        prepare: Callable[[TimerPartition], BackgroundRecovery],
         control: ControlState,
         status: Status,
         metrics: Metrics,
@@ -61,8 +61,8 @@ class AssignedPartitions:
         checkpoints: CheckpointSchedule,
     ) -> None:
         self.options = self._began_with = options
-        self.open: dict[Shard, AssignedPartition] = {}
-        self.opening: dict[Shard, AssignedPartition] = {}
+        self.open: dict[TimerPartition, AssignedPartition] = {}
+        self.opening: dict[TimerPartition, AssignedPartition] = {}
         """Those in WAITING or RECOVERING."""
         self._clock = clock
         self._source = source
@@ -80,8 +80,8 @@ class AssignedPartitions:
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
         self.options = options
-        for shard, opened in self.open.items():
-            opened.partition.use(options.of(shard.topic), self._breakers)
+        for timer_partition, opened in self.open.items():
+            opened.partition.use(options.of(timer_partition.topic), self._breakers)
 
     # -- ownership
 
@@ -89,55 +89,59 @@ class AssignedPartitions:
         """Apply a rebalance: close what was lost or revoked, open what was assigned."""
         if ownership:
             self._metrics.rebalanced(ownership)
-        for shard in ownership.lost:
-            log.warning("%s: the group has removed us: another member may own it by now", shard)
-            self.give_up(shard, checkpoint=False)
-        for shard in ownership.revoked:
-            log.info("%s: given up", shard)
-            self.give_up(shard, checkpoint=True)
+        for timer_partition in ownership.lost:
+            log.warning("%s: the group has removed us: another member may own it by now", timer_partition)
+            self.give_up(timer_partition, checkpoint=False)
+        for timer_partition in ownership.revoked:
+            log.info("%s: given up", timer_partition)
+            self.give_up(timer_partition, checkpoint=True)
         if ownership.assigned:
             self._assign(ownership.assigned)
 
-    def _assign(self, shards: list[Shard]) -> None:
-        for shard in shards:
-            self._require_known(shard)
-            self.give_up(shard, checkpoint=False)
-            self._begin_opening(shard)
-        self._claims.look(shards)
+    def _assign(self, partitions: list[TimerPartition]) -> None:
+        for timer_partition in partitions:
+            self._require_known(timer_partition)
+            self.give_up(timer_partition, checkpoint=False)
+            self._begin_opening(timer_partition)
+        self._claims.look(partitions)
         self._control.catch_up()  # a former owner may know of pauses that we do not
-        undecided = self._history.with_open_transactions(shards)
+        undecided = self._history.with_open_transactions(partitions)
         began_ms = self._clock.now_ms()
-        for shard in shards:
-            assigned = self.opening[shard]
-            if shard in undecided:
-                self._metrics.recovery_blocked(shard)
-                log.info("%s: a former owner's transaction is still open: waiting for it in the background", shard)
-                assigned.recover(self._prepare(shard))
+        for timer_partition in partitions:
+            assigned = self.opening[timer_partition]
+            if timer_partition in undecided:
+                self._metrics.recovery_blocked(timer_partition)
+                log.info(
+                    "%s: a former owner's transaction is still open: waiting for it in the background", timer_partition
+                )
+                assigned.recover(self._prepare(timer_partition))
             elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                 assigned.wait(0)
             else:
                 self._step(assigned)
 
-    def _require_known(self, shard: Shard) -> None:
+    def _require_known(self, timer_partition: TimerPartition) -> None:
         """Raise TopicGrownError for a partition that was added after this run began.
 
         Its journal partition may be missing, and the producers of this run may not know it yet.
         """
-        known = self._began_with.of(shard.topic).partitions
-        if known is not None and shard.partition >= known:
-            raise TopicGrownError(f"{shard}: the topic has grown, it had {known} partitions: starting again with all")
+        known = self._began_with.of(timer_partition.topic).partitions
+        if known is not None and timer_partition.partition >= known:
+            raise TopicGrownError(
+                f"{timer_partition}: the topic has grown, it had {known} partitions: starting again with all"
+            )
 
-    def give_up(self, shard: Shard, *, checkpoint: bool) -> None:
+    def give_up(self, timer_partition: TimerPartition, *, checkpoint: bool) -> None:
         """Close the partition, if it is ours; with a last checkpoint if asked for."""
-        self._status.partition_closed(shard)
-        self._metrics.partition_closed(shard)
-        opening = self.opening.pop(shard, None)
+        self._status.partition_closed(timer_partition)
+        self._metrics.partition_closed(timer_partition)
+        opening = self.opening.pop(timer_partition, None)
         if opening is not None:
             opening.give_up()
-        opened = self.open.pop(shard, None)
-        self._checkpoints.forget(shard)
-        self._claims.forget(shard)
-        self._errors.forget_unreadable(shard)
+        opened = self.open.pop(timer_partition, None)
+        self._checkpoints.forget(timer_partition)
+        self._claims.forget(timer_partition)
+        self._errors.forget_unreadable(timer_partition)
         if opened is None:
             return
         try:
@@ -149,20 +153,20 @@ class AssignedPartitions:
     def give_up_all(self, ends: ExitStack) -> None:
         """Let `ends` close all partitions, and clear status and metrics, which outlive this run, of all of them."""
         ends.callback(self._forget_all)
-        for shard in reversed([*self.open, *self.opening]):
-            ends.callback(self.give_up, shard, checkpoint=True)
+        for timer_partition in reversed([*self.open, *self.opening]):
+            ends.callback(self.give_up, timer_partition, checkpoint=True)
 
     def _forget_all(self) -> None:
-        for shard in self._status.shards():
-            self._status.partition_closed(shard)
-            self._metrics.partition_closed(shard)
+        for timer_partition in self._status.partitions():
+            self._status.partition_closed(timer_partition)
+            self._metrics.partition_closed(timer_partition)
 
     # -- opening
 
-    def _begin_opening(self, shard: Shard) -> None:
-        self._status.partition_recovering(shard)
-        self._metrics.recovery_started(shard)
-        self.opening[shard] = AssignedPartition(shard, self._clock, self._source, self._history)
+    def _begin_opening(self, timer_partition: TimerPartition) -> None:
+        self._status.partition_recovering(timer_partition)
+        self._metrics.recovery_started(timer_partition)
+        self.opening[timer_partition] = AssignedPartition(timer_partition, self._clock, self._source, self._history)
 
     def open_prepared(self) -> None:
         """Open the partitions whose recovery, or wait, is over."""
@@ -196,19 +200,19 @@ class AssignedPartitions:
                 self._plan(assigned, disk)
 
     def _plan(self, assigned: AssignedPartition, disk: Disk) -> None:
-        shard, options = assigned.name, self._options_of(assigned)
-        if (wrong := self._errors.lasting(shard)) is not None:
-            invalidate_store(shard, disk, wrong)
-            self._errors.forget_unreadable(shard)
+        timer_partition, options = assigned.name, self._options_of(assigned)
+        if (wrong := self._errors.lasting(timer_partition)) is not None:
+            invalidate_store(timer_partition, disk, wrong)
+            self._errors.forget_unreadable(timer_partition)
         try:
-            plan = plan_recovery(shard, disk, self._history, options)
+            plan = plan_recovery(timer_partition, disk, self._history, options)
             self._metrics.recovery_planned(plan)
             if plan.work < self.options.prepare_from:
-                self._open(assigned, disk, recover(shard, disk, self._history, options, plan))
+                self._open(assigned, disk, recover(timer_partition, disk, self._history, options, plan))
                 return
         except PartitionUnreadableError as slow:
-            log.warning("%s: %s; a process of its own goes on with it", shard, slow)
-        assigned.recover(self._prepare(shard))
+            log.warning("%s: %s; a process of its own goes on with it", timer_partition, slow)
+        assigned.recover(self._prepare(timer_partition))
 
     def _options_of(self, assigned: AssignedPartition) -> TurnOptions:
         return self.options.of(assigned.name.topic)
@@ -223,24 +227,24 @@ class AssignedPartitions:
             assigned.wait(RETRY_MS)
 
     def _open(self, assigned: AssignedPartition, disk: Disk, recovered: Recovered) -> None:
-        shard = assigned.name
+        timer_partition = assigned.name
         try:
-            bounds = self._history.bounds(shard)
-            partition = Partition(shard, recovered, self._options_of(assigned), self._breakers)
+            bounds = self._history.bounds(timer_partition)
+            partition = Partition(timer_partition, recovered, self._options_of(assigned), self._breakers)
             self.apply_pauses(partition)
         except BaseException:
             recovered.store.close()
             raise
-        del self.opening[shard]
-        self.open[shard] = assigned
+        del self.opening[timer_partition]
+        self.open[timer_partition] = assigned
         assigned.open(partition, disk)
-        if shard in self._claims:
+        if timer_partition in self._claims:
             assigned.start_reading(bounds)
         else:
             partition.claim()
-        self._errors.note_opened(shard)
-        self._status.partition_running(shard)
-        self._metrics.recovery_finished(shard)
+        self._errors.note_opened(timer_partition)
+        self._status.partition_running(timer_partition)
+        self._metrics.recovery_finished(timer_partition)
 
     def confirmed(self) -> list[AssignedPartition]:
         """Return those whose claim of the journal is committed and the first. Raises ForeignJournalError if it is not.
@@ -262,28 +266,28 @@ class AssignedPartitions:
 
     def apply_pauses(self, partition: Partition) -> None:
         """Apply the control topic's pauses. The journal carries them from the next transaction on."""
-        for target in partition.obey(self._control.pauses(partition.shard.topic)):
+        for target in partition.obey(self._control.pauses(partition.partition.topic)):
             text = "%s: %s is not paused: %d others are paused in this partition; resume some"
-            log.error(text, partition.shard, target, MOST_PAUSED)
+            log.error(text, partition.partition, target, MOST_PAUSED)
 
     def reopen(self, opened: AssignedPartition, wrong: CorruptStoreError | PartitionUnreadableError) -> None:
         """Close a partition without a checkpoint and open it again. A damaged store is rebuilt from Kafka."""
-        shard = opened.name
-        del self.open[shard]
-        self._begin_opening(shard)
+        timer_partition = opened.name
+        del self.open[timer_partition]
+        self._begin_opening(timer_partition)
         opened.partition.store.close()
-        assigned = self.opening[shard]
+        assigned = self.opening[timer_partition]
         with self._retry_later(assigned):
             if isinstance(wrong, PartitionUnreadableError):
                 raise wrong
             if has_passed(opened.opened_ms, self._clock.now_ms(), _SOUND_MS):
-                self._errors.forget_unreadable(shard)  # an earlier fault is over
-            require_rebuildable(shard, self._history, opened.partition.committed_progress.low_offset, wrong)
-            invalidate_store(shard, opened.disk, wrong)
+                self._errors.forget_unreadable(timer_partition)  # an earlier fault is over
+            require_rebuildable(timer_partition, self._history, opened.partition.committed_progress.low_offset, wrong)
+            invalidate_store(timer_partition, opened.disk, wrong)
             self._step(assigned)
 
-    def least_free_bytes(self, shard: Shard) -> int:
-        """Return the free room below which intake of `shard` pauses.
+    def least_free_bytes(self, timer_partition: TimerPartition) -> int:
+        """Return the free room below which intake of `partition` pauses.
 
         A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
         """
@@ -291,4 +295,4 @@ class AssignedPartitions:
         for each, opened in self.open.items():
             held[each.topic] += opened.partition.store.queries.size_bytes
         least = self.options.min_free_bytes
-        return least if held[shard.topic] * len(held) >= held.total() else least // 2
+        return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2

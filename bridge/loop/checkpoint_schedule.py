@@ -8,7 +8,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Damaged, Partition
 from bridge.ports import Clock, History
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
@@ -24,23 +24,23 @@ class CheckpointSchedule:
         self._clock = clock
         self._history = history
         self._interval_ms = interval_ms
-        self._started_ms: dict[Shard, int] = {}
-        self._failed_ms: dict[Shard, int] = {}
+        self._started_ms: dict[TimerPartition, int] = {}
+        self._failed_ms: dict[TimerPartition, int] = {}
         """When Kafka last gave no answer to a checkpoint."""
         self._warnings = LogRateLimit(log)
 
-    def forget(self, shard: Shard) -> None:
+    def forget(self, partition: TimerPartition) -> None:
         """Forget a partition that is given up."""
-        self._started_ms.pop(shard, None)
-        self._failed_ms.pop(shard, None)
+        self._started_ms.pop(partition, None)
+        self._failed_ms.pop(partition, None)
 
     def is_due(self, owned: Partition, now_ms: int) -> bool:
-        started_ms = self._started_ms.setdefault(owned.shard, now_ms - self._interval_ms)
+        started_ms = self._started_ms.setdefault(owned.partition, now_ms - self._interval_ms)
         return has_passed(started_ms, now_ms, self._interval_ms)
 
     def is_overdue(self, owned: Partition, now_ms: int) -> bool:
         """True if a quiet moment has to be forced: under a steady load something is always drafted or not committed."""
-        started_ms = self._started_ms.get(owned.shard, now_ms)
+        started_ms = self._started_ms.get(owned.partition, now_ms)
         return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 
     def step(self, owners: Iterable[Partition], now_ms: int) -> list[Damaged]:
@@ -53,20 +53,22 @@ class CheckpointSchedule:
             try:
                 self._step(owned, now_ms)
             except (OSError, PartitionUnreadableError) as wrong:
-                self._warnings.warn(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
+                self._warnings.warn(
+                    now_ms, f"checkpoint {owned.partition}", "%s: no checkpoint: %s", owned.partition, wrong
+                )
                 if isinstance(wrong, PartitionUnreadableError):
-                    self._failed_ms[owned.shard] = self._clock.now_ms()
+                    self._failed_ms[owned.partition] = self._clock.now_ms()
                     break  # the other partitions come first
             except CorruptStoreError as wrong:
                 damaged.append((owned, wrong))
         return damaged
 
     def _step(self, owned: Partition, now_ms: int) -> None:
-        is_due, failed_ms = self.is_due(owned, now_ms), self._failed_ms.get(owned.shard)
+        is_due, failed_ms = self.is_due(owned, now_ms), self._failed_ms.get(owned.partition)
         owned.store.compact_some()
         may_read = failed_ms is None or has_passed(failed_ms, now_ms, _REST_MS)
         if owned.store.continue_checkpoint() and is_due and owned.is_quiet and may_read:
-            self._started_ms[owned.shard] = now_ms
+            self._started_ms[owned.partition] = now_ms
             if owned.store.may_checkpoint:
                 self.start(owned)
 
@@ -75,8 +77,8 @@ class CheckpointSchedule:
 
         The order matters: the progress that is read includes all decisions below the journal's stable end.
         """
-        _, journal_offset = self._history.journal_bounds(owned.shard)
-        if self._history.progress(owned.shard) == owned.committed_progress:
+        _, journal_offset = self._history.journal_bounds(owned.partition)
+        if self._history.progress(owned.partition) == owned.committed_progress:
             owned.start_checkpoint(journal_offset)
 
     def finish(self, owned: Partition) -> None:
@@ -87,4 +89,4 @@ class CheckpointSchedule:
                 self.start(owned)
                 owned.store.finish_checkpoint()
         except (OSError, BridgeError, CorruptStoreError) as wrong:  # an error that ends the bridge is raised elsewhere
-            log.warning("%s: no checkpoint at the end (%s); the next start reads more", owned.shard, wrong)
+            log.warning("%s: no checkpoint at the end (%s); the next start reads more", owned.partition, wrong)

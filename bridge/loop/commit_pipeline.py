@@ -28,7 +28,7 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
 
@@ -167,16 +167,16 @@ class CommitPipeline:
     def _send(self, entry: _Entry) -> Damaged | None:
         """Submit the transaction. If a partition's store turns out to be damaged, return it with nothing sent."""
         outgoing: list[Outgoing] = []
-        journal: dict[Shard, bytes] = {}
-        progress: dict[Shard, Progress] = {}
+        journal: dict[TimerPartition, bytes] = {}
+        progress: dict[TimerPartition, Progress] = {}
         for owned, frozen in entry.parts:
             try:
                 outgoing += frozen.outgoing()
             except CorruptStoreError as error:
                 return owned, error
-            progress[owned.shard] = frozen.progress
+            progress[owned.partition] = frozen.progress
             if frozen.journal is not None:
-                journal[owned.shard] = frozen.journal.to_bytes()
+                journal[owned.partition] = frozen.journal.to_bytes()
         transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata)
         entry.submit(self._sink, transaction)
         return None

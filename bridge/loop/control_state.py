@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from bridge.errors import BrokerUnavailableError
 from bridge.ports import Control, Record
 from schemas.control import Key, Paused, Skipped, read
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,9 @@ class ControlState:
         known = self._known.items()
         return {key.target: on for key, on in known if isinstance(key, Paused) and key.timer_topic == timer_topic}
 
-    def is_skipped(self, shard: Shard, offset: int) -> bool:
+    def is_skipped(self, partition: TimerPartition, offset: int) -> bool:
         """Return True if an operator asked to reject the record at `offset` if it cannot be decoded."""
-        return self._known.get(Skipped(shard, offset), False)
+        return self._known.get(Skipped(partition, offset), False)
 
     def _take(self, records: Iterable[Record]) -> None:
         for record in records:
@@ -59,7 +59,7 @@ class ControlState:
 
     def _note(self, key: Key, on: bool | None) -> None:  # noqa: FBT001
         """Keep `key`, or delete it if `on` is None. Raises ValueError if `key` is not kept."""
-        topic = key.timer_topic if isinstance(key, Paused) else key.shard.topic
+        topic = key.timer_topic if isinstance(key, Paused) else key.partition.topic
         if on is None:
             self._known.pop(key, None)
         elif topic not in self._timer_topics:

@@ -33,7 +33,7 @@ from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
 from bridge.partition.partition import Damaged, IntakeStop, Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
@@ -56,9 +56,9 @@ class Bridge:
         source: Source,
         history: History,
         sink: Sink,
-        disk_for: Callable[[Shard], Disk],
+        disk_for: Callable[[TimerPartition], Disk],
         options: TurnOptions,
-        prepare: Callable[[Shard], BackgroundRecovery],
+        prepare: Callable[[TimerPartition], BackgroundRecovery],
         control: ControlState,
         status: Status | None = None,
         metrics: Metrics | None = None,
@@ -104,35 +104,35 @@ class Bridge:
         return bool(phases) and all(phase in (Phase.CATCHING_UP, Phase.OPEN) for phase in phases)
 
     @property
-    def phases(self) -> dict[Shard, Phase]:
+    def phases(self) -> dict[TimerPartition, Phase]:
         """The phase of each assigned partition."""
         partitions = self._partitions
-        return {shard: each.phase for shard, each in (partitions.opening | partitions.open).items()}
+        return {timer_partition: each.phase for timer_partition, each in (partitions.opening | partitions.open).items()}
 
     @property
-    def shards(self) -> Mapping[Shard, Partition]:
+    def partitions(self) -> Mapping[TimerPartition, Partition]:
         """The open partitions."""
-        return {shard: opened.partition for shard, opened in self._partitions.open.items()}
+        return {timer_partition: opened.partition for timer_partition, opened in self._partitions.open.items()}
 
     @property
-    def pending(self) -> dict[Shard, int]:
+    def pending(self) -> dict[TimerPartition, int]:
         """Pending timers of each partition that is ours."""
-        return {shard: counts.total() for shard, counts in self.pending_by_topic().items()}
+        return {timer_partition: counts.total() for timer_partition, counts in self.pending_by_topic().items()}
 
-    def pending_by_topic(self) -> dict[Shard, Counter[str]]:
+    def pending_by_topic(self) -> dict[TimerPartition, Counter[str]]:
         """Pending timers of each partition that is ours, by target topic."""
-        return {shard: owned.pending_by_topic() for shard, owned in self.shards.items()}
+        return {timer_partition: owned.pending_by_topic() for timer_partition, owned in self.partitions.items()}
 
     def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
         """Return, for each target topic, the number of pending timers in our partitions, first and last due time.
 
         If `is_over()` returns True during a search for these times, they are rounded to the hour.
         """
-        return joined_ranges(owned.due_ranges(is_over) for owned in self.shards.values())
+        return joined_ranges(owned.due_ranges(is_over) for owned in self.partitions.values())
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
-        return joined_hours(owned.due_hours() for owned in self.shards.values())
+        return joined_hours(owned.due_hours() for owned in self.partitions.values())
 
     def free_bytes(self) -> int | None:
         """Return the least free room on the disks of the open partitions, or None."""
@@ -154,11 +154,11 @@ class Bridge:
     @property
     def is_idle(self) -> bool:
         """True if nothing is drafted or in a transaction in flight: what was read and what has left is committed."""
-        return self._pipeline.is_idle and not any(owned.has_news() for owned in self.shards.values())
+        return self._pipeline.is_idle and not any(owned.has_news() for owned in self.partitions.values())
 
     def release_memory(self) -> None:
         """Give memory back to the system that only the next work will need."""
-        for owned in self.shards.values():
+        for owned in self.partitions.values():
             owned.store.release_memory()
         trim_malloc()
 
@@ -200,7 +200,13 @@ class Bridge:
         now_ms = self._clock.now_ms()
         if polled.records or polled.undecodable:
             # The records of a partition that was opened again meanwhile are read again.
-            polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
+            polled.keep(
+                {
+                    timer_partition
+                    for timer_partition, each in self._partitions.open.items()
+                    if opened.get(timer_partition) is each
+                }
+            )
         self._admit(polled, now_ms)  # 2, 3
         self._each(lambda each: each.draft_due(now_ms))  # 4
         self._publish_and_advance(now_ms)  # 5, 6
@@ -220,7 +226,7 @@ class Bridge:
         """Rebuild an open partition."""
         partition, wrong = damaged
         self._pipeline.drain()
-        self._partitions.reopen(self._partitions.open[partition.shard], wrong)
+        self._partitions.reopen(self._partitions.open[partition.partition], wrong)
 
     def _open_and_close(self, ownership: Ownership) -> None:
         """Apply a rebalance, open what was prepared, and bring all open partitions to the control topic's state."""
@@ -309,5 +315,5 @@ class Bridge:
         """
         while self._pipeline.must_retry and not self._stopping:
             self._partitions.apply(self._source.serve_rebalance().ownership)
-            if damaged := self._pipeline.retry_oldest(self.shards.values()):
+            if damaged := self._pipeline.retry_oldest(self.partitions.values()):
                 self._rebuild(damaged)

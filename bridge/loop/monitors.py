@@ -27,7 +27,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
 from bridge.observe.pause_reasons import PauseReasons
 from bridge.ports import Clock, History
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 
@@ -44,29 +44,31 @@ class OpenTransactions:
     """State of the last check."""
 
     def __init__(self) -> None:
-        self._seen: dict[Shard, tuple[int, int]] = {}
-        self.now: dict[Shard, Hang] = {}
+        self._seen: dict[TimerPartition, tuple[int, int]] = {}
+        self.now: dict[TimerPartition, Hang] = {}
         """Open transactions that hang, as of the last check."""
 
-    def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int, silent: Set[Shard] = frozenset()) -> None:
+    def look(
+        self, ends: Mapping[TimerPartition, tuple[int, int]], now_ms: int, silent: Set[TimerPartition] = frozenset()
+    ) -> None:
         """Compare with the last check.
 
         ends: last stable offset and end of each partition. silent: partitions without an answer; they stay as they are.
         """
-        kept = {shard: hang for shard, hang in self.now.items() if shard in silent}
-        self.now = kept | {hang.shard: hang for hang in self._compared(ends, now_ms)}
-        open_ = {shard: stable for shard, (stable, end) in ends.items() if stable < end}
+        kept = {partition: hang for partition, hang in self.now.items() if partition in silent}
+        self.now = kept | {hang.partition: hang for hang in self._compared(ends, now_ms)}
+        open_ = {partition: stable for partition, (stable, end) in ends.items() if stable < end}
         known = self._seen
-        self._seen = {shard: seen for shard, seen in known.items() if shard in silent} | {
-            shard: known[shard] if known.get(shard, (-1, 0))[0] == stable else (stable, now_ms)
-            for shard, stable in open_.items()
+        self._seen = {partition: seen for partition, seen in known.items() if partition in silent} | {
+            partition: known[partition] if known.get(partition, (-1, 0))[0] == stable else (stable, now_ms)
+            for partition, stable in open_.items()
         }
 
-    def _compared(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int) -> Iterator[Hang]:
-        for shard, (stable, end) in ends.items():
-            offset, since_ms = self._seen.get(shard, (-1, 0))
+    def _compared(self, ends: Mapping[TimerPartition, tuple[int, int]], now_ms: int) -> Iterator[Hang]:
+        for partition, (stable, end) in ends.items():
+            offset, since_ms = self._seen.get(partition, (-1, 0))
             if offset == stable < end:
-                yield Hang(shard, stable, since_ms, end - stable, now_ms)
+                yield Hang(partition, stable, since_ms, end - stable, now_ms)
 
 
 class _LagSample(NamedTuple):
@@ -98,23 +100,23 @@ class Monitors:
         self._pauses = pauses
         self._partitions = partitions
         self._pipeline = pipeline
-        self._lag_samples: dict[Shard, _LagSample] = {}
+        self._lag_samples: dict[TimerPartition, _LagSample] = {}
         self._open_transactions = OpenTransactions()
         self._warnings = LogRateLimit(log)
 
     def check_retention(self) -> None:
         """Warn if retention has taken requests that are pending: only the local disk has them now."""
         known, owners = self._metrics.lost_to_retention, self._partitions.open
-        taken = {shard: known[shard] for shard in owners if shard in known}
-        for shard, first in self._history.first_offsets(list(owners)).items():
-            owned = owners[shard].partition
+        taken = {partition: known[partition] for partition in owners if partition in known}
+        for partition, first in self._history.first_offsets(list(owners)).items():
+            owned = owners[partition].partition
             low = owned.committed_progress.low_offset
-            taken[shard] = max(0, first - low) if owned.store.pending else 0
+            taken[partition] = max(0, first - low) if owned.store.pending else 0
             if first > low and owned.store.pending:
                 log.error(
                     "%s: retention has taken requests that are pending, from offset %d to %d: they are still delivered,"
                     " but a lost disk would lose them; raise retention.ms to 3 roll windows",
-                    shard,
+                    partition,
                     low,
                     first - 1,
                 )
@@ -127,50 +129,56 @@ class Monitors:
         ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
-        self._lag_samples = {shard: kept for shard, kept in self._lag_samples.items() if shard in owners}
-        lags = {shard: lag for shard, lag in self._metrics.lags.items() if shard in silent} | {
-            shard: Lag(self._lag(owners[shard], stable, end), end - stable) for shard, (stable, end) in ends.items()
+        self._lag_samples = {partition: kept for partition, kept in self._lag_samples.items() if partition in owners}
+        lags = {partition: lag for partition, lag in self._metrics.lags.items() if partition in silent} | {
+            partition: Lag(self._lag(owners[partition], stable, end), end - stable)
+            for partition, (stable, end) in ends.items()
         }
         self._metrics.lags_checked(lags, self._open_transactions.now)
-        for shard, _, since_ms, waiting, _ in self._open_transactions.now.values():
+        for partition, _, since_ms, waiting, _ in self._open_transactions.now.values():
             self._warnings.warn(
                 now_ms,
-                f"hanging {shard}",
+                f"hanging {partition}",
                 "%s: a sender's transaction has been open for %d s: the %d offsets after its first record, requests"
                 " and cancels, are not read before it ends; find the sender, or end it by kafka-transactions.sh"
                 " find-hanging and abort",
-                *(shard, (now_ms - since_ms) // 1000, waiting),
+                *(partition, (now_ms - since_ms) // 1000, waiting),
             )
-        for shard in before.keys() - self._open_transactions.now.keys():
-            self._warnings.clear(f"hanging {shard}")
+        for partition in before.keys() - self._open_transactions.now.keys():
+            self._warnings.clear(f"hanging {partition}")
 
     def _lag(self, opened: AssignedPartition, stable: int, end: int) -> int:
         """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
 
         Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
         """
-        shard, start = opened.name, opened.partition.store.next_offset
-        before = self._lag_samples.get(shard, _NO_SAMPLE)
+        partition, start = opened.name, opened.partition.store.next_offset
+        before = self._lag_samples.get(partition, _NO_SAMPLE)
         if start >= end:
             return 0
         sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
         is_asked = sample == before and before.is_empty is None and stable == end and is_little
-        if is_asked and shard not in self._pauses.undecodable:
+        if is_asked and partition not in self._pauses.undecodable:
             sample = sample._replace(is_empty=opened.is_empty(start, end))
-        self._lag_samples[shard] = sample
+        self._lag_samples[partition] = sample
         return 0 if sample.is_empty else end - start
 
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""
         owners = self._partitions.open
-        written = {shard: times for shard, times in self._metrics.journal_written_ms.items() if shard in owners}
+        written = {
+            partition: times for partition, times in self._metrics.journal_written_ms.items() if partition in owners
+        }
         stamped = self._history.newest_journal_times(list(written)) if written else {}
         now_ms = self._clock.now_ms()
         # A transaction in flight may have written a newer record.
         last_ms = None if self._pipeline.is_idle else now_ms
-        skews = {shard: skew for shard, skew in self._metrics.clock_skew_ms.items() if shard in written}
-        skews |= {shard: skew_ms(at, written[shard][0], last_ms or written[shard][1]) for shard, at in stamped.items()}
+        skews = {partition: skew for partition, skew in self._metrics.clock_skew_ms.items() if partition in written}
+        skews |= {
+            partition: skew_ms(at, written[partition][0], last_ms or written[partition][1])
+            for partition, at in stamped.items()
+        }
         self._metrics.clocks_checked(skews)
         most_ms = max(skews.values(), key=abs, default=0)
         if abs(most_ms) <= self._partitions.options.max_clock_skew_ms:

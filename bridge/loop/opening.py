@@ -12,7 +12,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.journal import ours
 from bridge.partition.options import has_passed
 from bridge.ports import Clock, History
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
@@ -46,26 +46,26 @@ class JournalClaims:
         self._clock = clock
         self._history = history
         self._journal_of = journal_of
-        self._known: set[Shard] = set()
+        self._known: set[TimerPartition] = set()
         self._next_read: RetryDelay | None = None
         self._next_claims: RetryDelay | None = None
 
-    def __contains__(self, shard: Shard) -> bool:
-        return shard in self._known
+    def __contains__(self, partition: TimerPartition) -> bool:
+        return partition in self._known
 
-    def forget(self, shard: Shard) -> None:
-        self._known.discard(shard)
+    def forget(self, partition: TimerPartition) -> None:
+        self._known.discard(partition)
 
-    def look(self, shards: Sequence[Shard]) -> set[Shard]:
+    def look(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         """Return those whose journal is known to be ours. Raises ForeignJournalError.
 
         Without an answer in time none is known, and the next read follows after 5 s: it holds up all partitions.
         """
-        if not shards or (self._next_read is not None and not self._next_read.is_done()):
+        if not partitions or (self._next_read is not None and not self._next_read.is_done()):
             return set()
         self._next_read = None
         try:
-            found = ours(shards, self._history, self._journal_of)
+            found = ours(partitions, self._history, self._journal_of)
         except PartitionUnreadableError as wrong:
             log.warning("the owner of journals is not known: %s; asking again in 5 s", wrong)
             self._next_read = RetryDelay(self._clock)
@@ -73,8 +73,8 @@ class JournalClaims:
         self._known |= found
         return found
 
-    def confirm(self, written: Sequence[Shard]) -> tuple[set[Shard], set[Shard]]:
-        """Look for claims that were written. Return the shards whose claim is the first, and those to be written again.
+    def confirm(self, written: Sequence[TimerPartition]) -> tuple[set[TimerPartition], set[TimerPartition]]:
+        """Look for claims that were written. Return the partitions whose claim is first, and those to write again.
 
         Raises ForeignJournalError if the claim of another group is the first.
         """
@@ -93,42 +93,42 @@ class JournalClaims:
 class OpeningErrors:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._unreadable: dict[Shard, tuple[int, CorruptStoreError]] = {}
+        self._unreadable: dict[TimerPartition, tuple[int, CorruptStoreError]] = {}
         """Since when (epoch ms) a store cannot be read, and the last error."""
         self._warnings = LogRateLimit(log)
 
-    def note(self, shard: Shard, error: OpeningError) -> None:
+    def note(self, partition: TimerPartition, error: OpeningError) -> None:
         """Log that the partition is opened later, and what to do."""
         now_ms = self._clock.now_ms()
         match error:
             case CorruptStoreError():
-                since_ms, _ = self._unreadable.get(shard, (now_ms, error))
-                self._unreadable[shard] = min(since_ms, now_ms), error
+                since_ms, _ = self._unreadable.get(partition, (now_ms, error))
+                self._unreadable[partition] = min(since_ms, now_ms), error
                 text = (
                     "%s: its local store cannot be read (%s), so its timers wait: check the disk of data_dir. It"
                     " is opened again every 5 s, and after a minute rebuilt from Kafka, without what retention has"
                     " taken"
                 )
-                self._warnings.warn(now_ms, f"disk {shard}", text, shard, error)
+                self._warnings.warn(now_ms, f"disk {partition}", text, partition, error)
             case PartitionUnreadableError():
                 text = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
-                self._warnings.warn(now_ms, f"unreadable {shard}", text, shard, error)
+                self._warnings.warn(now_ms, f"unreadable {partition}", text, partition, error)
             case OSError():
                 is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
                 remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
                 text = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
-                self._warnings.warn(now_ms, f"disk {shard}", text, shard, error, remedy)
+                self._warnings.warn(now_ms, f"disk {partition}", text, partition, error, remedy)
 
-    def note_opened(self, shard: Shard) -> None:
-        if shard not in self._unreadable:  # else the fault may come back
-            self._warnings.clear(f"disk {shard}")
-        self._warnings.clear(f"unreadable {shard}")
+    def note_opened(self, partition: TimerPartition) -> None:
+        if partition not in self._unreadable:  # else the fault may come back
+            self._warnings.clear(f"disk {partition}")
+        self._warnings.clear(f"unreadable {partition}")
 
-    def lasting(self, shard: Shard) -> CorruptStoreError | None:
+    def lasting(self, partition: TimerPartition) -> CorruptStoreError | None:
         """Return the error of a store that has been unreadable for too long."""
         now_ms = self._clock.now_ms()
-        since_ms, error = self._unreadable.get(shard, (now_ms, None))
+        since_ms, error = self._unreadable.get(partition, (now_ms, None))
         return error if now_ms - since_ms >= _UNREADABLE_MS else None
 
-    def forget_unreadable(self, shard: Shard) -> None:
-        self._unreadable.pop(shard, None)
+    def forget_unreadable(self, partition: TimerPartition) -> None:
+        self._unreadable.pop(partition, None)

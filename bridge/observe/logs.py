@@ -7,7 +7,7 @@
 
 With `--workers`, each line names its worker: `INFO worker 2 bridge....`, and as JSON `"worker": 2`.
 
-1. A `Shard` among the arguments of a line becomes fields too.
+1. A `TimerPartition` among the arguments of a line becomes fields too.
 2. librdkafka's settings may be secrets (`is_secret`), and errors of libraries may quote them. Their values are removed
    from every line and traceback.
 """
@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Literal
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -126,7 +126,7 @@ class _FieldsAndSecrets(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         for argument in record.args if isinstance(record.args, tuple) else ():
-            if isinstance(argument, Shard):
+            if isinstance(argument, TimerPartition):
                 record.shard, record.topic, record.partition = str(argument), argument.topic, argument.partition
         record.msg, record.args = redact(record.getMessage()), None
         if record.exc_info:

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 NAMESPACE = "timer_bridge"
 OTHER = "other"
@@ -78,6 +78,6 @@ def label_gauge(
     return family
 
 
-def partition_gauge(name: str, documentation: str, values: Mapping[Shard, float]) -> GaugeMetricFamily:
+def partition_gauge(name: str, documentation: str, values: Mapping[TimerPartition, float]) -> GaugeMetricFamily:
     by_labels: dict[tuple[str, ...], float] = {(at.topic, str(at.partition)): value for at, value in values.items()}
     return label_gauge(name, documentation, ["topic", "partition"], by_labels)

@@ -25,7 +25,7 @@ from bridge.partition.draft import FrozenDraft
 from bridge.partition.partition import Partition
 from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
 
@@ -55,7 +55,7 @@ class Lag:
 class Hang(NamedTuple):
     """A partition that cannot be read from `offset` on since `since_ms`; `waiting` offsets by `seen_ms`."""
 
-    shard: Shard
+    partition: TimerPartition
     offset: int
     since_ms: int
     waiting: int
@@ -71,7 +71,7 @@ class Metrics:
     def __init__(self, now_s: Callable[[], float] = lambda: 0.0, traffic: TrafficMeter | None = None) -> None:
         """now_s: seconds of a monotonic clock. traffic: counts recent traffic too."""
         self._now_s = now_s
-        self._recovery_began_s: dict[Shard, float] = {}
+        self._recovery_began_s: dict[TimerPartition, float] = {}
         self.traffic = traffic or TrafficMeter()
         self.targets = TopicLabels(MAX_TARGETS)
         self.registry = CollectorRegistry()
@@ -188,13 +188,13 @@ class Metrics:
 
         self.last_commit_ms: int | None = None
         """Begin of the last committed transaction, by the bridge's clock."""
-        self.lags: Mapping[Shard, Lag] = {}
-        self.hanging_transactions: Mapping[Shard, Hang] = {}
-        self.clock_skew_ms: Mapping[Shard, int] = {}
+        self.lags: Mapping[TimerPartition, Lag] = {}
+        self.hanging_transactions: Mapping[TimerPartition, Hang] = {}
+        self.clock_skew_ms: Mapping[TimerPartition, int] = {}
         """How far the clock of the broker that leads a journal partition is ahead of ours."""
-        self.lost_to_retention: Mapping[Shard, int] = {}
+        self.lost_to_retention: Mapping[TimerPartition, int] = {}
         """Offsets from the oldest pending timer on that Kafka no longer holds."""
-        self.journal_written_ms: dict[Shard, tuple[int, int]] = {}
+        self.journal_written_ms: dict[TimerPartition, tuple[int, int]] = {}
         """Times (our clock) between which our newest committed journal record was written."""
 
     # -- topics
@@ -227,9 +227,9 @@ class Metrics:
         sums: Counter[tuple[prometheus_client.Counter, str]] = Counter()
         copies = landed = 0
         for owned, frozen in parts:
-            draft, shard = frozen.draft, owned.shard
+            draft, partition = frozen.draft, owned.partition
             self.last_commit_ms = frozen.at_ms
-            sums[self.requests, shard.topic] += draft.requests
+            sums[self.requests, partition.topic] += draft.requests
             copies += len(draft.copies)
             landed += len(draft.decisions.landed)
             for kind, count in frozen.receipt_counts().items():
@@ -239,7 +239,7 @@ class Metrics:
             for _, refusal in draft.decisions.refused:
                 sums[self.refused, refusal.code] += 1
             if frozen.journal is not None:
-                self.journal_written_ms[shard] = (frozen.at_ms, now_ms)
+                self.journal_written_ms[partition] = (frozen.at_ms, now_ms)
         self.rolled.inc(copies)
         self.landed.inc(landed)
         for (counter, label), count in sums.items():
@@ -285,19 +285,19 @@ class Metrics:
         self.moved_partitions.labels("revoked").inc(len(ownership.revoked))
         self.moved_partitions.labels("lost").inc(len(ownership.lost))
 
-    def recovery_started(self, shard: Shard) -> None:
-        self._recovery_began_s[shard] = self._now_s()
+    def recovery_started(self, partition: TimerPartition) -> None:
+        self._recovery_began_s[partition] = self._now_s()
 
-    def recovery_blocked(self, shard: Shard) -> None:
+    def recovery_blocked(self, partition: TimerPartition) -> None:
         """Count a recovery that waits for the end of an open transaction of the former owner."""
-        self.undecided_recoveries.labels(shard.topic).inc()
+        self.undecided_recoveries.labels(partition.topic).inc()
 
     def recovery_planned(self, plan: RecoveryPlan) -> None:
         self.recovery_work.labels("kafka" if plan.found is None else "directory").inc(plan.work)
 
-    def recovery_finished(self, shard: Shard) -> None:
-        if shard in self._recovery_began_s:
-            self.recovery_seconds.observe(self._now_s() - self._recovery_began_s.pop(shard))
+    def recovery_finished(self, partition: TimerPartition) -> None:
+        if partition in self._recovery_began_s:
+            self.recovery_seconds.observe(self._now_s() - self._recovery_began_s.pop(partition))
 
     def intake_paused(self, reason: Reason) -> None:
         """Count a pause that begins. Those that are in force: bridge.observe.pause_reasons."""
@@ -306,17 +306,17 @@ class Metrics:
 
     # -- checks
 
-    def lags_checked(self, lags: Mapping[Shard, Lag], hanging: Mapping[Shard, Hang]) -> None:
+    def lags_checked(self, lags: Mapping[TimerPartition, Lag], hanging: Mapping[TimerPartition, Hang]) -> None:
         self.lags, self.hanging_transactions = lags, hanging
 
-    def clocks_checked(self, clock_skew_ms: Mapping[Shard, int]) -> None:
+    def clocks_checked(self, clock_skew_ms: Mapping[TimerPartition, int]) -> None:
         self.clock_skew_ms = clock_skew_ms
 
-    def lost_to_retention_checked(self, offsets: Mapping[Shard, int]) -> None:
+    def lost_to_retention_checked(self, offsets: Mapping[TimerPartition, int]) -> None:
         self.lost_to_retention = offsets
 
     # -- the end
 
-    def partition_closed(self, shard: Shard) -> None:
-        self._recovery_began_s.pop(shard, None)
-        self.journal_written_ms.pop(shard, None)
+    def partition_closed(self, partition: TimerPartition) -> None:
+        self._recovery_began_s.pop(partition, None)
+        self.journal_written_ms.pop(partition, None)

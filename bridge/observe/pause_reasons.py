@@ -14,7 +14,7 @@ State is replaced, never changed in place, so that any thread may read it.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 Reason = Literal["recovering", "disk", "wheel", "held", "rate", "transaction", "undecodable"]
 
@@ -36,36 +36,38 @@ class Pause(NamedTuple):
 
 class PauseReasons:
     def __init__(self) -> None:
-        self.by_shard: Mapping[Shard, Pause] = {}
-        self.unfetched: frozenset[Shard] = frozenset()
+        self.by_partition: Mapping[TimerPartition, Pause] = {}
+        self.unfetched: frozenset[TimerPartition] = frozenset()
         """Partitions that the consumer does not fetch."""
-        self.undecodable: Mapping[Shard, int] = {}
+        self.undecodable: Mapping[TimerPartition, int] = {}
         """Partitions whose next record cannot be decoded, with its offset. Some are paused for another reason."""
 
-    def pause(self, shard: Shard, reason: Reason, detail: str = "") -> bool:
+    def pause(self, partition: TimerPartition, reason: Reason, detail: str = "") -> bool:
         """Note why intake is paused now. Return True if it was not paused for this reason before."""
-        before, pause = self.by_shard.get(shard), Pause(reason, detail)
+        before, pause = self.by_partition.get(partition), Pause(reason, detail)
         if pause == before:
             return False
-        self._replace({**self.by_shard, shard: pause})
+        self._replace({**self.by_partition, partition: pause})
         return before is None or before.reason != reason
 
-    def resume(self, shard: Shard) -> None:
-        if shard in self.by_shard:
-            self._replace({each: pause for each, pause in self.by_shard.items() if each != shard})
+    def resume(self, partition: TimerPartition) -> None:
+        if partition in self.by_partition:
+            self._replace({each: pause for each, pause in self.by_partition.items() if each != partition})
 
-    def note_undecodable(self, offsets: Mapping[Shard, int]) -> None:
+    def note_undecodable(self, offsets: Mapping[TimerPartition, int]) -> None:
         """offsets: see `undecodable`."""
         self.undecodable = offsets
 
-    def of(self, reason: Reason) -> list[Shard]:
+    def of(self, reason: Reason) -> list[TimerPartition]:
         """Return the partitions that are paused for this reason."""
-        return [shard for shard, pause in self.by_shard.items() if pause.reason == reason]
+        return [partition for partition, pause in self.by_partition.items() if pause.reason == reason]
 
-    def counted(self) -> dict[Shard, Reason]:
+    def counted(self) -> dict[TimerPartition, Reason]:
         """Return the partitions whose pause is in metrics, with the reason."""
-        return {shard: pause.reason for shard, pause in self.by_shard.items() if pause.reason in COUNTED}
+        return {partition: pause.reason for partition, pause in self.by_partition.items() if pause.reason in COUNTED}
 
-    def _replace(self, by_shard: Mapping[Shard, Pause]) -> None:
-        self.by_shard = by_shard
-        self.unfetched = frozenset(shard for shard, pause in by_shard.items() if pause.reason != "undecodable")
+    def _replace(self, by_partition: Mapping[TimerPartition, Pause]) -> None:
+        self.by_partition = by_partition
+        self.unfetched = frozenset(
+            partition for partition, pause in by_partition.items() if pause.reason != "undecodable"
+        )

@@ -16,14 +16,14 @@ from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
 from bridge.partition.partition import Partition
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class StoresView(Protocol):
     """The open partitions of a bridge."""
 
     @property
-    def shards(self) -> Mapping[Shard, Partition]: ...
+    def partitions(self) -> Mapping[TimerPartition, Partition]: ...
 
     def unavailable_targets(self) -> dict[str, int]: ...
 
@@ -56,7 +56,7 @@ class Exposition(Collector):
         """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
         unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
         free_bytes = bridge.free_bytes()
-        self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop, free_bytes)
+        self._store_metrics = store_metrics(bridge.partitions, unavailable, targets, now_ms, should_stop, free_bytes)
 
     def text(self, accept: str) -> tuple[bytes, str]:
         """Return the body and its content type, in the best format that `accept` allows."""
@@ -65,7 +65,7 @@ class Exposition(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._metrics.registry.collect()
-        owned = {(shard.topic, str(shard.partition)) for shard in self._status.shards()}
+        owned = {(partition.topic, str(partition.partition)) for partition in self._status.partitions()}
         for family in (*self._store_metrics, *self._loop_metrics()):
             yield _without_others(family, owned)
 
@@ -73,7 +73,7 @@ class Exposition(Collector):
         """Yield what the loop's thread has noted in Metrics and Status."""
         metrics, status, limits = self._metrics, self._status, self._limits
         lags, hanging, committed_ms = metrics.lags, metrics.hanging_transactions, metrics.last_commit_ms
-        phases = Counter(each.phase for each in status.shards().values())
+        phases = Counter(each.phase for each in status.partitions().values())
         paused = Counter(status.pauses.counted().values())
         yield gauge(
             "last_transaction_timestamp_seconds",
@@ -91,26 +91,26 @@ class Exposition(Collector):
         yield partition_gauge(
             "partition_owned",
             "1 for each `topic` and `partition` that this instance owns. If no instance does: start one.",
-            dict.fromkeys(status.shards(), 1),
+            dict.fromkeys(status.partitions(), 1),
         )
         yield partition_gauge(
             "lag_offsets",
             "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. If it grows:"
             " intake is paused, a sender has a transaction open, or this instance is too slow (add one).",
-            {shard: each.lag for shard, each in lags.items()},
+            {partition: each.lag for partition, each in lags.items()},
         )
         yield partition_gauge(
             "open_transaction_offsets",
             "Offsets that an open transaction of a sender hides, by `topic` and `partition`. Checked every 15 s. See"
             " `hanging_transaction_seconds`.",
-            {shard: each.hidden for shard, each in lags.items()},
+            {partition: each.hidden for partition, each in lags.items()},
         )
         yield partition_gauge(
             "hanging_transaction_seconds",
             "How long the same transaction of a sender has been open, by `topic` and `partition`, or 0. Checked every"
             " 15 s. Find the sender, or abort it: `kafka-transactions.sh find-hanging`, then `abort`.",
             dict.fromkeys(lags, 0.0)
-            | {shard: (each.seen_ms - each.since_ms) / 1000 for shard, each in hanging.items()},
+            | {partition: (each.seen_ms - each.since_ms) / 1000 for partition, each in hanging.items()},
         )
         yield partition_gauge(
             "undecodable_offset",
@@ -141,7 +141,7 @@ class Exposition(Collector):
             "How far the clock of the journal's broker is ahead of ours, at least, by `topic` and `partition`;"
             " negative if ours is ahead. Checked every 15 s. Synchronize all clocks (NTP): timers leave by the bridge's"
             " clock, delays count from the broker's.",
-            {shard: skew_ms / 1000 for shard, skew_ms in metrics.clock_skew_ms.items()},
+            {partition: skew_ms / 1000 for partition, skew_ms in metrics.clock_skew_ms.items()},
         )
         yield gauge(
             "max_clock_skew_seconds",

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from bridge.observe.pause_reasons import Pause, PauseReasons
 from bridge.observe.recent_traffic import TrafficMeter
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 LIVE_WITHIN_S = 60.0
 """Longer than any working turn, even with a slow disk or a transaction that a broker delays."""
@@ -26,7 +26,7 @@ _REPORT_VALID_S = 5.0
 Phase = Literal["recovering", "running", "paused"]
 
 
-class ShardStatus(NamedTuple):
+class PartitionStatus(NamedTuple):
     """Status of one partition. If its intake is paused, `reason` is a short code, and `detail` the error text."""
 
     phase: Phase
@@ -46,17 +46,17 @@ class _Report(NamedTuple):
     at_s: float
 
 
-def _status(pause: Pause | None) -> ShardStatus:
+def _status(pause: Pause | None) -> PartitionStatus:
     if pause is None or pause.is_ready:
-        return ShardStatus("running")
-    return ShardStatus("recovering") if pause.reason == "recovering" else ShardStatus("paused", *pause)
+        return PartitionStatus("running")
+    return PartitionStatus("recovering") if pause.reason == "recovering" else PartitionStatus("paused", *pause)
 
 
-def undecodable_text(shard: Shard, offset: int) -> str:
+def undecodable_text(partition: TimerPartition, offset: int) -> str:
     """Return what is wrong with a partition whose next record cannot be decoded, and what to do."""
     return (
-        f"{shard}: the record at offset {offset} cannot be decoded, so nothing after it is read; run"
-        f" `timer-bridge skip {shard.topic} {shard.partition} {offset}` to go on without it"
+        f"{partition}: the record at offset {offset} cannot be decoded, so nothing after it is read; run"
+        f" `timer-bridge skip {partition.topic} {partition.partition} {offset}` to go on without it"
     )
 
 
@@ -75,8 +75,8 @@ class Status:
         self._now_s = now_s
         self._redact = redact
         self.pauses = PauseReasons()
-        self._assigned: frozenset[Shard] = frozenset()
-        self._had_shards = False
+        self._assigned: frozenset[TimerPartition] = frozenset()
+        self._had_partitions = False
         self._broker_wait: _Report | None = None
         self._connection_error: _Report | None = None
         self._sign_of_life_s = now_s()
@@ -118,28 +118,28 @@ class Status:
         """unavailable: see `unavailable_targets`."""
         self.unavailable_targets = unavailable
 
-    def partition_recovering(self, shard: Shard) -> None:
-        self._had_shards = True
-        self._assigned |= {shard}
-        self.pauses.pause(shard, "recovering")
+    def partition_recovering(self, partition: TimerPartition) -> None:
+        self._had_partitions = True
+        self._assigned |= {partition}
+        self.pauses.pause(partition, "recovering")
 
-    def partition_running(self, shard: Shard) -> None:
-        self._had_shards = True
-        self._assigned |= {shard}
-        self.pauses.resume(shard)
+    def partition_running(self, partition: TimerPartition) -> None:
+        self._had_partitions = True
+        self._assigned |= {partition}
+        self.pauses.resume(partition)
 
-    def partition_closed(self, shard: Shard) -> None:
-        self._assigned -= {shard}
-        self.pauses.resume(shard)
+    def partition_closed(self, partition: TimerPartition) -> None:
+        self._assigned -= {partition}
+        self.pauses.resume(partition)
 
     # -- read by any thread
 
-    def shards(self) -> Mapping[Shard, ShardStatus]:
+    def partitions(self) -> Mapping[TimerPartition, PartitionStatus]:
         """Return the status of each assigned partition."""
-        pauses = self.pauses.by_shard
-        return {shard: _status(pauses.get(shard)) for shard in sorted(self._assigned)}
+        pauses = self.pauses.by_partition
+        return {partition: _status(pauses.get(partition)) for partition in sorted(self._assigned)}
 
-    def in_recovery(self) -> list[Shard]:
+    def in_recovery(self) -> list[TimerPartition]:
         """Return the partitions that are not open yet, sorted."""
         return sorted(self.pauses.of("recovering"))
 
@@ -157,21 +157,23 @@ class Status:
         live = self.live()
         if live.reason:
             return live
-        shards = self.shards()
-        if why := self._recent(self._broker_wait) or ("" if shards else self._recent(self._connection_error)):
+        partitions = self.partitions()
+        if why := self._recent(self._broker_wait) or ("" if partitions else self._recent(self._connection_error)):
             return Verdict("waiting for the broker", why)
-        if not shards and not self._is_spare():
-            return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
+        if not partitions and not self._is_spare():
+            return Verdict("no partitions assigned" if self._had_partitions else "no partitions assigned yet")
         if recovering := self.in_recovery():
             return Verdict(f"recovering {', '.join(map(str, recovering))}")
-        for shard, status in shards.items():
+        for partition, status in partitions.items():
             if status.phase == "paused":
-                return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
+                return Verdict(f"intake paused: {status.reason}", f"{partition}: {status.detail}")
         return Verdict()
 
     def answer(self, verdict: Verdict) -> tuple[dict[str, object], int]:
         """Return the JSON and the HTTP status code of a probe."""
-        places: dict[str, object] = {"shards": {str(shard): each.phase for shard, each in self.shards().items()}}
+        places: dict[str, object] = {
+            "shards": {str(partition): each.phase for partition, each in self.partitions().items()}
+        }
         if self.unavailable_targets:
             places["unavailable_targets"] = dict(self.unavailable_targets)
         if not verdict.reason:

@@ -8,12 +8,12 @@ from prometheus_client.core import GaugeMetricFamily
 
 from bridge.observe.metric_types import TopicLabels, gauge, label_gauge, partition_gauge
 from bridge.partition.partition import Partition
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.index.due_counts import joined_ranges
 
 
 def store_metrics(
-    partitions: Mapping[Shard, Partition],
+    partitions: Mapping[TimerPartition, Partition],
     unavailable: Mapping[str, int],
     targets: TopicLabels,
     now_ms: int,
@@ -31,17 +31,17 @@ def store_metrics(
         answers.append(should_stop())
         return answers[-1]
 
-    stores = {shard: owned.store for shard, owned in partitions.items()}
-    rolling = {shard: owned.flights.alive_count for shard, owned in partitions.items()}
-    ranges = {shard: owned.due_ranges(must_stop, needs_last=False) for shard, owned in partitions.items()}
+    stores = {partition: owned.store for partition, owned in partitions.items()}
+    rolling = {partition: owned.flights.alive_count for partition, owned in partitions.items()}
+    ranges = {partition: owned.due_ranges(must_stop, needs_last=False) for partition, owned in partitions.items()}
     pending = {target: due.pending for target, due in joined_ranges(ranges.values()).items()}
     dues_ms: list[int] = []
     paused: set[str] = set()
     waiting: Counter[tuple[str, ...]] = Counter()
     waiting_since_s: dict[tuple[str, ...], float] = {}
-    for shard, store in stores.items():
+    for partition, store in stores.items():
         backlogs = {backlog.target: backlog for backlog in store.release_queue.backlogs(now_ms)}
-        dues_ms += [due.first_ms for target, due in ranges[shard].items() if target not in backlogs]
+        dues_ms += [due.first_ms for target, due in ranges[partition].items() if target not in backlogs]
         for target, backlog in backlogs.items():
             if backlog.is_paused:
                 paused.add(target)
@@ -65,7 +65,7 @@ def store_metrics(
         partition_gauge(
             "partition_pending_timers",
             "Pending timers with copies in flight, by `topic` and `partition`. If uneven: the keys are uneven.",
-            {shard: store.pending + rolling[shard] for shard, store in stores.items()},
+            {partition: store.pending + rolling[partition] for partition, store in stores.items()},
         ),
         gauge(
             "next_due_timestamp_seconds",
@@ -100,7 +100,7 @@ def store_metrics(
             "held_timers",
             "Out-of-order timers, by `topic` and `partition`: a clock was set back, they were just rolled, or they"
             " were overdue on arrival for a target that waits. Many without that: check `clock_skew_seconds`.",
-            {shard: store.release_queue.held for shard, store in stores.items()},
+            {partition: store.release_queue.held for partition, store in stores.items()},
         ),
         partition_gauge(
             "rolling_timers",
@@ -110,18 +110,18 @@ def store_metrics(
         partition_gauge(
             "backlog_requests",
             "Requests that were read and not taken in yet, by `topic` and `partition`. See `paused_partitions`.",
-            {shard: len(owned.backlog) for shard, owned in partitions.items()},
+            {partition: len(owned.backlog) for partition, owned in partitions.items()},
         ),
         partition_gauge(
             "store_bytes",
             "Size of the logs on disk, by `topic` and `partition`. A file goes when none of its timers is pending.",
-            {shard: store.queries.size_bytes for shard, store in stores.items()},
+            {partition: store.queries.size_bytes for partition, store in stores.items()},
         ),
         partition_gauge(
             "pending_bytes",
             "Bytes of pending timers, by `topic` and `partition`, as `max_pending_bytes` counts them. The sum by topic"
             " shows which one fills the disk: limit it.",
-            {shard: store.queries.pending_bytes for shard, store in stores.items()},
+            {partition: store.queries.pending_bytes for partition, store in stores.items()},
         ),
         gauge(
             "disk_free_bytes",

@@ -16,7 +16,7 @@ from bridge.partition.request import absolute_headers, occurrence_of
 from bridge.ports import Outgoing, Record
 from schemas.headers import OCCURRENCE, ORIGIN, ROLLS, SAFE_DIGITS, SCHEDULED_MS, Claim
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard, origin
+from schemas.origin import TimerPartition, origin
 from schemas.recurrence import Occurrence
 from timer.format.body import Body, LongNameError, pack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
@@ -44,7 +44,12 @@ class RolledCopy(Outgoing):
 
 
 def copy_of(
-    shard: Shard, body: Body, now_ms: int, *, moved_ms: int | None = None, occurrence: Occurrence | None = None
+    partition: TimerPartition,
+    body: Body,
+    now_ms: int,
+    *,
+    moved_ms: int | None = None,
+    occurrence: Occurrence | None = None,
 ) -> RolledCopy:
     """Return the next copy of a timer: the request in native headers, with an absolute due time and its origin.
 
@@ -61,12 +66,12 @@ def copy_of(
         headers.append((OCCURRENCE, b"%d" % occurrence.number))
         if occurrence.scheduled_ms != due_ms:
             headers.append((SCHEDULED_MS, b"%d" % occurrence.scheduled_ms))
-    headers += ((ORIGIN, origin(shard, body.origin_offset)), (ROLLS, b"%d" % rolls))
+    headers += ((ORIGIN, origin(partition, body.origin_offset)), (ROLLS, b"%d" % rolls))
     encoded, _ = pack_headers(headers)
     flight = CopyInFlight(
         body.origin_offset, rolls, due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
     )
-    return RolledCopy(shard.topic, shard.partition, body.key, body.value, headers, now_ms, flight)
+    return RolledCopy(partition.topic, partition.partition, body.key, body.value, headers, now_ms, flight)
 
 
 def ranges_of(flights: Iterable[CopyInFlight]) -> dict[str, DueRange]:
@@ -82,8 +87,8 @@ def hours_of(flights: Iterable[CopyInFlight]) -> dict[str, Counter[int]]:
 class CopiesInFlight:
     """The copies in flight of one partition: those that are committed, and those of drafts that a request may end."""
 
-    def __init__(self, shard: Shard, flights: Iterable[CopyInFlight], ended: Iterable[int]) -> None:
-        self._shard = shard
+    def __init__(self, partition: TimerPartition, flights: Iterable[CopyInFlight], ended: Iterable[int]) -> None:
+        self._partition = partition
         self._flights: dict[tuple[int, int], CopyInFlight] = {}
         """By origin offset and rolls."""
         self._by_origin: dict[int, tuple[int, int]] = {}
@@ -130,7 +135,7 @@ class CopiesInFlight:
         """Return the offset in topic/partition/offset; None if it is not of this partition, or not as we write it."""
         digits = name.rpartition(b"/")[2]
         number = int(digits) if digits.isdigit() and len(digits) <= SAFE_DIGITS else -1
-        return number if number >= 0 and origin(self._shard, number) == name else None
+        return number if number >= 0 and origin(self._partition, number) == name else None
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
         """True if this process rolled the copy within the last `span_ms` of its clock."""

@@ -41,7 +41,7 @@ from schemas.headers import (
     Refusal,
 )
 from schemas.journal import JournalRecord
-from schemas.origin import Shard, origin
+from schemas.origin import TimerPartition, origin
 from schemas.progress import Progress
 from schemas.receipts import Receipt, is_sent, printable
 from timer.format.body import Body, unpack_headers
@@ -76,12 +76,12 @@ def expired(body: Body, now_ms: int) -> Refusal | None:
     return Refusal("expired", f"not released before {EXPIRE_MS} {int(expire_ms)}: send it again if it is still of use")
 
 
-def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoing]:
+def deliveries(timer_partition: TimerPartition, bodies: Iterable[Body], now_ms: int) -> list[Outgoing]:
     """Return the delivery of each timer: key, value, the sender's own headers, then four of ours, five if it recurs.
 
     Headers are made once for the release time, equal due times in a row, and `timer-rolls: 0`: a batch is large.
     """
-    origin_prefix = origin(shard, 0)[:-1]
+    origin_prefix = origin(timer_partition, 0)[:-1]
     released, not_rolled, last_ms, due = (RELEASED_MS, b"%d" % now_ms), (ROLLS, b"0"), -1, (DELIVER_MS, b"")
     records: list[Outgoing] = []
     for body in bodies:
@@ -104,12 +104,12 @@ def deliveries(shard: Shard, bodies: Iterable[Body], now_ms: int) -> list[Outgoi
     return records
 
 
-def refuse(topic: str, shard: Shard, record: Record, refusal: Refusal, now_ms: int) -> Rejection:
+def refuse(topic: str, timer_partition: TimerPartition, record: Record, refusal: Refusal, now_ms: int) -> Rejection:
     """Return the rejected record of a request that was refused at intake: the request, then the reason headers."""
-    return _rejected(topic, shard, record.offset, record.key, record.value, record.headers, refusal, now_ms)
+    return _rejected(topic, timer_partition, record.offset, record.key, record.value, record.headers, refusal, now_ms)
 
 
-def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) -> Rejection:
+def park(topic: str, timer_partition: TimerPartition, body: Body, refusal: Refusal, now_ms: int) -> Rejection:
     """Return the rejected record of a timer that its target refuses: its request, then the reason headers.
 
     Of a recurring timer that is a request for this occurrence alone: the timer itself goes on.
@@ -120,7 +120,7 @@ def park(topic: str, shard: Shard, body: Body, refusal: Refusal, now_ms: int) ->
     else:
         headers = [each for each in absolute_headers(body, body.due_ms) if each[0] not in RECURRENCE]
         headers.append((OCCURRENCE, b"%d" % occurrence.number))
-    return _rejected(topic, shard, body.origin_offset, body.key, body.value, headers, refusal, now_ms)
+    return _rejected(topic, timer_partition, body.origin_offset, body.key, body.value, headers, refusal, now_ms)
 
 
 def bare(rejected: Rejection) -> Rejection:
@@ -130,13 +130,13 @@ def bare(rejected: Rejection) -> Rejection:
     return replace(rejected, key=None, value=None, headers=headers)
 
 
-def receipt(topic: str, shard: Shard, draft: ReceiptDraft, now_ms: int) -> Outgoing:
+def receipt(topic: str, timer_partition: TimerPartition, draft: ReceiptDraft, now_ms: int) -> Outgoing:
     """Return the receipt of a request. Its key is the id, or else the origin."""
-    about = origin(shard, draft.origin_offset) if draft.origin_offset >= 0 else None
+    about = origin(timer_partition, draft.origin_offset) if draft.origin_offset >= 0 else None
     said = Receipt(
         kind=draft.kind,
         at_ms=now_ms,
-        request=origin(shard, draft.request).decode(),
+        request=origin(timer_partition, draft.request).decode(),
         origin=about.decode() if about else None,
         id=printable(draft.id) if draft.id else None,
         due_ms=draft.due_ms,
@@ -147,7 +147,7 @@ def receipt(topic: str, shard: Shard, draft: ReceiptDraft, now_ms: int) -> Outgo
 
 def _rejected(
     topic: str,
-    shard: Shard,
+    timer_partition: TimerPartition,
     offset: int,
     key: bytes | None,
     value: bytes | None,
@@ -158,7 +158,7 @@ def _rejected(
     reason: list[tuple[str, bytes | None]] = [
         (ERROR, refusal.code.encode()),
         (ERROR_DETAIL, refusal.detail.encode()),
-        (ORIGIN, origin(shard, offset)),
+        (ORIGIN, origin(timer_partition, offset)),
     ]
     return Rejection(topic, -1, key, value, [*headers, *reason], now_ms, offset)
 
@@ -231,7 +231,7 @@ class FrozenDraft:
     options: those of the freeze. ids: of the timers that leave.
     """
 
-    shard: Shard
+    partition: TimerPartition
     options: TurnOptions
     draft: Draft
     progress: Progress
@@ -243,19 +243,21 @@ class FrozenDraft:
 
     def outgoing(self) -> list[Outgoing]:
         """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
-        draft, shard, options, now_ms = self.draft, self.shard, self.options, self.at_ms
-        self.records = deliveries(shard, draft.bodies, now_ms)
+        draft, timer_partition, options, now_ms = self.draft, self.partition, self.options, self.at_ms
+        self.records = deliveries(timer_partition, draft.bodies, now_ms)
         if draft.parked:
             self.records = [self._parked(body) or each for body, each in zip(draft.bodies, self.records, strict=True)]
         self.records += draft.copies
         for request, why in draft.decisions.refused:
-            self.records.append(self._whole_or_bare(refuse(options.rejected_topic, shard, request, why, now_ms)))
-        self.records += [receipt(options.receipts_topic, shard, each, now_ms) for each in self._receipts()]
+            self.records.append(
+                self._whole_or_bare(refuse(options.rejected_topic, timer_partition, request, why, now_ms))
+            )
+        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in self._receipts()]
         return self.records
 
     def _parked(self, body: Body) -> Rejection | None:
         why = self.draft.parked.get(body.origin_offset)
-        return why and self._whole_or_bare(park(self.options.rejected_topic, self.shard, body, why, self.at_ms))
+        return why and self._whole_or_bare(park(self.options.rejected_topic, self.partition, body, why, self.at_ms))
 
     def _whole_or_bare(self, rejection: Rejection) -> Rejection:
         return bare(rejection) if rejection.origin_offset in self.draft.bare else rejection

@@ -16,7 +16,7 @@ from bridge.partition.request import occurrence_of, size_of
 from bridge.ports import Outgoing
 from schemas.headers import Refusal
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.format.body import Body
 from timer.format.unit import isin
 from timer.schedule.release_policy import most_wait_ms
@@ -38,8 +38,10 @@ _CROWDED_SHARE = 4
 class DueTimers:
     """Due timers of one open partition. Each call gets a draft, as the partition freezes one and begins another."""
 
-    def __init__(self, shard: Shard, store: Store, options: TurnOptions, breakers: CircuitBreakers) -> None:
-        self._shard = shard
+    def __init__(
+        self, partition: TimerPartition, store: Store, options: TurnOptions, breakers: CircuitBreakers
+    ) -> None:
+        self._partition = partition
         self._store = store
         self._breakers = breakers
         self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
@@ -98,7 +100,7 @@ class DueTimers:
             return True
         is_delivered, following = occurrence.follow(now_ms)
         if following is not None:
-            draft.add_copy(copy_of(self._shard, body, now_ms, occurrence=following))
+            draft.add_copy(copy_of(self._partition, body, now_ms, occurrence=following))
         elif not is_delivered:
             draft.parked[body.origin_offset] = _MISSED
         if is_delivered or following is None:
@@ -108,7 +110,7 @@ class DueTimers:
     def _roll(self, draft: Draft, bodies: list[Body], now_ms: int) -> None:
         """Draft copies for the timer topic. A due timer whose copy is too large is rejected instead."""
         for body in bodies:
-            copy = copy_of(self._shard, body, now_ms)
+            copy = copy_of(self._partition, body, now_ms)
             if body.due_ms > now_ms or not self._is_too_large(copy):
                 draft.add_copy(copy)
             elif self._deliver(draft, body, now_ms) or body.origin_offset in draft.parked:
@@ -127,7 +129,7 @@ class DueTimers:
         for body in draft.bodies if self._breakers else ():
             if body.origin_offset in draft.parked or not self._breakers.is_open(body.target, now_ms):
                 continue
-            copy = copy_of(self._shard, body, at_ms)
+            copy = copy_of(self._partition, body, at_ms)
             if self._is_too_large(copy):
                 draft.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
             else:

@@ -19,7 +19,7 @@ from bridge.errors import BridgeError, ForeignJournalError, PartitionUnreadableE
 from bridge.partition.options import TurnOptions
 from bridge.ports import History
 from schemas.journal import Decisions, JournalRecord, Wait
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.format.checkpoint import Checkpoint
 
@@ -27,21 +27,21 @@ _OWNER_LOOK_BACK = (20, 1000)
 """Offsets read from the end of a journal: 1,000 only if 20 show no decision. Each commit also leaves a marker."""
 
 
-def owners(shards: Sequence[Shard], history: History) -> dict[Shard, bytes]:
-    """Return the key of the group that owns each shard's journal. Shards whose journal's end has no key are left out.
+def owners(partitions: Sequence[TimerPartition], history: History) -> dict[TimerPartition, bytes]:
+    """Return the key of the group that owns each partition's journal, without those whose journal ends with no key.
 
     Reads only records that are committed by now; does not wait for open transactions.
     """
-    found: dict[Shard, bytes] = {}
-    claimed: dict[Shard, bytes] = {}
+    found: dict[TimerPartition, bytes] = {}
+    claimed: dict[TimerPartition, bytes] = {}
     for look_back in _OWNER_LOOK_BACK:
-        left = [shard for shard in shards if shard not in found]
-        for shard, records in history.journal_tails(left, look_back).items() if left else ():
+        left = [partition for partition in partitions if partition not in found]
+        for partition, records in history.journal_tails(left, look_back).items() if left else ():
             for key, value in reversed(records):
                 if key is not None and _is_claim(value):
-                    claimed[shard] = key
+                    claimed[partition] = key
                 elif key is not None:
-                    found[shard] = key
+                    found[partition] = key
                     break
     return claimed | found
 
@@ -53,35 +53,38 @@ def _is_claim(value: bytes) -> bool:
         return False
 
 
-def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], str]) -> set[Shard]:
-    """Return the shards whose journal our group is known to own. Raises ForeignJournalError if another group owns one.
+def ours(partitions: Sequence[TimerPartition], history: History, journals: Callable[[str], str]) -> set[TimerPartition]:
+    """Return the partitions whose journal our group is known to own. Raises ForeignJournalError if another owns one.
 
     journals: returns the journal topic of a timer topic.
     """
-    found = owners(shards, history)
-    for shard, key in found.items():
-        if key != (own := history.journal_key(shard)):
+    found = owners(partitions, history)
+    for partition, key in found.items():
+        if key != (own := history.journal_key(partition)):
             raise ForeignJournalError(
-                f"{shard}: the journal {journals(shard.topic)} belongs to '{key.decode(errors='replace')}' (group and"
-                f" timer topic), this bridge is '{own.decode()}': two groups deliver every message twice; start it with"
-                f" the same --group, or, if both groups are to deliver every message, with another --journal-topic"
+                f"{partition}: the journal {journals(partition.topic)} belongs to '{key.decode(errors='replace')}'"
+                f" (group and timer topic), this bridge is '{own.decode()}': two groups deliver every message twice;"
+                f" start it with the same --group, or, if both groups are to deliver every message, with another"
+                f" --journal-topic"
             )
     return set(found)
 
 
 class JournalOwnerCheck:
-    """Checks that the journals of `shards()` still belong to our group. journals: journal topic by timer topic."""
+    """Checks that the journals of `partitions()` still belong to our group. journals: journal topic by timer topic."""
 
-    def __init__(self, history: History, journals: Mapping[str, str], shards: Callable[[], Iterable[Shard]]) -> None:
+    def __init__(
+        self, history: History, journals: Mapping[str, str], partitions: Callable[[], Iterable[TimerPartition]]
+    ) -> None:
         self._history = history
         self._journals = journals
-        self._shards = shards
-        self._ends: dict[Shard, int] = {}
+        self._partitions = partitions
+        self._ends: dict[TimerPartition, int] = {}
 
     def check(self) -> None:
         """Read the ends of the journals that have grown since the last check. Raises ForeignJournalError."""
-        ends = {shard: self._history.journal_end(shard) for shard in self._shards()}
-        grown = [shard for shard, end in ends.items() if self._ends.get(shard) != end]
+        ends = {partition: self._history.journal_end(partition) for partition in self._partitions()}
+        grown = [partition for partition, end in ends.items() if self._ends.get(partition) != end]
         ours(grown, self._history, self._journals.__getitem__)
         self._ends = ends
 
@@ -90,12 +93,12 @@ _LOOK_BACK = 1000
 """Offsets read from the end of a topic for its last record, before all of it is read."""
 
 
-def parse_record(shard: Shard, value: bytes) -> JournalRecord:
+def parse_record(partition: TimerPartition, value: bytes) -> JournalRecord:
     try:
         return JournalRecord.from_bytes(value)
     except ValueError as wrong:
         raise BridgeError(
-            f"{shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
+            f"{partition}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
         ) from wrong
 
 
@@ -103,7 +106,7 @@ def parse_record(shard: Shard, value: bytes) -> JournalRecord:
 class JournalReader:
     """The journal of one partition, for a recovery to `progress`."""
 
-    _shard: Shard
+    _partition: TimerPartition
     _history: History
     _options: TurnOptions
     _progress: Progress
@@ -116,16 +119,16 @@ class JournalReader:
 
     def for_rebuild(self) -> Decisions:
         """Return the decisions on all that may be pending. Raises BridgeError, before any change, if they are lost."""
-        first, _ = self._history.bounds(self._shard)
+        first, _ = self._history.bounds(self._partition)
         for since_ms in (self._since_ms(), None):  # the whole journal if brokers' clocks differed by more
             decisions = Decisions(self._records(None, since_ms), waits=self._last_waits())
             if self._covers(decisions, max(first, self._progress.low_offset)):
                 return decisions
         raise BridgeError(
-            f"{self._shard}: the journal does not cover what may be pending from offset"
+            f"{self._partition}: the journal does not cover what may be pending from offset"
             f" {self._progress.low_offset} on: it was deleted, or its retention is shorter than the timer topic's. It"
             f" is unknown what was cancelled or delivered. Go on as after lost progress, and keep the directories:"
-            f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
+            f" `timer-bridge export` first, delete the group's offset of {self._partition}, start with --adopt-progress"
         )
 
     def _covers(self, decisions: Decisions, start: int) -> bool:
@@ -133,18 +136,18 @@ class JournalReader:
         return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
 
     def _records(self, from_offset: int | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
-        for value in self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms):
-            yield parse_record(self._shard, value)
+        for value in self._history.journal(self._partition, from_offset=from_offset, since_ms=since_ms):
+            yield parse_record(self._partition, value)
 
     def _last_waits(self) -> tuple[Wait, ...]:
         """Return the waiting targets of the journal's last record. A paused target may have no timers."""
-        first, end = self._history.journal_bounds(self._shard)
+        first, end = self._history.journal_bounds(self._partition)
         for start in (max(first, end - _LOOK_BACK), first):
             last = None
-            for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
+            for value in self._history.journal(self._partition, from_offset=start, since_ms=None):
                 last = value
             if last is not None:
-                return parse_record(self._shard, last).waits
+                return parse_record(self._partition, last).waits
         return ()
 
     def _since_ms(self) -> int | None:
@@ -154,10 +157,10 @@ class JournalReader:
         after the last record that can be read.
         """
         low = self._progress.low_offset
-        first, end = self._history.bounds(self._shard)
+        first, end = self._history.bounds(self._partition)
         for start in (low, max(first, low - _LOOK_BACK)):
             try:
-                records = next(self._history.requests(self._shard, start, end), None)
+                records = next(self._history.requests(self._partition, start, end), None)
             except PartitionUnreadableError as wrong:
                 if wrong.undecodable is None:
                     raise

@@ -27,7 +27,7 @@ from bridge.partition.request import RequestBatch, batch_length, needing_no_room
 from bridge.ports import Record
 from schemas.headers import Refusal
 from schemas.journal import JournalRecord, Wait
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from schemas.receipts import is_sent
 from timer.errors import CorruptStoreError, WheelFullError
@@ -68,12 +68,12 @@ class Partition:
 
     def __init__(
         self,
-        shard: Shard,
+        partition: TimerPartition,
         recovered: Recovered,
         options: TurnOptions,
         breakers: CircuitBreakers,
     ) -> None:
-        self.shard = shard
+        self.partition = partition
         self.store, self.flights, is_adopted = recovered
         self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self._is_caught_up = False
@@ -102,7 +102,7 @@ class Partition:
     def use(self, options: TurnOptions, breakers: CircuitBreakers) -> None:
         """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
         self.options = options
-        self._due = DueTimers(self.shard, self.store, options, breakers)
+        self._due = DueTimers(self.partition, self.store, options, breakers)
 
     def claim(self) -> None:
         """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
@@ -261,7 +261,7 @@ class Partition:
             draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self.flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
-            copy = copy_of(self.shard, body, now_ms, moved_ms=due_ms)
+            copy = copy_of(self.partition, body, now_ms, moved_ms=due_ms)
             draft.add_copy(copy)
             self.flights.stage(copy.flight)
         self.flights.depart(decisions.rolled)
@@ -346,7 +346,7 @@ class Partition:
         self._due.roll_unavailable(draft, at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
         journal = self._journal(draft, progress, waits)
-        frozen = FrozenDraft(self.shard, self.options, draft, progress, journal, at_ms, ids)
+        frozen = FrozenDraft(self.partition, self.options, draft, progress, journal, at_ms, ids)
         self._frozen.append(frozen)
         self._frozen_offset = progress.next_offset
         self._frozen_waits = waits

@@ -36,7 +36,7 @@ from bridge.partition.request import ask_of, body_of
 from bridge.ports import History, Record
 from schemas.headers import Claim, Refusal, Rules, Schedule
 from schemas.journal import Decisions
-from schemas.origin import Shard, origin
+from schemas.origin import TimerPartition, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from timer.disk import Disk
 from timer.engines import create_store, open_store
@@ -69,25 +69,25 @@ class RecoveryPlan(NamedTuple):
     """True if `progress` comes from --adopt-progress."""
 
 
-def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
+def plan_recovery(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
     """Return the plan; change nothing.
 
     Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick or the engine
     has changed and retention has deleted requests that the store may still hold.
     """
     found = read_checkpoint(disk)
-    progress, is_adopted = _progress(shard, history, options, found)
-    if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
+    progress, is_adopted = _progress(partition, history, options, found)
+    if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(partition)[0])):
         log.warning(
             "%s: the local store does not match Kafka's progress; it is rebuilt from offset %d",
-            shard,
+            partition,
             progress.low_offset,
         )
         found = None
     for setting in ("engine", "tick_ms"):
         if found is not None and getattr(found, setting) != getattr(options.store, setting):
             changed = (setting, getattr(found, setting), getattr(options.store, setting))
-            _require_rebuild_possible(shard, history, progress.low_offset, *changed)
+            _require_rebuild_possible(partition, history, progress.low_offset, *changed)
             found = None
     if found is None:
         return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
@@ -108,11 +108,11 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
 
 
 def _require_rebuild_possible(
-    shard: Shard, history: History, low_offset: int, setting: str, old: object, new: object
+    partition: TimerPartition, history: History, low_offset: int, setting: str, old: object, new: object
 ) -> None:
     """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
-    first, _ = history.bounds(shard)
-    told = f"{shard}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
+    first, _ = history.bounds(partition)
+    told = f"{partition}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
     if first > low_offset:
         raise SettingsError(
             f"{told}, but retention has taken the requests before {first}: start with {setting} {old}, and change it"
@@ -121,53 +121,57 @@ def _require_rebuild_possible(
     log.warning("%s; if the rebuild is refused, %s %s keeps the store", told, setting, old)
 
 
-def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
+def _progress(
+    partition: TimerPartition, history: History, options: TurnOptions, found: Checkpoint | None
+) -> tuple[Progress, bool]:
     """Return the progress to recover to, and whether it comes from --adopt-progress."""
     why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
     try:
-        committed = history.progress(shard)
+        committed = history.progress(partition)
         if committed is None:
             nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
-            values = history.journal(shard, from_offset=None, since_ms=None)
-            if nothing_left and all(parse_record(shard, value).is_claim for value in values):
-                first, _ = history.bounds(shard)
+            values = history.journal(partition, from_offset=None, since_ms=None)
+            if nothing_left and all(parse_record(partition, value).is_claim for value in values):
+                first, _ = history.bounds(partition)
                 return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-            committed = history.progress(shard)  # another owner may have committed the first one since the first read
+            committed = history.progress(
+                partition
+            )  # another owner may have committed the first one since the first read
     except ForeignProgressError as wrong:
         committed, why = None, str(wrong)
     if committed is None:
-        return _adopted(shard, history, options, why), True
-    _require_not_truncated(shard, history, committed)
+        return _adopted(partition, history, options, why), True
+    _require_not_truncated(partition, history, committed)
     return committed, False
 
 
-def _require_not_truncated(shard: Shard, history: History, progress: Progress) -> None:
+def _require_not_truncated(partition: TimerPartition, history: History, progress: Progress) -> None:
     """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
-    _, stable = history.bounds(shard)
+    _, stable = history.bounds(partition)
     if progress.next_offset > stable:
-        ends = history.stable_and_end_offsets([shard])
-        if shard not in ends:
-            raise PartitionUnreadableError(f"{shard}: no answer in time about its end offset")
-        _, end = ends[shard]
+        ends = history.stable_and_end_offsets([partition])
+        if partition not in ends:
+            raise PartitionUnreadableError(f"{partition}: no answer in time about its end offset")
+        _, end = ends[partition]
         if progress.next_offset > end:
-            raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))
+            raise ProgressLostError(truncated_partition_message(*partition, end, progress.next_offset))
 
 
-def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> Progress:
-    first, end = history.bounds(shard)
+def _adopted(partition: TimerPartition, history: History, options: TurnOptions, why: str) -> Progress:
+    first, end = history.bounds(partition)
     match options.adopt_progress:
         case None:
             raise ProgressLostError(
-                f"{shard}: progress is lost: {why}. Start once with --adopt-progress earliest (deliver again what is"
-                f" still on the topic), latest (skip it) or an epoch ms to begin at"
+                f"{partition}: progress is lost: {why}. Start once with --adopt-progress earliest (deliver again what"
+                f" is still on the topic), latest (skip it) or an epoch ms to begin at"
             )
         case "earliest":
             offset = first
         case "latest":
             offset = end
         case timestamp_ms:
-            offset = history.offset_at(shard, int(timestamp_ms))
-    log.warning("%s: progress adopted at offset %d by the operator's word", shard, offset)
+            offset = history.offset_at(partition, int(timestamp_ms))
+    log.warning("%s: progress adopted at offset %d by the operator's word", partition, offset)
     return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
 
 
@@ -224,7 +228,7 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    shard: Shard,
+    partition: TimerPartition,
     disk: Disk,
     history: History,
     options: TurnOptions,
@@ -236,36 +240,36 @@ def recover(
     the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile. After
     an error no store is open.
     """
-    plan = plan or plan_recovery(shard, disk, history, options)
-    journal = JournalReader(shard, history, options, plan.progress)
-    recovery = _Recovery(shard, disk, history, options, plan)
+    plan = plan or plan_recovery(partition, disk, history, options)
+    journal = JournalReader(partition, history, options, plan.progress)
+    recovery = _Recovery(partition, disk, history, options, plan)
     found, decisions = plan.found, None
     if found is not None and (decisions := journal.since(found)) is None:
         low_offset = plan.progress.low_offset
-        log.warning("%s: the local store is of another journal and is rebuilt from offset %d", shard, low_offset)
+        log.warning("%s: the local store is of another journal and is rebuilt from offset %d", partition, low_offset)
         found = None
     try:
         recovered = recovery.run(found, decisions or journal.for_rebuild())
     except CorruptStoreError as wrong:
         if found is None:
             raise
-        require_rebuildable(shard, history, plan.progress.low_offset, wrong)
-        invalidate_store(shard, disk, wrong)
+        require_rebuildable(partition, history, plan.progress.low_offset, wrong)
+        invalidate_store(partition, disk, wrong)
         recovered = recovery.run(None, journal.for_rebuild())
     try:  # the journal may be newer than the progress, which was read before it
-        if not plan.is_adopted and history.progress(shard) not in (None, plan.progress):
-            raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
+        if not plan.is_adopted and history.progress(partition) not in (None, plan.progress):
+            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
     except BaseException:
         recovered.store.close()
         raise
     return recovered
 
 
-def prepare_store(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:
+def prepare_store(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> None:
     """Recover the store on `disk` and close it, so that the next `recover` has little to do."""
     # In this order: progress read later includes all decisions below the journal's last stable offset.
-    _, journal_offset = history.journal_bounds(shard)
-    store, flights, _ = recover(shard, disk, history, options)
+    _, journal_offset = history.journal_bounds(partition)
+    store, flights, _ = recover(partition, disk, history, options)
     try:
         store.start_checkpoint(journal_offset, flights.all(), sorted(flights.ended))
         store.finish_checkpoint()
@@ -273,15 +277,17 @@ def prepare_store(shard: Shard, disk: Disk, history: History, options: TurnOptio
         store.close()
 
 
-def invalidate_store(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
+def invalidate_store(partition: TimerPartition, disk: Disk, wrong: CorruptStoreError) -> None:
     """Delete the checkpoint of a closed, damaged store, so that the next `recover` rebuilds it from Kafka."""
-    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged", shard, wrong)
+    log.error(
+        "%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged", partition, wrong
+    )
     disk.start_replace(NAME, b"").wait()
 
 
-def require_rebuildable(shard: Shard, history: History, low_offset: int, wrong: CorruptStoreError) -> None:
+def require_rebuildable(partition: TimerPartition, history: History, low_offset: int, wrong: CorruptStoreError) -> None:
     """Raise `wrong` if it may pass, and retention has deleted requests that may be pending: only this disk has them."""
-    if isinstance(wrong, UnreadableError) and history.bounds(shard)[0] > low_offset:
+    if isinstance(wrong, UnreadableError) and history.bounds(partition)[0] > low_offset:
         raise wrong
 
 
@@ -289,7 +295,7 @@ def require_rebuildable(shard: Shard, history: History, low_offset: int, wrong: 
 class _Recovery:
     """One recovery, from a checkpoint or from empty files, to the committed progress."""
 
-    _shard: Shard
+    _partition: TimerPartition
     _disk: Disk
     _history: History
     _options: TurnOptions
@@ -305,7 +311,7 @@ class _Recovery:
                 if found is not None and 2 * options.slots > MOST_SLOTS:
                     raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
                 options = replace(options, slots=2 * options.slots)
-                log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
+                log.warning("%s: %s: starting with %d slots", self._partition, full, options.slots)
 
     def _run(self, found: Checkpoint | None, decisions: Decisions, options: StoreOptions) -> Recovered:
         progress = self._plan.progress
@@ -322,10 +328,10 @@ class _Recovery:
             raise
         store.committed(progress)
         ended = decisions.ended | set(found.ended_flights if found else ())
-        flights = CopiesInFlight(self._shard, decisions.flights.values(), ended)
+        flights = CopiesInFlight(self._partition, decisions.flights.values(), ended)
         log.info(
             "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
-            *(self._shard, progress.next_offset, store.pending),
+            *(self._partition, progress.next_offset, store.pending),
             *("from Kafka alone" if found is None else "from its directory", start),
         )
         return Recovered(store, flights, self._plan.is_adopted)
@@ -342,25 +348,25 @@ class _Recovery:
                 raise ValueError(f"offset {offset} was taken in before, by unknown rules")
             return rules, until
 
-        for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):
+        for records in self._history.requests(self._partition, start, progress.next_offset, decisions.refused):
             try:
                 batch = replay(records, store.release_queue.is_unreleased, rules_from, decisions, self._offset_of)
             except ValueError as wrong:
-                raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
+                raise BridgeError(f"{self._partition}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
 
     def _log_lost_requests(self, start: int) -> None:
-        first, _ = self._history.bounds(self._shard)
+        first, _ = self._history.bounds(self._partition)
         end = min(first, self._plan.progress.next_offset)
         if end > start:
             log.error(
                 "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
                 " them that were pending are lost; raise retention.ms to 3 roll windows",
-                self._shard,
+                self._partition,
                 end - start,
                 start,
                 end - 1,
             )
 
     def _offset_of(self, origin_: bytes) -> int:
-        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))
+        return int(origin_.removeprefix(origin(self._partition, 0)[:-1]))

@@ -13,7 +13,7 @@ from bridge.loop.loop import Bridge
 from bridge.partition.request import occurrence_of
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.recurrence import described
 from timer.format.body import Body, unpack_headers
 
@@ -74,15 +74,17 @@ def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> 
     return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
 
 
-def find_by_origin(bridge: Bridge, shard: Shard, origin_offset: int, now_ms: int, *, with_value: bool) -> Found | None:
+def find_by_origin(
+    bridge: Bridge, partition: TimerPartition, origin_offset: int, now_ms: int, *, with_value: bool
+) -> Found | None:
     """Return the timer whose first request has this offset; None if the partition is not open here."""
-    owned = bridge.shards.get(shard)
+    owned = bridge.partitions.get(partition)
     if owned is None:
         return None
     leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
     row = owned.store.queries.find_origin(origin_offset)
     rows = [row] if len(row) else []
-    found = timers_with_bodies(shard, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
+    found = timers_with_bodies(partition, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
     return Found(at_ms=now_ms, timers=[_detail(timer, body, None, with_value=with_value) for timer, body in found])
 
 

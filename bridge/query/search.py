@@ -22,7 +22,7 @@ from bridge.partition.partition import Partition
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
 from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.format.body import Body, unpack_headers
 from timer.format.unit import TIMER_ROW, Rows, topic_hash
 
@@ -33,17 +33,17 @@ class SearchPosition(NamedTuple):
     """A position in due order; a list goes on after it."""
 
     due_ms: int
-    shard: Shard
+    partition: TimerPartition
     origin_offset: int
 
     def __str__(self) -> str:
-        return f"{self.due_ms},{self.shard.topic},{self.shard.partition},{self.origin_offset}"
+        return f"{self.due_ms},{self.partition.topic},{self.partition.partition},{self.origin_offset}"
 
     @classmethod
     def parse(cls, text: str) -> "SearchPosition":
         """Parse the text of a position. Raises ValueError."""
         due_ms, topic, partition, origin_offset = text.split(",")
-        return cls(int(due_ms), Shard(topic, int(partition)), int(origin_offset))
+        return cls(int(due_ms), TimerPartition(topic, int(partition)), int(origin_offset))
 
 
 class TimerFilter(NamedTuple):
@@ -90,7 +90,7 @@ class NamedTimer(Timer):
     @property
     def place(self) -> SearchPosition:
         topic, _, partition = self.shard.rpartition("/")
-        return SearchPosition(self.due_ms, Shard(topic, int(partition)), self.origin)
+        return SearchPosition(self.due_ms, TimerPartition(topic, int(partition)), self.origin)
 
 
 class Listing(BaseModel):
@@ -148,11 +148,11 @@ class Search:
 
     def __init__(self, filter_: TimerFilter) -> None:
         self._filter = filter_
-        self.shards: list[Shard] = []
+        self.partitions: list[TimerPartition] = []
         """The searched partitions; once done, only those that stayed open all the time."""
-        self._partitions: dict[Shard, Partition] = {}
-        self._remaining: list[tuple[Shard, int]] | None = None
-        self._rows: dict[Shard, Rows] = {}
+        self._partitions: dict[TimerPartition, Partition] = {}
+        self._remaining: list[tuple[TimerPartition, int]] | None = None
+        self._rows: dict[TimerPartition, Rows] = {}
         self._flights: list[tuple[SearchPosition, CopyInFlight]] = []
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
@@ -167,11 +167,11 @@ class Search:
         """Do the next part. True if the search is done. Raises CorruptStoreError."""
         self._at_ms = now_ms
         if self._remaining is None:
-            self._partitions = dict(bridge.shards)
-            self.shards = sorted(self._partitions)
-            self._remaining = [(shard, 0) for shard in self.shards]
+            self._partitions = dict(bridge.partitions)
+            self.partitions = sorted(self._partitions)
+            self._remaining = [(timer_partition, 0) for timer_partition in self.partitions]
         while self._remaining:
-            self._scan_rows(bridge.shards, should_stop)
+            self._scan_rows(bridge.partitions, should_stop)
             if should_stop():
                 return False
         if self._chosen is None:
@@ -179,11 +179,15 @@ class Search:
             if self._buckets:
                 self._topics = {topic_hash(topic): topic for topic in bridge.due_hours()}
         while self._listed < len(self._chosen):
-            self._list_timer(bridge.shards, *self._chosen[self._listed], now_ms)
+            self._list_timer(bridge.partitions, *self._chosen[self._listed], now_ms)
             self._listed += 1
             if should_stop():
                 return False
-        self.shards = [shard for shard in self.shards if self._still_open(shard, bridge.shards) is not None]
+        self.partitions = [
+            timer_partition
+            for timer_partition in self.partitions
+            if self._still_open(timer_partition, bridge.partitions) is not None
+        ]
         return True
 
     def listing(self) -> Listing:
@@ -203,33 +207,35 @@ class Search:
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
         )
 
-    def _still_open(self, shard: Shard, shards: Mapping[Shard, Partition]) -> Partition | None:
+    def _still_open(
+        self, timer_partition: TimerPartition, partitions: Mapping[TimerPartition, Partition]
+    ) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""
-        owned = shards.get(shard)
-        return owned if owned is self._partitions[shard] else None
+        owned = partitions.get(timer_partition)
+        return owned if owned is self._partitions[timer_partition] else None
 
     # -- scan
 
-    def _scan_rows(self, shards: Mapping[Shard, Partition], should_stop: Callable[[], bool]) -> None:
+    def _scan_rows(self, partitions: Mapping[TimerPartition, Partition], should_stop: Callable[[], bool]) -> None:
         """Scan the next block of the first remaining partition's log, or a part of it."""
         assert self._remaining
-        shard, first = self._remaining.pop(0)
-        owned = self._still_open(shard, shards)
+        timer_partition, first = self._remaining.pop(0)
+        owned = self._still_open(timer_partition, partitions)
         if owned is None:  # the next owner lists its timers
             return
         rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
-        rows = rows[self._matches_row(shard, rows)]
+        rows = rows[self._matches_row(timer_partition, rows)]
         if self._filter.needs_bodies:
             rows, stopped_at = self._match_bodies(owned, rows, should_stop)
             following = following if stopped_at is None else stopped_at
-        self._keep(shard, rows)
+        self._keep(timer_partition, rows)
         if following is not None:
-            self._remaining.insert(0, (shard, following))
+            self._remaining.insert(0, (timer_partition, following))
             return
-        self._scan_flights(shard, owned)
+        self._scan_flights(timer_partition, owned)
 
-    def _matches_row(self, shard: Shard, rows: Rows) -> NDArray[np.bool_]:
+    def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
         """Match what is in the row. Topics with equal hashes are separated when the timer is listed."""
         filter_, due = self._filter, rows["due_ms"]
         matches: NDArray[np.bool_] = (due >= filter_.due_from_ms) & (due < filter_.due_to_ms)
@@ -237,7 +243,9 @@ class Search:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
         if filter_.after is not None:
             due_ms, at, origin_offset = filter_.after
-            is_after = rows["origin"] > origin_offset if shard == at else np.full(len(rows), shard > at)
+            is_after = (
+                rows["origin"] > origin_offset if timer_partition == at else np.full(len(rows), timer_partition > at)
+            )
             matches &= (due > due_ms) | ((due == due_ms) & is_after)
         return matches
 
@@ -251,12 +259,12 @@ class Search:
             found.append(part[[self._filter.matches_body(body) for body in owned.store.queries.bodies(part)]])
         return np.concatenate(found), None
 
-    def _keep(self, shard: Shard, rows: Rows) -> None:
+    def _keep(self, timer_partition: TimerPartition, rows: Rows) -> None:
         """Count rows, and keep the first `limit` in due order."""
         self._matching += len(rows)
         if self._filter.bucket_ms is not None:
             self._count(rows, self._filter.bucket_ms)
-        limit, kept = self._filter.limit, self._rows.get(shard, np.empty(0, TIMER_ROW))
+        limit, kept = self._filter.limit, self._rows.get(timer_partition, np.empty(0, TIMER_ROW))
         if limit == len(kept):  # the usual case, and a sort is expensive
             rows = rows[rows["due_ms"] <= kept["due_ms"].max(initial=-1)]
         if len(rows) == 0:
@@ -266,7 +274,7 @@ class Search:
             kept = kept[np.lexsort((kept["origin"], kept["due_ms"]))]
             _, first = np.unique(kept["origin"], return_index=True)
             kept = kept[np.sort(first)][:limit]
-        self._rows[shard] = kept
+        self._rows[timer_partition] = kept
 
     def _count(self, rows: Rows, width_ms: int) -> None:
         """Count rows by topic and by bucket of the due time."""
@@ -277,13 +285,13 @@ class Search:
             topic, start = divmod(cell, len(starts))
             self._buckets[int(topics[topic])][int(starts[start])] += count
 
-    def _scan_flights(self, shard: Shard, owned: Partition) -> None:
+    def _scan_flights(self, timer_partition: TimerPartition, owned: Partition) -> None:
         """Match the copies in flight. Their keys and headers are not here."""
         filter_ = self._filter
         if filter_.needs_bodies:
             return
         for flight in owned.flights.alive():
-            place = SearchPosition(flight.due_ms, shard, flight.origin_offset)
+            place = SearchPosition(flight.due_ms, timer_partition, flight.origin_offset)
             if (
                 filter_.topic in (None, flight.target)
                 and filter_.due_from_ms <= flight.due_ms < filter_.due_to_ms
@@ -298,29 +306,29 @@ class Search:
     # -- list
 
     def _choose_first(self) -> list[tuple[SearchPosition, int | CopyInFlight]]:
-        found: dict[tuple[Shard, int], tuple[SearchPosition, int | CopyInFlight]] = {}
-        for shard, rows in self._rows.items():
+        found: dict[tuple[TimerPartition, int], tuple[SearchPosition, int | CopyInFlight]] = {}
+        for timer_partition, rows in self._rows.items():
             for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
-                found[shard, origin_offset] = SearchPosition(due_ms, shard, origin_offset), unit
+                found[timer_partition, origin_offset] = SearchPosition(due_ms, timer_partition, origin_offset), unit
         for place, flight in self._flights:
-            found.setdefault((place.shard, place.origin_offset), (place, flight))
+            found.setdefault((place.partition, place.origin_offset), (place, flight))
         return sorted(found.values(), key=lambda each: each[0])[: self._filter.limit]
 
     def _list_timer(
-        self, shards: Mapping[Shard, Partition], place: SearchPosition, at: int | CopyInFlight, now_ms: int
+        self, partitions: Mapping[TimerPartition, Partition], place: SearchPosition, at: int | CopyInFlight, now_ms: int
     ) -> None:
         """List the timer, unless it has left or ended meanwhile."""
         if isinstance(at, CopyInFlight):
-            self._timers.append(NamedTimer.rolling(place.shard, at))
+            self._timers.append(NamedTimer.rolling(place.partition, at))
             return
-        owned = self._still_open(place.shard, shards)
+        owned = self._still_open(place.partition, partitions)
         if owned is None:
             return
         row = owned.store.queries.pending_at(at)
         if len(row) == 0:  # it has left, or its copy is in flight
             rolling = (flight for flight in owned.flights.alive() if flight.origin_offset == place.origin_offset)
             moved = (flight._replace(due_ms=place.due_ms) for flight in rolling)
-            self._timers += [NamedTimer.rolling(place.shard, flight) for flight in moved]
+            self._timers += [NamedTimer.rolling(place.partition, flight) for flight in moved]
             return
         peek = owned.store.queries.peek(row)
         if self._filter.topic in (None, peek.target):
@@ -328,4 +336,6 @@ class Search:
             is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
             state = state_of(place.due_ms, now_ms, is_held=is_held)
             of_id = id_fields(peek.id)
-            self._timers.append(NamedTimer.stored(place.shard, place.origin_offset, place.due_ms, state, peek, **of_id))
+            self._timers.append(
+                NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **of_id)
+            )

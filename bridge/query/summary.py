@@ -18,7 +18,7 @@ from bridge.partition.copies import hours_of, id_hash, ranges_of
 from bridge.partition.partition import Partition
 from schemas.durations import parse_duration_ms
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.format.body import Body, Peek
 from timer.format.unit import Rows
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges
@@ -57,7 +57,7 @@ class TimerTopicBytes(BaseModel):
 
 
 class Pending(BaseModel):
-    """Pending timers of the partitions in `shards`, which has the number of timers of each."""
+    """Pending timers of the partitions in `partitions`, which has the number of timers of each."""
 
     at_ms: int
     pending: int
@@ -86,12 +86,18 @@ class Timer(BaseModel):
 
     @classmethod
     def stored(
-        cls, shard: Shard, origin_offset: int, due_ms: int, state: State, stored: Body | Peek, **more: str | None
+        cls,
+        timer_partition: TimerPartition,
+        origin_offset: int,
+        due_ms: int,
+        state: State,
+        stored: Body | Peek,
+        **more: str | None,
     ) -> Self:
         """Return a timer of the store. `more`: fields of a subclass."""
         return cls(
             state=state,
-            shard=str(shard),
+            shard=str(timer_partition),
             origin=origin_offset,
             offset=stored.offset,
             topic=stored.target,
@@ -102,11 +108,11 @@ class Timer(BaseModel):
         )
 
     @classmethod
-    def rolling(cls, shard: Shard, flight: CopyInFlight) -> Self:
+    def rolling(cls, timer_partition: TimerPartition, flight: CopyInFlight) -> Self:
         """Return a timer whose copy is in flight."""
         return cls(
             state="rolling",
-            shard=str(shard),
+            shard=str(timer_partition),
             origin=flight.origin_offset,
             offset=None,
             topic=flight.target,
@@ -158,7 +164,7 @@ def pending_in_bridge(
     bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
     """
     pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    stores = [(shard.topic, owned.store.queries) for shard, owned in bridge.shards.items()]
+    stores = [(timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items()]
     sizes = ((timer_topic, store.pending_bytes, store.size_bytes) for timer_topic, store in stores)
     return pending.model_copy(update={"timer_topics": _add_up_bytes(sizes)})
 
@@ -173,21 +179,21 @@ def _add_up_bytes(parts: Iterable[tuple[str, int, int]]) -> dict[str, TimerTopic
 
 
 def pending_in_store(
-    shard: Shard, store: StoppedStore, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None
+    timer_partition: TimerPartition, store: StoppedStore, at_ms: int, bucket_ms: int = HOUR_MS, topic: str | None = None
 ) -> Pending:
     """Return the summary of a stopped store."""
     counts, flights = store.dues(), _copies_in_flight(store)
     ranges = joined_ranges((counts.ranges(), ranges_of(flights)))
     hours = joined_hours((counts.hours(), hours_of(flights)))
     pending = sum(each.pending for each in ranges.values())
-    return _pending(at_ms, ranges, hours, {shard: pending}, bucket_ms, topic)
+    return _pending(at_ms, ranges, hours, {timer_partition: pending}, bucket_ms, topic)
 
 
 def _pending(
     at_ms: int,
     ranges: Mapping[str, DueRange],
     hours: Mapping[str, Mapping[int, int]],
-    shards: Mapping[Shard, int],
+    partitions: Mapping[TimerPartition, int],
     bucket_ms: int,
     topic: str | None,
 ) -> Pending:
@@ -205,7 +211,7 @@ def _pending(
         if topic in (None, target)
     }
     total = sum(each.pending for each in topics.values())
-    return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(shards.items())})
+    return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(partitions.items())})
 
 
 def merge_pending(parts: Iterable[Pending]) -> Pending:
@@ -228,7 +234,7 @@ def merge_pending(parts: Iterable[Pending]) -> Pending:
             )
             for target, some in sorted(of_topic.items())
         },
-        shards={shard: count for part in merged for shard, count in part.shards.items()},
+        shards={name: count for part in merged for name, count in part.shards.items()},
         timer_topics=_add_up_bytes(sizes),
     )
 
@@ -252,15 +258,15 @@ def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
 def named_bodies(bridge: Bridge, id_: bytes, at_ms: int) -> list[tuple[Timer, Body | None]]:
     """Look up an id; return each timer with its body, None while it is rolling."""
     found = []
-    for shard, owned in bridge.shards.items():
+    for timer_partition, owned in bridge.partitions.items():
         leaving = (body for body in owned.leaving() if body.id == id_)
         rows = owned.store.queries.find([id_]).values()
-        found += timers_with_bodies(shard, owned, at_ms, leaving, rows, owned.flights.with_id(id_))
+        found += timers_with_bodies(timer_partition, owned, at_ms, leaving, rows, owned.flights.with_id(id_))
     return found
 
 
 def timers_with_bodies(
-    shard: Shard,
+    timer_partition: TimerPartition,
     owned: Partition,
     at_ms: int,
     leaving: Iterable[Body],
@@ -269,23 +275,25 @@ def timers_with_bodies(
 ) -> list[tuple[Timer, Body | None]]:
     """Return timers with their bodies, None while rolling. `rows`: one for each timer in the store."""
     store = owned.store
-    found: list[tuple[Timer, Body | None]] = [(_stored(shard, body, "leaving"), body) for body in leaving]
+    found: list[tuple[Timer, Body | None]] = [(_stored(timer_partition, body, "leaving"), body) for body in leaving]
     for row in rows:
         (body,) = store.queries.bodies(row)
         is_held = not store.release_queue.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin_offset))
-        found.append((_stored(shard, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
-    return found + [(Timer.rolling(shard, flight), None) for flight in flights]
+        found.append((_stored(timer_partition, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
+    return found + [(Timer.rolling(timer_partition, flight), None) for flight in flights]
 
 
-def named_in_store(shard: Shard, store: StoppedStore, id_: str, at_ms: int) -> Named:
+def named_in_store(timer_partition: TimerPartition, store: StoppedStore, id_: str, at_ms: int) -> Named:
     """Look up an id in a stopped store."""
     held = store.checkpoint.held
     found = [
-        _stored(shard, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held))
+        _stored(
+            timer_partition, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held)
+        )
         for timer in store.with_id(id_.encode())
     ]
     hash_ = id_hash(id_.encode())
-    found += [Timer.rolling(shard, flight) for flight in _copies_in_flight(store) if flight.id_hash == hash_]
+    found += [Timer.rolling(timer_partition, flight) for flight in _copies_in_flight(store) if flight.id_hash == hash_]
     return Named(at_ms=at_ms, id=id_, timers=found)
 
 
@@ -301,5 +309,5 @@ def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
     return "due" if due_ms <= at_ms else "pending"
 
 
-def _stored(shard: Shard, body: Body, state: State) -> Timer:
-    return Timer.stored(shard, body.origin_offset, body.due_ms, state, body)
+def _stored(timer_partition: TimerPartition, body: Body, state: State) -> Timer:
+    return Timer.stored(timer_partition, body.origin_offset, body.due_ms, state, body)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bridge.redrive.rules import RejectedLog
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.resent import MarkTopics, Source
 
 Digests = npt.NDArray[np.uint64]
@@ -60,8 +60,8 @@ class MarkReader:
         )
 
 
-def _place(source: Source) -> Shard:
-    return Shard(source.topic, source.partition)
+def _place(source: Source) -> TimerPartition:
+    return TimerPartition(source.topic, source.partition)
 
 
 def _read(log: RejectedLog, source: Source, from_offset: int, to_offset: int) -> Iterator[bytes]:

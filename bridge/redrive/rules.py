@@ -33,7 +33,7 @@ from schemas.headers import (
     Rules,
     Schedule,
 )
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.profiles import read
 from schemas.resent import Job
 
@@ -46,11 +46,11 @@ _REASON = (ERROR, ERROR_DETAIL, ORIGIN)
 class Parked(NamedTuple):
     """A rejected record. `place`: its partition on the rejected topic. `size`: bytes of key, value and headers."""
 
-    place: Shard
+    place: TimerPartition
     offset: int
     parked_ms: int
     code: str
-    shard: Shard
+    partition: TimerPartition
     """The partition of the request, which it is sent to again."""
     origin: int
     target: str
@@ -62,10 +62,10 @@ class Parked(NamedTuple):
 
     @property
     def origin_text(self) -> str:
-        return f"{self.shard}/{self.origin}"
+        return f"{self.partition}/{self.origin}"
 
 
-def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked | None:
+def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) -> Parked | None:
     """Parse a rejected record; None if no bridge wrote it. `rules`: by timer topic, the first is for all others."""
     reason = record.headers[-len(_REASON) :]
     if tuple(name for name, _ in reason) != _REASON:
@@ -85,7 +85,7 @@ def parked(place: Shard, record: Record, rules: Mapping[str, Rules]) -> Parked |
         record.offset,
         record.timestamp_ms,
         code,
-        Shard(topic, int(partition)),
+        TimerPartition(topic, int(partition)),
         int(offset),
         target,
         schedule.id if isinstance(schedule, Schedule | Cancel) else None,
@@ -134,7 +134,7 @@ class RedriveFilter:
 
     def takes(self, record: Parked) -> bool:
         return (
-            record.shard.topic in self.timer_topics
+            record.partition.topic in self.timer_topics
             and record.code in (self.codes or UNDELIVERABLE)
             and (not self.targets or record.target in self.targets)
             and (not self.origins or record.origin_text in self.origins)
@@ -156,9 +156,9 @@ class PlanRow(NamedTuple):
 class RejectedLog(Protocol):
     """Reads committed records (read_committed)."""
 
-    def bounds(self, shard: Shard) -> tuple[int, int]: ...
+    def bounds(self, timer_partition: TimerPartition) -> tuple[int, int]: ...
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
+    def requests(self, timer_partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
 class RedrivePlan:
@@ -181,8 +181,8 @@ class RedrivePlan:
         if record is None:
             self.foreign += 1
             return
-        if record.shard.topic not in self._selection.timer_topics:
-            self.other_topics[record.shard.topic] += 1
+        if record.partition.topic not in self._selection.timer_topics:
+            self.other_topics[record.partition.topic] += 1
             return
         kind = (record.code, record.target)
         self._parked[kind] += 1
@@ -202,14 +202,16 @@ class RedrivePlan:
 
 def in_send_order(records: Iterable[Parked]) -> list[Parked]:
     """Sort by time of parking, but never a request before an older one with the same id, whatever the clocks say."""
-    latest_ms: dict[tuple[Shard, bytes], int] = {}
+    latest_ms: dict[tuple[TimerPartition, bytes], int] = {}
     placed: list[tuple[int, Parked]] = []
-    for record in sorted(records, key=lambda each: (each.shard, each.origin)):
+    for record in sorted(records, key=lambda each: (each.partition, each.origin)):
         at_ms = record.parked_ms
         if record.id is not None:
-            at_ms = latest_ms[record.shard, record.id] = max(at_ms, latest_ms.get((record.shard, record.id), at_ms))
+            at_ms = latest_ms[record.partition, record.id] = max(
+                at_ms, latest_ms.get((record.partition, record.id), at_ms)
+            )
         placed.append((at_ms, record))
-    placed.sort(key=lambda each: (each[0], each[1].shard, each[1].origin))
+    placed.sort(key=lambda each: (each[0], each[1].partition, each[1].origin))
     return [record for _, record in placed]
 
 

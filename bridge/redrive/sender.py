@@ -40,7 +40,7 @@ from bridge.redrive.rules import (
 )
 from schemas import resent
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.resent import MarkTopics
 
 _MOST_RECORDS = 500
@@ -113,7 +113,7 @@ class ConfluentRedrive:
             )
         markers = MarkReader(self._marks).update(self._history, self._topics.partitions)
         found = RedrivePlan(selection, markers)
-        for place in (Shard(self._rejected_topic, number) for number in range(count)):
+        for place in (TimerPartition(self._rejected_topic, number) for number in range(count)):
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
                 first = max(first, self._history.offset_at(place, selection.from_ms))
@@ -146,9 +146,9 @@ class ConfluentRedrive:
     # -- looking
 
     def _require_partitions(self, records: Sequence[Parked]) -> None:
-        for topic in sorted({record.shard.topic for record in records}):
+        for topic in sorted({record.partition.topic for record in records}):
             count = self._topics.partitions(topic)
-            highest = max(record.shard.partition for record in records if record.shard.topic == topic)
+            highest = max(record.partition.partition for record in records if record.partition.topic == topic)
             if count is None:
                 raise BridgeError(f"{topic}: the timer topic does not exist: start `timer-bridge run`, which makes it")
             if highest >= count:
@@ -159,7 +159,7 @@ class ConfluentRedrive:
 
     def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
         """Return the requests of the records that are still on the rejected topic, in order."""
-        wanted: defaultdict[Shard, dict[int, Parked]] = defaultdict(dict)
+        wanted: defaultdict[TimerPartition, dict[int, Parked]] = defaultdict(dict)
         for each in chunk:
             wanted[each.place][each.offset] = each
         requests: dict[Parked, Outgoing] = {}
@@ -169,7 +169,7 @@ class ConfluentRedrive:
                     found = at.get(record.offset)
                     if found is not None and parked(place, record, self._rules) == found:
                         key, headers = request_of(record, found.code)
-                        requests[found] = Outgoing(*found.shard, key, record.value, headers, 0)
+                        requests[found] = Outgoing(*found.partition, key, record.value, headers, 0)
         return [(each, requests[each]) for each in chunk if each in requests]
 
     # -- sending

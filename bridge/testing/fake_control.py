@@ -7,7 +7,7 @@ from bridge.ports import Record
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import record_of
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.testing import Fuse
 
 
@@ -17,7 +17,7 @@ class FakeControl:
     def __init__(self, kafka: FakeKafka, *, fuse: Fuse | None = None, rng: Random | None = None) -> None:
         if CONTROL_TOPIC not in kafka.topics:
             kafka.create(CONTROL_TOPIC)
-        self._log = kafka.partition(Shard(CONTROL_TOPIC, 0))
+        self._log = kafka.partition(TimerPartition(CONTROL_TOPIC, 0))
         self._fuse = fuse or Fuse()
         self._rng = rng
         self.position = 0

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class FakeGroup:
@@ -13,11 +13,11 @@ class FakeGroup:
     timed out (`expire`) notices it later; another member may own its partitions by then.
     """
 
-    def __init__(self, name: str, shards: Sequence[Shard]) -> None:
+    def __init__(self, name: str, partitions: Sequence[TimerPartition]) -> None:
         self.name = name
         self.generation = 0
-        self.wanted: dict[Shard, str | None] = dict.fromkeys(shards)
-        self.owner: dict[Shard, str | None] = dict.fromkeys(shards)
+        self.wanted: dict[TimerPartition, str | None] = dict.fromkeys(partitions)
+        self.owner: dict[TimerPartition, str | None] = dict.fromkeys(partitions)
         self.members: list[str] = []
         self._joined: Counter[str] = Counter()
 
@@ -34,38 +34,38 @@ class FakeGroup:
         if member not in self.members:
             return
         self.members.remove(member)
-        for shard, owner in self.owner.items():
+        for partition, owner in self.owner.items():
             if owner == member:
-                self.owner[shard] = None
+                self.owner[partition] = None
         self._rebalance()
 
-    def add(self, shards: Sequence[Shard]) -> None:
+    def add(self, partitions: Sequence[TimerPartition]) -> None:
         """Add partitions of a topic that has grown."""
-        self.wanted |= dict.fromkeys(shards)
-        self.owner |= dict.fromkeys(shards)
+        self.wanted |= dict.fromkeys(partitions)
+        self.owner |= dict.fromkeys(partitions)
         self._rebalance()
 
-    def move(self, shard: Shard, member: str) -> None:
-        """Make the assignor assign `shard` to `member`."""
-        self.wanted[shard] = member
+    def move(self, partition: TimerPartition, member: str) -> None:
+        """Make the assignor assign `partition` to `member`."""
+        self.wanted[partition] = member
 
-    def has_change(self, member: str, held: set[Shard]) -> bool:
+    def has_change(self, member: str, held: set[TimerPartition]) -> bool:
         """Return True if `serve` would change ownership."""
         if member not in self.members:
             return True
-        for shard, wanted_by in self.wanted.items():
-            if shard in held if wanted_by != member else self.owner[shard] is None:
+        for partition, wanted_by in self.wanted.items():
+            if partition in held if wanted_by != member else self.owner[partition] is None:
                 return True
         return False
 
-    def serve(self, member: str, held: set[Shard]) -> tuple[list[Shard], list[Shard]]:
+    def serve(self, member: str, held: set[TimerPartition]) -> tuple[list[TimerPartition], list[TimerPartition]]:
         """Return the partitions that `member` gives up and those that it gets."""
-        revoked = sorted(shard for shard in held if self.wanted[shard] != member)
-        for shard in revoked:
-            self.owner[shard] = None
+        revoked = sorted(partition for partition in held if self.wanted[partition] != member)
+        for partition in revoked:
+            self.owner[partition] = None
         assigned = sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
-        for shard in assigned:
-            self.owner[shard] = member
+        for partition in assigned:
+            self.owner[partition] = member
         if revoked or assigned:
             self.generation += 1
         return revoked, assigned
@@ -77,13 +77,13 @@ class FakeGroup:
     def _rebalance(self) -> None:
         """Rebalance with as few moves as possible."""
         self.generation += 1
-        load: dict[str, list[Shard]] = {member: [] for member in self.members}
-        homeless: list[Shard] = []
-        for shard, member in self.wanted.items():
-            load.get(member or "", homeless).append(shard)
-        for shard in homeless:
+        load: dict[str, list[TimerPartition]] = {member: [] for member in self.members}
+        homeless: list[TimerPartition] = []
+        for partition, member in self.wanted.items():
+            load.get(member or "", homeless).append(partition)
+        for partition in homeless:
             if load:
-                load[min(load, key=lambda m: len(load[m]))].append(shard)
+                load[min(load, key=lambda m: len(load[m]))].append(partition)
         while load and max(map(len, load.values())) - min(map(len, load.values())) > 1:
             most, least = (pick(load, key=lambda m: len(load[m])) for pick in (max, min))
             load[least].append(load[most].pop())

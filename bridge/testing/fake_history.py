@@ -12,7 +12,7 @@ from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Partition, record_of
 from bridge.testing.timeline import nothing_happens
 from schemas.journal import writer_key
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.testing import Fuse
 
@@ -38,7 +38,7 @@ class FakeHistory:
         self._fuse = fuse or Fuse()
         self._rng = rng
         self._meanwhile = meanwhile
-        self.silent: set[Shard] = set()
+        self.silent: set[TimerPartition] = set()
         """Partitions without an answer in time."""
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
@@ -48,76 +48,78 @@ class FakeHistory:
         twin.silent = set()  # it waits
         return twin
 
-    def progress(self, shard: Shard) -> Progress | None:
+    def progress(self, partition: TimerPartition) -> Progress | None:
         self._step("history.progress")
-        found = self._kafka.stable_offset(self._group.name, shard)
+        found = self._kafka.stable_offset(self._group.name, partition)
         return None if found is None else Progress.committed(*found)
 
-    def bounds(self, shard: Shard) -> tuple[int, int]:
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
         self._step("history.bounds")
-        self.demand_answer(shard)
-        log = self._kafka.partition(shard)
+        self.demand_answer(partition)
+        log = self._kafka.partition(partition)
         return log.first, log.last_stable
 
-    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+    def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         self._step("history.with_open_transactions")
-        return {shard for shard in shards if self.must_wait(shard)}
+        return {partition for partition in partitions if self.must_wait(partition)}
 
-    def must_wait(self, shard: Shard) -> bool:
+    def must_wait(self, partition: TimerPartition) -> bool:
         """Return True if an open transaction has to end before the history can be read."""
-        log = self._journal(shard)
-        return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, shard)
+        log = self._journal(partition)
+        return log.last_stable < log.end or not self._kafka.is_stable(self._group.name, partition)
 
-    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         self._step("history.first_offsets")
-        return {shard: self._kafka.partition(shard).first for shard in shards}
+        return {partition: self._kafka.partition(partition).first for partition in partitions}
 
-    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+    def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         self._step("history.stable_and_end_offsets")
-        logs = {shard: self._kafka.partition(shard) for shard in shards}
-        return {shard: (log.last_stable, log.end) for shard, log in logs.items()}
+        logs = {partition: self._kafka.partition(partition) for partition in partitions}
+        return {partition: (log.last_stable, log.end) for partition, log in logs.items()}
 
-    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+    def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         self._step("history.newest_journal_times")
-        written = {shard: [entry.append_ms for entry in self._journal(shard).everything()] for shard in shards}
-        return {shard: max(times) for shard, times in written.items() if times}
+        written = {
+            partition: [entry.append_ms for entry in self._journal(partition).everything()] for partition in partitions
+        }
+        return {partition: max(times) for partition, times in written.items() if times}
 
-    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+    def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
         self._step("history.offset_at")
-        log = self._kafka.partition(shard)
+        log = self._kafka.partition(partition)
         return next((e.offset for e in log.everything() if e.append_ms >= timestamp_ms), log.end)
 
     def requests(
-        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+        self, partition: TimerPartition, from_offset: int, to_offset: int, skipped: Container[int] = ()
     ) -> Iterator[list[Record]]:
         self._step("history.requests")
-        self.demand_answer(shard)
-        log = self._kafka.partition(shard)
+        self.demand_answer(partition)
+        log = self._kafka.partition(partition)
         self._kafka.wait_readable(log, min(to_offset, log.end))
         entries = [e for e in log.committed(from_offset, to_offset) if not e.is_undecodable or e.offset not in skipped]
         stop = next((at for at, entry in enumerate(entries) if entry.is_undecodable), len(entries))
         yield from self._batches([record_of(entry) for entry in entries[:stop]])
         if stop < len(entries):
             offset = entries[stop].offset
-            raise PartitionUnreadableError(f"{shard}: offset {offset} cannot be decoded", offset)
+            raise PartitionUnreadableError(f"{partition}: offset {offset} cannot be decoded", offset)
 
-    def demand_answer(self, shard: Shard) -> None:
-        if shard in self.silent:
-            raise PartitionUnreadableError(f"{shard}: no answer in time")
+    def demand_answer(self, partition: TimerPartition) -> None:
+        if partition in self.silent:
+            raise PartitionUnreadableError(f"{partition}: no answer in time")
 
-    def journal_end(self, shard: Shard) -> int:
+    def journal_end(self, partition: TimerPartition) -> int:
         self._step("history.journal_end")
-        return self._journal(shard).end
+        return self._journal(partition).end
 
-    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+    def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
         self._step("history.journal_bounds")
-        self.demand_answer(shard)
-        log = self._journal(shard)
+        self.demand_answer(partition)
+        log = self._journal(partition)
         return log.first, log.last_stable
 
-    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+    def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         self._step("history.journal")
-        log = self._journal(shard)
+        log = self._journal(partition)
         self._kafka.wait_readable(log, log.end)
         start = log.first if from_offset is None else from_offset
         if from_offset is None and since_ms is not None:
@@ -127,26 +129,28 @@ class FakeHistory:
             assert entry.value is not None
             yield entry.value
 
-    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+    def journal_tails(
+        self, partitions: Sequence[TimerPartition], look_back: int
+    ) -> dict[TimerPartition, list[tuple[bytes | None, bytes]]]:
         self._step("history.journal_tails")
-        logs = {shard: self._journal(shard) for shard in shards}
+        logs = {partition: self._journal(partition) for partition in partitions}
         return {
-            shard: [
+            partition: [
                 (each.key, each.value or b"") for each in log.committed(log.last_stable - look_back, log.last_stable)
             ]
-            for shard, log in logs.items()
+            for partition, log in logs.items()
         }
 
-    def journal_key(self, shard: Shard) -> bytes:
-        return writer_key(self._group.name, shard.topic)
+    def journal_key(self, partition: TimerPartition) -> bytes:
+        return writer_key(self._group.name, partition.topic)
 
     def _step(self, where: str) -> None:
         self._fuse.step(where)
         self._meanwhile(where)
 
-    def _journal(self, shard: Shard) -> Partition:
-        topic = self._other_journals.get(shard.topic, self._journal_topic)
-        return self._kafka.partition(Shard(topic, shard.partition))
+    def _journal(self, partition: TimerPartition) -> Partition:
+        topic = self._other_journals.get(partition.topic, self._journal_topic)
+        return self._kafka.partition(TimerPartition(topic, partition.partition))
 
     def _batches(self, records: list[Record]) -> Iterator[list[Record]]:
         waiting = deque(records)

@@ -19,7 +19,7 @@ from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_sink import FakeSink
 from bridge.testing.fake_source import FakeSource
 from bridge.testing.timeline import FakeClock, nothing_happens
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import UnreadableError
 from timer.testing import Crash, Fuse, SimDisk
 
@@ -38,12 +38,12 @@ class FakeInstance:
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
-        on_start: Callable[[Shard], None] = lambda _: None,
+        on_start: Callable[[TimerPartition], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
-        self.disks: dict[Shard, SimDisk] = {}
+        self.disks: dict[TimerPartition, SimDisk] = {}
         self.fuse = Fuse()
         self.holds_preparations = False
         """True to keep background recoveries from ending."""
@@ -98,8 +98,8 @@ class FakeInstance:
             sink=sink,
             disk_for=self.disk_for,
             options=self.options,
-            prepare=lambda shard: FakePreparation(self, shard, history, rng),
-            control=ControlState(self.control, others.keys() | {shard.topic for shard in group.owner}),
+            prepare=lambda partition: FakePreparation(self, partition, history, rng),
+            control=ControlState(self.control, others.keys() | {partition.topic for partition in group.owner}),
             status=self.status,
             metrics=self.metrics,
         )
@@ -143,7 +143,7 @@ class FakeInstance:
             self._group.expire(self._last_member)
         self.source = self.bridge = None
         self.fuse = Fuse()
-        self.disks = {shard: disk.reopen(self.fuse) for shard, disk in self.disks.items()}
+        self.disks = {partition: disk.reopen(self.fuse) for partition, disk in self.disks.items()}
 
     def leave_the_group(self) -> None:
         """Expire its session. It notices at its next poll."""
@@ -161,10 +161,10 @@ class FakeInstance:
         self.kill()
         self.disks = {}
 
-    def disk_for(self, shard: Shard) -> SimDisk:
-        if shard not in self.disks:
-            self.disks[shard] = SimDisk(self._rng, self.fuse)
-        return self.disks[shard]
+    def disk_for(self, partition: TimerPartition) -> SimDisk:
+        if partition not in self.disks:
+            self.disks[partition] = SimDisk(self._rng, self.fuse)
+        return self.disks[partition]
 
     def _wake(self) -> None:
         if self.source is not None:
@@ -176,7 +176,7 @@ class FakePreparation:
     """A recovery process on the instance's disk. With `rng` it takes some time and may die at any call."""
 
     _instance: "FakeInstance"
-    _shard: Shard
+    _partition: TimerPartition
     _history: FakeHistory
     _rng: Random | None
     refused: OSError | UnreadableError | None = None
@@ -185,7 +185,7 @@ class FakePreparation:
         rng = self._rng
         if self._instance.holds_preparations or (rng is not None and rng.random() < 0.6):
             return False
-        if self._history.must_wait(self._shard):
+        if self._history.must_wait(self._partition):
             return False
         self._work(rng.randint(1, 60) if rng is not None and rng.random() < 0.3 else None)
         return True
@@ -195,13 +195,13 @@ class FakePreparation:
             self._work(self._rng.randint(1, 60))
 
     def _work(self, steps: int | None) -> None:
-        instance, shard, fuse = self._instance, self._shard, Fuse()
+        instance, partition, fuse = self._instance, self._partition, Fuse()
         if steps is not None:
             fuse.arm(steps)
-        disk = instance.disk_for(shard).reopen(fuse)
+        disk = instance.disk_for(partition).reopen(fuse)
         with suppress(Crash, BridgeError):  # nothing follows from the exit code of the process
             try:
-                prepare_store(shard, disk, self._history.in_process(fuse), instance.options.of(shard.topic))
+                prepare_store(partition, disk, self._history.in_process(fuse), instance.options.of(partition.topic))
             except (OSError, UnreadableError) as wrong:
                 self.refused = wrong
-        instance.disks[shard] = disk.reopen(instance.fuse)
+        instance.disks[partition] = disk.reopen(instance.fuse)

@@ -31,7 +31,7 @@ from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Skipped, control_record
 from schemas.headers import Headers
 from schemas.murmur2 import murmur2 as murmur2
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 
 MAX_METADATA_CHARACTERS = 1024
@@ -70,7 +70,7 @@ class FakeKafka:
         self._unfinished: dict[str, list[FakeTransaction]] = {}
         self._numbers = itertools.count()
         self._positions = itertools.count()
-        self._offsets: dict[tuple[str, Shard], tuple[int, int, str | None]] = {}
+        self._offsets: dict[tuple[str, TimerPartition], tuple[int, int, str | None]] = {}
 
     # -- topics and plain records
 
@@ -82,8 +82,8 @@ class FakeKafka:
         logs = self.topics[name].partitions
         logs += [Partition(name, number) for number in range(len(logs), partitions)]
 
-    def partition(self, shard: Shard) -> Partition:
-        return self.topics[shard.topic].partitions[shard.partition]
+    def partition(self, timer_partition: TimerPartition) -> Partition:
+        return self.topics[timer_partition.topic].partitions[timer_partition.partition]
 
     def refusal(self, topic: str, partition: int, size: int) -> str | None:
         """Return the code with which a record of `size` bytes is refused, or None."""
@@ -118,11 +118,11 @@ class FakeKafka:
             transaction.records.append((log, entry))
         return entry
 
-    def skip(self, shard: Shard, offset: int) -> None:
+    def skip(self, timer_partition: TimerPartition, offset: int) -> None:
         """Write an operator's skip of a record to the control topic."""
         if CONTROL_TOPIC not in self.topics:
             self.create(CONTROL_TOPIC)
-        key, value = control_record(Skipped(shard, offset), on=True)
+        key, value = control_record(Skipped(timer_partition, offset), on=True)
         self.produce(CONTROL_TOPIC, value, key=key)
 
     def read(self, topic: str) -> list[Entry]:
@@ -160,9 +160,9 @@ class FakeKafka:
         self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
         return transaction
 
-    def send_offsets(self, transaction: FakeTransaction, group: str, progress: dict[Shard, Progress]) -> None:
+    def send_offsets(self, transaction: FakeTransaction, group: str, progress: dict[TimerPartition, Progress]) -> None:
         transaction.position = next(self._positions)
-        transaction.offsets = {(group, shard): reached for shard, reached in progress.items()}
+        transaction.offsets = {(group, timer_partition): reached for timer_partition, reached in progress.items()}
 
     def commit(self, transaction: FakeTransaction) -> None:
         """Commit at once. Records become visible at once or, by partition, a little later."""
@@ -207,27 +207,29 @@ class FakeKafka:
 
     # -- questions of a client that starts
 
-    def stable_offset(self, group: str, shard: Shard) -> tuple[int, str | None] | None:
+    def stable_offset(self, group: str, timer_partition: TimerPartition) -> tuple[int, str | None] | None:
         """Return the committed offset and its metadata, after no transaction can change it any more."""
-        self.wait_stable(group, shard)
-        found = self._offsets.get((group, shard))
+        self.wait_stable(group, timer_partition)
+        found = self._offsets.get((group, timer_partition))
         return None if found is None else found[1:]
 
-    def is_stable(self, group: str, shard: Shard) -> bool:
+    def is_stable(self, group: str, timer_partition: TimerPartition) -> bool:
         """Return True if no transaction can change the committed offset any more."""
-        return not any((group, shard) in t.offsets for each in self._unfinished.values() for t in each)
+        return not any((group, timer_partition) in t.offsets for each in self._unfinished.values() for t in each)
 
-    def wait_stable(self, group: str, shard: Shard) -> None:
-        while not self.is_stable(group, shard):
+    def wait_stable(self, group: str, timer_partition: TimerPartition) -> None:
+        while not self.is_stable(group, timer_partition):
             assert self.timeline.run_next(), "an open transaction without an end"
 
-    def commit_offset(self, group: str, shard: Shard, offset: int, metadata: str | None = None) -> None:
+    def commit_offset(
+        self, group: str, timer_partition: TimerPartition, offset: int, metadata: str | None = None
+    ) -> None:
         """Commit an offset as another client does: an operator, or a consumer with our group id."""
-        self._offsets[group, shard] = (next(self._positions), offset, metadata)
+        self._offsets[group, timer_partition] = (next(self._positions), offset, metadata)
 
-    def expire_offset(self, group: str, shard: Shard) -> None:
+    def expire_offset(self, group: str, timer_partition: TimerPartition) -> None:
         """Forget a committed offset, as a broker does some time after the group's last member has left."""
-        del self._offsets[group, shard]
+        del self._offsets[group, timer_partition]
 
     def wait_readable(self, log: Partition, end: int) -> None:
         """Wait until no transaction is open below `end`."""

@@ -6,7 +6,7 @@ from enum import Enum
 
 from bridge.ports import Record
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 
 
@@ -26,7 +26,7 @@ class FakeTransaction:
     begun_ms: int = 0
     state: State = State.OPEN
     touched: "list[Partition]" = field(default_factory=list)
-    offsets: dict[tuple[str, Shard], Progress] = field(default_factory=dict)
+    offsets: dict[tuple[str, TimerPartition], Progress] = field(default_factory=dict)
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
     """Written records, in the order of the calls."""

@@ -13,7 +13,7 @@ from bridge.testing.fake_log import FakeTransaction, State
 from bridge.testing.timeline import nothing_happens
 from schemas.headers import Headers
 from schemas.journal import writer_key
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.testing import Crash, Fuse
 
 RECORD_OVERHEAD_BYTES = 70
@@ -84,8 +84,8 @@ class FakeSink:
             made.finish()
         return made
 
-    def journal_of(self, shard: Shard) -> str:
-        return self._other_journals.get(shard.topic, self._journal_topic)
+    def journal_of(self, timer_partition: TimerPartition) -> str:
+        return self._other_journals.get(timer_partition.topic, self._journal_topic)
 
     def drift(self) -> None:
         """Let transactions in flight advance, or not."""
@@ -135,11 +135,13 @@ class FakeSink:
                 submitted.unavailable |= {record.topic}
             else:
                 self._append(begun, record)
-        for shard, value in transaction.journal.items():
+        for timer_partition, value in transaction.journal.items():
             self._step("sink.journal")
-            key = writer_key(self._group.name, shard.topic)
+            key = writer_key(self._group.name, timer_partition.topic)
             now_ms = self._kafka.timeline.now_ms
-            self._append(begun, Outgoing(self.journal_of(shard), shard.partition, key, value, [], now_ms))
+            self._append(
+                begun, Outgoing(self.journal_of(timer_partition), timer_partition.partition, key, value, [], now_ms)
+            )
 
     def _append(self, begun: FakeTransaction, record: Outgoing) -> None:
         if begun.state is State.OPEN:
@@ -243,11 +245,13 @@ def size_of(record: Outgoing) -> int:
 def _check(transaction: Transaction) -> None:
     """Check what the port requires of its caller."""
     assert transaction.journal.keys() <= transaction.progress.keys(), "journal without progress"
-    origins = (_origin_shard(record.headers) for record in transaction.outgoing)
-    assert all(shard is None or shard in transaction.progress for shard in origins), "a record without progress"
+    origins = (_origin_partition(record.headers) for record in transaction.outgoing)
+    assert all(timer_partition is None or timer_partition in transaction.progress for timer_partition in origins), (
+        "a record without progress"
+    )
 
 
-def _origin_shard(headers: Headers) -> Shard | None:
+def _origin_partition(headers: Headers) -> TimerPartition | None:
     found = [value for name, value in headers if name == "timer-origin" and value]
     topic, _, rest = found[-1].decode().partition("/") if found else ("", "", "")
-    return Shard(topic, int(rest.partition("/")[0])) if rest else None
+    return TimerPartition(topic, int(rest.partition("/")[0])) if rest else None

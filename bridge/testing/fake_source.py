@@ -7,7 +7,7 @@ from bridge.ports import Membership, Ownership, Polled, Record
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry, record_of
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.testing import Fuse
 
 
@@ -26,15 +26,15 @@ class FakeSource:
         self._member = group.join(member)
         self._fuse = fuse or Fuse()
         self._rng = rng
-        self._held: set[Shard] = set()
-        self._positions: dict[Shard, int] = {}
-        self._paused: set[Shard] = set()
-        self._undecodable: dict[Shard, int] = {}
+        self._held: set[TimerPartition] = set()
+        self._positions: dict[TimerPartition, int] = {}
+        self._paused: set[TimerPartition] = set()
+        self._undecodable: dict[TimerPartition, int] = {}
         self._woken = False
         self.membership = Membership()
-        self.opened: dict[Shard, int] = {}
+        self.opened: dict[TimerPartition, int] = {}
         """The readable end of each partition when it was started."""
-        self.on_start: Callable[[Shard], None] = lambda _: None
+        self.on_start: Callable[[TimerPartition], None] = lambda _: None
         """Called when a partition is started."""
         self.has_other_news: Callable[[], bool] = lambda: False
         """Returns True to end a waiting poll. A real one returns after `max_wait_ms` at the latest."""
@@ -48,7 +48,7 @@ class FakeSource:
         """Its member id; a new one after it was expelled and joined again."""
         return self._member
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
         if paused != self._paused:
             self._fuse.step("source.pause")
         self._paused = set(paused)
@@ -68,22 +68,22 @@ class FakeSource:
         self._fuse.step("source.check done")
         return polled
 
-    def start(self, shard: Shard, offset: int) -> None:
+    def start(self, partition: TimerPartition, offset: int) -> None:
         self._fuse.step("source.start")
-        assert shard in self._held, f"{shard} is not ours"
-        self._positions[shard] = offset + self.leaves_out
-        self._undecodable.pop(shard, None)
-        self._paused.discard(shard)
-        log = self._kafka.partition(shard)
-        bad = (e.offset for e in log.committed(self._positions[shard], log.last_stable) if e.is_undecodable)
-        self.opened[shard] = next(bad, log.last_stable)
-        self.on_start(shard)
+        assert partition in self._held, f"{partition} is not ours"
+        self._positions[partition] = offset + self.leaves_out
+        self._undecodable.pop(partition, None)
+        self._paused.discard(partition)
+        log = self._kafka.partition(partition)
+        bad = (e.offset for e in log.committed(self._positions[partition], log.last_stable) if e.is_undecodable)
+        self.opened[partition] = next(bad, log.last_stable)
+        self.on_start(partition)
 
-    def rewind(self, shard: Shard, offset: int) -> None:
+    def rewind(self, partition: TimerPartition, offset: int) -> None:
         self._fuse.step("source.rewind")
-        if shard in self._held:
-            self._positions[shard] = offset
-            self._undecodable.pop(shard, None)
+        if partition in self._held:
+            self._positions[partition] = offset
+            self._undecodable.pop(partition, None)
 
     def wake(self) -> None:
         self._woken = True
@@ -95,10 +95,10 @@ class FakeSource:
     def _has_news(self) -> bool:
         if self._woken or self.has_other_news() or self._group.has_change(self._member, self._held):
             return True
-        for shard, position in self._positions.items():
-            is_behind = position < self._kafka.partition(shard).end and shard not in self._paused
-            ahead = next(self._ahead(shard), None) if is_behind else None
-            if ahead is not None and self._undecodable.get(shard) != ahead.offset:
+        for partition, position in self._positions.items():
+            is_behind = position < self._kafka.partition(partition).end and partition not in self._paused
+            ahead = next(self._ahead(partition), None) if is_behind else None
+            if ahead is not None and self._undecodable.get(partition) != ahead.offset:
                 return True
         return False
 
@@ -125,35 +125,35 @@ class FakeSource:
         self._member = self._group.join(self._name)
         return Ownership(lost=lost)
 
-    def _forget(self, shards: Sequence[Shard]) -> None:
-        for shard in shards:
-            self._held.discard(shard)
-            self._positions.pop(shard, None)
-            self._undecodable.pop(shard, None)
-            self._paused.discard(shard)
+    def _forget(self, partitions: Sequence[TimerPartition]) -> None:
+        for partition in partitions:
+            self._held.discard(partition)
+            self._positions.pop(partition, None)
+            self._undecodable.pop(partition, None)
+            self._paused.discard(partition)
 
-    def _readable(self) -> list[Shard]:
-        return [shard for shard in sorted(self._positions) if shard not in self._paused]
+    def _readable(self) -> list[TimerPartition]:
+        return [partition for partition in sorted(self._positions) if partition not in self._paused]
 
-    def _ahead(self, shard: Shard) -> Iterator[Entry]:
-        log, position = self._kafka.partition(shard), self._positions[shard]
+    def _ahead(self, partition: TimerPartition) -> Iterator[Entry]:
+        log, position = self._kafka.partition(partition), self._positions[partition]
         return log.committed(position, log.last_stable) if position < log.end else iter(())
 
-    def _take(self, room: int) -> dict[Shard, list[Record]]:
-        taken: dict[Shard, list[Record]] = {}
-        shards = self._readable()
+    def _take(self, room: int) -> dict[TimerPartition, list[Record]]:
+        taken: dict[TimerPartition, list[Record]] = {}
+        partitions = self._readable()
         if self._rng is not None:
-            self._rng.shuffle(shards)
+            self._rng.shuffle(partitions)
             room = min(room, self._rng.choice((1, 3, 10, room)))
-        for shard in shards:
+        for partition in partitions:
             records = []
-            for entry, _ in zip(self._ahead(shard), range(room), strict=False):
+            for entry, _ in zip(self._ahead(partition), range(room), strict=False):
                 if entry.is_undecodable:
-                    self._undecodable[shard] = entry.offset
+                    self._undecodable[partition] = entry.offset
                     break
                 records.append(record_of(entry))
             if records:
-                taken[shard] = records
-                self._positions[shard] = records[-1].offset + 1
+                taken[partition] = records
+                self._positions[partition] = records[-1].offset + 1
                 room -= len(records)
         return taken

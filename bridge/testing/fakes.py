@@ -2,7 +2,7 @@
 
     kafka = FakeKafka(Timeline())
     for topic in ("timer.requests", "timer.rejected", "timer.journal", "orders"): kafka.create(topic)
-    bridge = FakeInstance(kafka, FakeGroup("timers", [Shard("timer.requests", 0)]), options)
+    bridge = FakeInstance(kafka, FakeGroup("timers", [TimerPartition("timer.requests", 0)]), options)
     kafka.produce("timer.requests", b"hello", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"500")])
     bridge.run(499);  assert kafka.read("orders") == []
     bridge.run(1);    assert [record.value for record in kafka.read("orders")] == [b"hello"]

@@ -19,7 +19,7 @@ from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry
 from bridge.testing.timeline import Timeline, nothing_happens
 from schemas.headers import Headers, Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 TIMERS = "timer.requests"
 _DAY_MS = 86_400_000
@@ -95,7 +95,7 @@ class TimerWorld:
         own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")
         for topic in (*own, *others, *(other.journal_topic for other in others.values()), *topics):
             self.kafka.create(topic)
-        self.group = FakeGroup("timers", [Shard(topic, 0) for topic in (TIMERS, *others)])
+        self.group = FakeGroup("timers", [TimerPartition(topic, 0) for topic in (TIMERS, *others)])
         self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)
         self.producer = FakeProducer(self.kafka)
         self.bridge.run(0)

@@ -18,7 +18,7 @@ from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
 from schemas.headers import TRACE_ID, Rules
 from schemas.levels import DEFAULT, parse_levels
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class FakeOutbox(MemoryOutbox):
@@ -91,7 +91,7 @@ class Place:
         for topic in ("timer.rejected", "timer.receipts", "orders"):
             self.kafka.create(topic)
         rules = Rules(max_delay_ms=10**9, roll_window_ms=20_000_000, levels_ms=parse_levels(DEFAULT))
-        group = FakeGroup("timers", [Shard("timer.requests", number) for number in range(4)])
+        group = FakeGroup("timers", [TimerPartition("timer.requests", number) for number in range(4)])
         self.bridge = FakeInstance(
             self.kafka, group, TurnOptions(rules=rules, store=StoreOptions(slots=1 << 16), max_wait_ms=3_600_000)
         )

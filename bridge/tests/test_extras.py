@@ -57,7 +57,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
         from bridge.observe.prometheus import AlertLimits, Exposition
         from bridge.observe.status import Status
         from bridge.probes import MAX_CONNECTIONS, serving_probes
-        from kafka_timer.origin import Shard
+        from kafka_timer.origin import TimerPartition
 
         def get(path, host=None):
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
@@ -74,7 +74,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
         exposition = Exposition(Metrics(lambda: 0.0, status.traffic), status, AlertLimits("1", 0, 0))
         with serving_probes("127.0.0.1", port, status, exposition.text, ["bridge.example"]):
             print(get("/health/live")[0], get("/health/ready")[0])
-            status.partition_running(Shard("timer.requests", 0))
+            status.partition_running(TimerPartition("timer.requests", 0))
             print(get("/health/ready", "bridge.example"))
             print(get("/metrics")[0], b"timer_bridge_ready 1.0" in get("/metrics")[1])
             print(get("/pending")[0], b"extra 'page'" in get("/pending")[1], get("/metrics", "evil.example")[0])

@@ -42,8 +42,8 @@ def test_case_6_a_crowd_of_one_millisecond_leaves_once_in_order_and_in_bounded_m
                 for delivery in receiver.poll(1.0):
                     assert delivery.appended_ms >= due_ms == delivery.due_ms
                     seen.note(delivery.origin)
-                    shard, _, offset = delivery.origin.rpartition(b"/")
-                    order.setdefault(shard, []).append(int(offset))
+                    partition, _, offset = delivery.origin.rpartition(b"/")
+                    order.setdefault(partition, []).append(int(offset))
             while receiver.poll(2.0):
                 raise AssertionError("something came after all had come")
         growth_mb = bridge.usage().peak_rss_mb - at_rest_mb

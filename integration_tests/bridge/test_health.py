@@ -67,9 +67,9 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
         assert get(port, "/health/live")[0] == 200
         start(later_kafka)
         bridge.await_ready()
-        shards = {f"{names.timers}/{number}": "running" for number in range(2)}
+        timer_partitions = {f"{names.timers}/{number}": "running" for number in range(2)}
         told = until(lambda: get(port, "/health/ready"), lambda status, answer: status == 200)
-        assert told == {"status": "ok", "shards": shards}
+        assert told == {"status": "ok", "shards": timer_partitions}
 
         taken = run(
             *("--bootstrap-servers", "127.0.0.1:1", "--data-dir", str(tmp_path / "b")), "--http-port", str(port)
@@ -84,7 +84,7 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
         asked = command("pending", "--url", f"http://127.0.0.1:{port}", "--topic", names.target, "--json")
         assert (asked.returncode, asked.stderr) == (0, "")
         found = json.loads(asked.stdout)
-        assert (found["pending"], found["shards"].keys()) == (3, shards.keys())
+        assert (found["pending"], found["shards"].keys()) == (3, timer_partitions.keys())
         assert found["topics"][names.target]["pending"] == 3
         one = command("pending", "--http-port", str(port), "--id", "id-1", "--json")
         assert [timer["state"] for timer in json.loads(one.stdout)["timers"]] == ["pending"]
@@ -95,7 +95,7 @@ def test_probes_and_pending_from_before_the_broker_until_timers_wait(
     stopped = command("pending", "--data-dir", str(tmp_path / "timer-data"), "--json")
     assert (json.loads(stopped.stdout)["pending"], stopped.stderr) == (3, "")
     lines = logged(bridge.log_path.read_text())
-    assert {line["shard"] for line in lines if "recovered to offset" in line["message"]} == shards.keys()
+    assert {line["shard"] for line in lines if "recovered to offset" in line["message"]} == timer_partitions.keys()
 
 
 @pytest.mark.thorough

@@ -19,11 +19,11 @@ from integration_tests.golden.records import lines, objects, raw, text
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
 from schemas.headers import Headers, Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 START_MS = 1_700_000_000_000
 LEFT_MS = 8_500
-SHARD, OTHER = Shard(TIMERS, 0), Shard(TIMERS, 1)
+PARTITION, OTHER = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)
 GROUP = "timers"
 INSTANCE_ID = "0123456789abcdef" * 2
 TOPICS = {TIMERS: 2, "timer.journal": 2, "timer.rejected": 1, "timer.receipts": 1, "orders": 1, "bills": 1}
@@ -50,7 +50,7 @@ class Life:
         for topic, partitions in TOPICS.items():
             self.kafka.create(topic, partitions)
         self._meanwhile: list[Callable[[], object]] = []
-        group = FakeGroup(GROUP, [SHARD, OTHER])
+        group = FakeGroup(GROUP, [PARTITION, OTHER])
         self.bridge = FakeInstance(self.kafka, group, OPTIONS, meanwhile=self._step)
         self.bridge.run(0)
 
@@ -65,11 +65,17 @@ class Life:
     def run_until(self, at_ms: int) -> None:
         self.bridge.run(START_MS + at_ms - self.kafka.timeline.now_ms)
 
-    def ask(self, name: str | None, *headers: tuple[str, str], key: str | None = None, shard: Shard = SHARD) -> Entry:
+    def ask(
+        self,
+        name: str | None,
+        *headers: tuple[str, str],
+        key: str | None = None,
+        timer_partition: TimerPartition = PARTITION,
+    ) -> Entry:
         value = None if name is None else name.encode()
         encoded: Headers = [(header, text.encode()) for header, text in headers]
         asked_key = None if key is None else key.encode()
-        return self.kafka.produce(TIMERS, value, key=asked_key, headers=encoded, partition=shard.partition)
+        return self.kafka.produce(TIMERS, value, key=asked_key, headers=encoded, partition=timer_partition.partition)
 
     def send(
         self,
@@ -78,10 +84,10 @@ class Life:
         *more: tuple[str, str],
         id_: str | None = None,
         target: str = "orders",
-        shard: Shard = SHARD,
+        timer_partition: TimerPartition = PARTITION,
     ) -> None:
         headers = [("timer-topic", target), ("timer-deliver-ms", f"{START_MS + due_ms}"), *more]
-        self.ask(name, *headers, *([("timer-id", id_)] if id_ else []), shard=shard)
+        self.ask(name, *headers, *([("timer-id", id_)] if id_ else []), timer_partition=timer_partition)
 
     def cancel(self, id_: str) -> None:
         self.ask(None, ("timer-action", "cancel"), ("timer-id", id_))
@@ -91,16 +97,18 @@ class Life:
 
     def undecodable(self) -> None:
         """Send a record that no client can decode, and skip it."""
-        self.kafka.skip(SHARD, self.kafka.produce(TIMERS, None, partition=SHARD.partition, is_undecodable=True).offset)
+        self.kafka.skip(
+            PARTITION, self.kafka.produce(TIMERS, None, partition=PARTITION.partition, is_undecodable=True).offset
+        )
 
     def pause(self, target: str, *, on: bool) -> None:
         key, value = control_record(Paused(TIMERS, target), on=on)
         self.kafka.produce(CONTROL_TOPIC, value, key=key)
 
-    def hide_the_rest(self, shard: Shard) -> FakeTransaction:
-        """Open a transaction: records of `shard` from here on are not read. A dump takes it for aborted."""
-        hung = self.kafka.begin(f"hung-{shard.partition}")
-        self.kafka.produce(TIMERS, b"hung", partition=shard.partition, transaction=hung)
+    def hide_the_rest(self, timer_partition: TimerPartition) -> FakeTransaction:
+        """Open a transaction: records of `partition` from here on are not read. A dump takes it for aborted."""
+        hung = self.kafka.begin(f"hung-{timer_partition.partition}")
+        self.kafka.produce(TIMERS, b"hung", partition=timer_partition.partition, transaction=hung)
         return hung
 
 
@@ -146,8 +154,8 @@ def _begin(life: Life) -> None:
     life.ask("rocketmq", ("REAL_TOPIC", "orders"), ("TIMER_DELIVER_MS", f"{START_MS + 33_000}"), ("UNIQ_KEY", "r"))
     life.ask(None, ("timer-topic", "orders"), ("timer-deliver-ms", f"{START_MS + 13_100}"), key="tombstone")
     for number in range(4):
-        life.send(f"other {number}", 11_000 + 2_000 * number, shard=OTHER)
-    life.send("other far", 40_000, id_="other far", shard=OTHER)
+        life.send(f"other {number}", 11_000 + 2_000 * number, timer_partition=OTHER)
+    life.send("other far", 40_000, id_="other far", timer_partition=OTHER)
 
 
 def _change(life: Life) -> None:
@@ -188,7 +196,7 @@ def _copies_in_flight(life: Life) -> None:
     life.before_the_next_record(
         lambda: life.cancel("flying cancelled"),
         lambda: life.move("flying moved", 54_000),
-        lambda: life.hide_the_rest(SHARD),
+        lambda: life.hide_the_rest(PARTITION),
     )
     life.move("flying", 51_000)
     life.move("flying cancelled", 52_000)
@@ -200,7 +208,10 @@ def _copies_in_flight(life: Life) -> None:
 
 def _dump(kafka: FakeKafka) -> bytes:
     """Topics and committed offsets: a line for all, then a line for each record. A missing offset is a marker."""
-    offsets = [[*shard, *(kafka.stable_offset(GROUP, shard) or ())] for shard in (SHARD, OTHER)]
+    offsets = [
+        [*timer_partition, *(kafka.stable_offset(GROUP, timer_partition) or ())]
+        for timer_partition in (PARTITION, OTHER)
+    ]
     logs = [log for topic in kafka.topics.values() for log in topic.partitions]
     ends = [[log.topic, log.number, log.end] for log in logs]
     head = {"group": GROUP, "now_ms": kafka.timeline.now_ms, "offsets": offsets, "ends": ends}
@@ -218,8 +229,8 @@ def _told(entry: Entry) -> dict[str, Any]:
 
 def _data(folder: str, bridge: FakeInstance) -> dict[str, bytes]:
     found = {f"{folder}/lock": b"", f"{folder}/instance-id": INSTANCE_ID.encode()}
-    for shard, disk in bridge.disks.items():
-        found |= {f"{folder}/{shard}/{name}": data for name, data in disk.contents().items()}
+    for timer_partition, disk in bridge.disks.items():
+        found |= {f"{folder}/{timer_partition}/{name}": data for name, data in disk.contents().items()}
     return found
 
 
@@ -227,31 +238,31 @@ def load(data: bytes) -> FakeKafka:
     """Return a Kafka as `kafka.jsonl` tells it; its time is that of the end."""
     head, *records = objects(data)
     kafka = FakeKafka(Timeline(head["now_ms"]))
-    ends = {Shard(topic, partition): end for topic, partition, end in head["ends"]}
-    for shard in ends:
-        if shard.topic not in kafka.topics:
-            kafka.create(shard.topic, sum(other.topic == shard.topic for other in ends))
+    ends = {TimerPartition(topic, partition): end for topic, partition, end in head["ends"]}
+    for timer_partition in ends:
+        if timer_partition.topic not in kafka.topics:
+            kafka.create(timer_partition.topic, sum(other.topic == timer_partition.topic for other in ends))
     for told in records:
-        _append(kafka, Shard(told["topic"], told["partition"]), told)
-    for shard, end in ends.items():
-        _fill(kafka, shard, end)
+        _append(kafka, TimerPartition(told["topic"], told["partition"]), told)
+    for timer_partition, end in ends.items():
+        _fill(kafka, timer_partition, end)
     for topic, partition, offset, metadata in head["offsets"]:
-        kafka.commit_offset(head["group"], Shard(topic, partition), offset, metadata)
+        kafka.commit_offset(head["group"], TimerPartition(topic, partition), offset, metadata)
     return kafka
 
 
-def _append(kafka: FakeKafka, shard: Shard, told: dict[str, Any]) -> None:
-    _fill(kafka, shard, told["offset"])
+def _append(kafka: FakeKafka, timer_partition: TimerPartition, told: dict[str, Any]) -> None:
+    _fill(kafka, timer_partition, told["offset"])
     headers = [(name, raw(value)) for name, value in told.get("headers", ())]
     key, value = raw(told.get("key")), raw(told.get("value"))
     entry = Entry(-1, told["append_ms"], told["timestamp_ms"], key, value, headers)
     entry.is_undecodable = told.get("undecodable", False)
-    kafka.partition(shard).append(entry)
+    kafka.partition(timer_partition).append(entry)
 
 
-def _fill(kafka: FakeKafka, shard: Shard, end: int) -> None:
+def _fill(kafka: FakeKafka, timer_partition: TimerPartition, end: int) -> None:
     """Markers up to `end`, with the time of the record before them."""
-    log = kafka.partition(shard)
+    log = kafka.partition(timer_partition)
     at_ms = log.everything()[-1].append_ms if log.everything() else START_MS
     while log.end < end:
         log.append(Entry(-1, at_ms, at_ms, None, None, (), is_marker=True))

@@ -20,14 +20,14 @@ from integration_tests.golden.records import lines, lines_of, text
 from schemas.control import Paused, Skipped, control_record
 from schemas.headers import Headers, Refusal, Rules
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.format.body import Body, pack_headers
 from timer.stopped_store import StoppedStore
 from timer.testing import SimDisk
 
-SHARD = Shard("timer.requests", 3)
-REJECTED = Shard("timer.rejected", 1)
+PARTITION = TimerPartition("timer.requests", 3)
+REJECTED = TimerPartition("timer.rejected", 1)
 NOW_MS = 1_700_000_000_000
 
 PROGRESS = [
@@ -87,7 +87,7 @@ def journal_key() -> bytes:
 CONTROLS: list[tuple[Paused | Skipped, bool]] = [
     (Paused(timer_topic="timer.requests", target="orders"), True),
     (Paused(timer_topic="timer.requests", target="orders"), False),
-    (Skipped(shard=SHARD, offset=4711), True),
+    (Skipped(partition=PARTITION, offset=4711), True),
 ]
 
 
@@ -109,7 +109,7 @@ TOLD = [
 
 
 def receipts() -> bytes:
-    return lines_of(receipt("timer.receipts", SHARD, told, NOW_MS) for told in TOLD)
+    return lines_of(receipt("timer.receipts", PARTITION, told, NOW_MS) for told in TOLD)
 
 
 def body(origin: int, headers: Headers, *, key: bytes | None, value: bytes | None, rolls: int = 0) -> Body:
@@ -149,30 +149,30 @@ BODIES = [
 
 
 def deliveries() -> bytes:
-    return lines_of(made.deliveries(SHARD, BODIES, NOW_MS + 5001))
+    return lines_of(made.deliveries(PARTITION, BODIES, NOW_MS + 5001))
 
 
 def copies() -> bytes:
-    return lines_of(copy_of(SHARD, each, NOW_MS) for each in BODIES)
+    return lines_of(copy_of(PARTITION, each, NOW_MS) for each in BODIES)
 
 
 def flights() -> bytes:
     """Return the journal's entries of these copies, with hash of the id and digest."""
-    return lines(copy_of(SHARD, each, NOW_MS).flight for each in BODIES)
+    return lines(copy_of(PARTITION, each, NOW_MS).flight for each in BODIES)
 
 
 def rejected() -> bytes:
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"-5"), ("timer-id", b"x")]
     wrong = Refusal("bad-header", "timer-delay-ms is no number")
-    refused = refuse(REJECTED.topic, SHARD, Record(20, NOW_MS, b"k", b"hello", headers), wrong, NOW_MS)
+    refused = refuse(REJECTED.topic, PARTITION, Record(20, NOW_MS, b"k", b"hello", headers), wrong, NOW_MS)
     unknown = Refusal("unknown-topic", "orders does not exist")
-    parked = [park(REJECTED.topic, SHARD, each, unknown, NOW_MS) for each in BODIES]
+    parked = [park(REJECTED.topic, PARTITION, each, unknown, NOW_MS) for each in BODIES]
     return lines_of([refused, *parked, bare(parked[0])])
 
 
 def resent() -> bytes:
     """Key and value of the mark of a redriven record."""
-    parked = Parked(REJECTED, 17, NOW_MS, "unknown-topic", SHARD, 10, "orders", b"id-1", 99)
+    parked = Parked(REJECTED, 17, NOW_MS, "unknown-topic", PARTITION, 10, "orders", b"id-1", 99)
     return lines([{"key": text(marker_key(parked)), "value": text(marker_of(parked))}])
 
 
@@ -183,7 +183,7 @@ def export() -> bytes:
     with TemporaryDirectory() as folder:
         out = Path(folder) / "export.parquet"
         with pending_file(out) as write, StoppedStore(disk) as stopped:
-            write(SHARD, stopped)
+            write(PARTITION, stopped)
         return out.read_bytes()
 
 

@@ -20,11 +20,11 @@ from bridge.ports import Record
 from bridge.redrive.rules import Parked, parked
 from integration_tests.golden import FOLDER, make, samples
 from integration_tests.golden.records import objects, raw, records_in
-from integration_tests.golden.samples import NOW_MS, REJECTED, SHARD
+from integration_tests.golden.samples import NOW_MS, PARTITION, REJECTED
 from schemas.control import read as read_control
 from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, RELEASED_MS, ROLLS, Claim, Schedule, parse
 from schemas.journal import CopyInFlight, JournalRecord
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import parse_stores
 from schemas.progress import Progress
 from schemas.receipts import Receipt
@@ -97,7 +97,7 @@ def read_deliveries(data: bytes) -> list[object]:
 
 def read_copies(data: bytes) -> list[object]:
     """Return the claim of each copy, and its flight in FLIGHTS, found by the digest."""
-    flights = CopiesInFlight(SHARD, FLIGHTS, ())
+    flights = CopiesInFlight(PARTITION, FLIGHTS, ())
     found: list[object] = []
     for offset, sent in enumerate(records_in(data), 100):
         record = Record(offset, NOW_MS, sent.key, sent.value, sent.headers)
@@ -108,7 +108,7 @@ def read_copies(data: bytes) -> list[object]:
 
 def read_rejected(data: bytes) -> list[Parked | None]:
     records = enumerate(records_in(data))
-    rules = {SHARD.topic: samples.RULES}
+    rules = {PARTITION.topic: samples.RULES}
     return [parked(REJECTED, Record(at, r.timestamp_ms, r.key, r.value, r.headers), rules) for at, r in records]
 
 
@@ -118,7 +118,7 @@ def read_redriven(data: bytes) -> list[object]:
 
 def read_flights(data: bytes) -> list[CopyInFlight]:
     found = [CopyInFlight(*told) for told in objects(data)]
-    assert sorted(CopiesInFlight(SHARD, found, ()).with_id(b"id-1")) == found, (
+    assert sorted(CopiesInFlight(PARTITION, found, ()).with_id(b"id-1")) == found, (
         "a cancel finds them by the hash of the id"
     )
     return found
@@ -129,7 +129,7 @@ def read_export(data: bytes) -> tuple[object, object, object]:
     table = pq.read_table(io.BytesIO(data))
     columns = [(field.name, str(field.type), field.nullable) for field in table.schema]
     rows = [tuple(row.values()) for row in table.to_pylist()]
-    assert {Shard(*row[:2]) for row in rows} == {SHARD}
+    assert {TimerPartition(*row[:2]) for row in rows} == {PARTITION}
     stores = parse_stores(pq.read_metadata(io.BytesIO(data)).metadata)
     return columns, stores, [(*row[2:-1], [tuple(header.values()) for header in row[-1]]) for row in rows]
 
@@ -166,11 +166,11 @@ COPIES = [
     (Claim(ORIGIN_12, 1, Schedule("orders", NOW_MS + 5000, 2, b"id-1")), FLIGHTS[2]),
 ]
 PARKED = [
-    Parked(REJECTED, 0, NOW_MS, "bad-header", SHARD, 20, "orders", id=None, size=145),
-    Parked(REJECTED, 1, NOW_MS, "unknown-topic", SHARD, 10, "orders", id=b"id-1", size=196),
-    Parked(REJECTED, 2, NOW_MS, "unknown-topic", SHARD, 11, "orders", id=None, size=183),
-    Parked(REJECTED, 3, NOW_MS, "unknown-topic", SHARD, 12, "orders", id=None, size=133),
-    Parked(REJECTED, 4, NOW_MS, "unknown-topic", SHARD, 10, "", id=None, size=172, is_bare=True),
+    Parked(REJECTED, 0, NOW_MS, "bad-header", PARTITION, 20, "orders", id=None, size=145),
+    Parked(REJECTED, 1, NOW_MS, "unknown-topic", PARTITION, 10, "orders", id=b"id-1", size=196),
+    Parked(REJECTED, 2, NOW_MS, "unknown-topic", PARTITION, 11, "orders", id=None, size=183),
+    Parked(REJECTED, 3, NOW_MS, "unknown-topic", PARTITION, 12, "orders", id=None, size=133),
+    Parked(REJECTED, 4, NOW_MS, "unknown-topic", PARTITION, 10, "", id=None, size=172, is_bare=True),
 ]
 MARKS = [
     (
@@ -193,7 +193,7 @@ COLUMNS = [
     ("value", "binary", True),
     ("headers", "list<element: struct<name: string not null, value: binary> not null>", False),
 ]
-STORES = {SHARD: (NOW_MS - 5, 16, NOW_MS + 1300, 2, 7)}
+STORES = {PARTITION: (NOW_MS - 5, 16, NOW_MS + 1300, 2, 7)}
 FEW = [("timer-topic", b"orders")]
 MANY = [*FEW, ("trace", b"\x00\xff"), ("timer-key", b"delivered key"), ("none", None)]
 PENDING = [

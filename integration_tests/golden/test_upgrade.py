@@ -23,10 +23,10 @@ from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeInstance
 from integration_tests.golden import FOLDER, life, make
-from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, OTHER, SHARD, START_MS
+from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, OTHER, PARTITION, START_MS
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import ReadOnlyDisk, RealDisk
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.stopped_store import verify
@@ -82,8 +82,8 @@ class OnDisk(FakeInstance):
         self._data = data
         super().__init__(kafka, group, options)
 
-    def disk_for(self, shard: Shard) -> RealDisk:  # type: ignore[override]  # both are a Disk
-        return self._data.disk_for(shard)
+    def disk_for(self, timer_partition: TimerPartition) -> RealDisk:  # type: ignore[override]  # both are a Disk
+        return self._data.disk_for(timer_partition)
 
 
 class World:
@@ -102,7 +102,7 @@ class World:
         self.kafka.timeline.advance(100)
         options = replace(OPTIONS, rules=RULES_OF_NOW, era_ms=self.kafka.timeline.now_ms)
         with closing(DataDir(self.folder)) as data:
-            instance = OnDisk(data, self.kafka, FakeGroup(GROUP, [SHARD, OTHER]), options)
+            instance = OnDisk(data, self.kafka, FakeGroup(GROUP, [PARTITION, OTHER]), options)
             yield instance
             instance.stop()
 
@@ -211,9 +211,9 @@ def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_pa
     world = World(left, tmp_path, end)
     with world.started() as instance:
         for id_ in ids:
-            partition = OTHER.partition if id_.startswith("other") else SHARD.partition
+            partition = OTHER.partition if id_.startswith("other") else PARTITION.partition
             headers = [("timer-action", b"cancel"), ("timer-id", id_.encode())]
-            world.kafka.produce(SHARD.topic, None, headers=headers, partition=partition)
+            world.kafka.produce(PARTITION.topic, None, headers=headers, partition=partition)
         world.run_until(instance, RESUMED_MS)
         world.resume("bills")
         world.run_until(instance, LAST_MS)
@@ -225,10 +225,10 @@ def test_a_cancel_after_the_upgrade_finds_its_timer(end: str, left: Path, tmp_pa
 # -- the fixtures
 
 
-@pytest.mark.parametrize("shard", [SHARD, OTHER])
+@pytest.mark.parametrize("timer_partition", [PARTITION, OTHER])
 @pytest.mark.parametrize("end", ["closed", "killed"])
-def test_the_directories_are_sound_stores(end: str, shard: Shard, left: Path) -> None:
-    seen = verify(ReadOnlyDisk(left / end / str(shard)))
+def test_the_directories_are_sound_stores(end: str, timer_partition: TimerPartition, left: Path) -> None:
+    seen = verify(ReadOnlyDisk(left / end / str(timer_partition)))
     assert (seen.fault, seen.closed) == (None, end == "closed")
 
 
@@ -241,9 +241,9 @@ def checkpoint_of(folder: Path) -> Checkpoint:
 def test_the_fixtures_have_timers_in_all_states(left: Path) -> None:
     kafka = life.load((left / "kafka.jsonl").read_bytes())
     closed, killed, other = (
-        checkpoint_of(left / path) for path in (f"closed/{SHARD}", f"killed/{SHARD}", f"closed/{OTHER}")
+        checkpoint_of(left / path) for path in (f"closed/{PARTITION}", f"killed/{PARTITION}", f"closed/{OTHER}")
     )
-    committed = kafka.stable_offset(GROUP, SHARD)
+    committed = kafka.stable_offset(GROUP, PARTITION)
     assert committed is not None
     assert killed.progress.next_offset < closed.progress.next_offset == committed[0]
     assert len(closed.flights) == 3
@@ -251,8 +251,8 @@ def test_the_fixtures_have_timers_in_all_states(left: Path) -> None:
     assert len(closed.held) == 3
     assert [wait.target for wait in closed.waits] == ["bills"]
     assert len(other.flights) == 4
-    for shard, told in ((SHARD, closed), (OTHER, other)):
-        assert resume.read(ReadOnlyDisk(left / "closed" / str(shard)), told) is not None
+    for timer_partition, told in ((PARTITION, closed), (OTHER, other)):
+        assert resume.read(ReadOnlyDisk(left / "closed" / str(timer_partition)), told) is not None
 
 
 def test_the_journal_holds_decisions_of_each_kind(left: Path) -> None:

@@ -43,9 +43,9 @@ class TestOutages:
             history = world.history()
             for _ in range(2):  # each time its session expires, and a new leader is elected
                 with suspended(broker, 4.5):
-                    assert history.bounds(world.shard()) == (0, 2)
-                    assert history.journal_end(world.shard()) == 0
-                    assert history.offset_at(world.shard(), 0) == 0
+                    assert history.bounds(world.partition()) == (0, 2)
+                    assert history.journal_end(world.partition()) == 0
+                    assert history.offset_at(world.partition(), 0) == 0
 
     def test_a_transaction_that_outlives_its_timeout_is_repeated(
         self, make_kafka: Callable[[dict[str, str]], EmbeddedKafka], monkeypatch: pytest.MonkeyPatch
@@ -59,8 +59,8 @@ class TestOutages:
         with closing(World(kafka.bootstrap_servers)) as world:
             target, sink, member = world.cluster.topic("target"), world.sink(), world.member()
             member.own(1)
-            publish(sink, Transaction([out(target, b"1")], {}, {world.shard(): progress(1)}, member.group_metadata))
-            transaction = Transaction([out(target, b"2")], {}, {world.shard(): progress(2)}, member.group_metadata)
+            publish(sink, Transaction([out(target, b"1")], {}, {world.partition(): progress(1)}, member.group_metadata))
+            transaction = Transaction([out(target, b"2")], {}, {world.partition(): progress(2)}, member.group_metadata)
             with suspended(kafka, 7.5):
                 outcome = sink.submit(transaction).wait()
             assert outcome == Aborted({})
@@ -75,7 +75,7 @@ class TestOutages:
             with suspended(broker, 3.5):
                 asked_twice = TransactionalProducer(settings, world.retrier)
             late = TransactionalProducer(settings, world.retrier)
-            batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
+            batch = TransactionContents([out(target)], {world.partition(): progress(1)}, group_metadata, {})
             assert asked_twice.await_acknowledgements(batch) or asked_twice.commit(batch)
             assert asked_twice.is_broken
             assert late.await_acknowledgements(batch) is None
@@ -88,7 +88,9 @@ class TestOutages:
         world = World(broker.bootstrap_servers)
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         closed, waiting = world.sink("closed"), world.sink("waiting")
-        transactions = [Transaction([out(target)], {}, {world.shard(): progress(n)}, group_metadata) for n in range(2)]
+        transactions = [
+            Transaction([out(target)], {}, {world.partition(): progress(n)}, group_metadata) for n in range(2)
+        ]
         broker.kill()
         in_flight = [closed.submit(transaction) for transaction in transactions]
         closed.close()
@@ -100,7 +102,7 @@ class TestOutages:
         with pytest.raises(BrokerUnavailableError):
             publish(waiting, transactions[0])
         with pytest.raises(BrokerUnavailableError):
-            world.history().progress(world.shard())
+            world.history().progress(world.partition())
         assert time.monotonic() - began_s < PATIENCE_S
         world.close()
 
@@ -115,7 +117,7 @@ def retry_until_success(world: World, sink: ConfluentSink, member: Member, trans
                 return
         except (OutcomeUnknownError, MembershipLostError):
             sink, member = world.sink(), world.member()
-            if world.history().progress(world.shard()) == transaction.progress[world.shard()]:
+            if world.history().progress(world.partition()) == transaction.progress[world.partition()]:
                 return
 
 

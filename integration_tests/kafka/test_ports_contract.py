@@ -36,7 +36,7 @@ from bridge.testing.fakes import FakeGroup, FakeHistory, FakeKafka, FakeSink, Fa
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S, becomes
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import ForeignProgressError, Key, Progress
 
 SMALL_BYTES = 1000
@@ -110,7 +110,7 @@ class FakeHarness:
         for topic, partitions in ((self.timers, 2), (self.journal, 2), (self.target, 3)):
             self._kafka.create(topic, partitions)
         self._kafka.create(self.small, max_bytes=SMALL_BYTES)
-        self._group = FakeGroup("group", [Shard(self.timers, number) for number in range(2)])
+        self._group = FakeGroup("group", [TimerPartition(self.timers, number) for number in range(2)])
 
     def source(self) -> FakeSource:
         return FakeSource(self._kafka, self._group, uuid4().hex)
@@ -137,7 +137,7 @@ class FakeHarness:
 
     def hang_progress(self, progress: Progress) -> None:
         transaction, timeline = self._kafka.begin("sender"), self._kafka.timeline
-        self._kafka.send_offsets(transaction, "group", {Shard(self.timers, 0): progress})
+        self._kafka.send_offsets(transaction, "group", {TimerPartition(self.timers, 0): progress})
         timeline.at(timeline.now_ms + HANG_MS, lambda: self._kafka.commit(transaction))
 
     def read(self, topic: str) -> list[Published]:
@@ -148,10 +148,10 @@ class FakeHarness:
         ]
 
     def commit_offset(self, offset: int) -> None:
-        self._kafka.commit_offset("group", Shard(self.timers, 0), offset)
+        self._kafka.commit_offset("group", TimerPartition(self.timers, 0), offset)
 
     def delete_before(self, offset: int) -> None:
-        self._kafka.partition(Shard(self.timers, 0)).delete_before(offset)
+        self._kafka.partition(TimerPartition(self.timers, 0)).delete_before(offset)
 
     def now_ms(self) -> int:
         return self._kafka.timeline.now_ms
@@ -308,8 +308,8 @@ class Reader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.owned: set[Shard] = set()
-        self.paused: set[Shard] = set()
+        self.owned: set[TimerPartition] = set()
+        self.paused: set[TimerPartition] = set()
         self.records: list[Record] = []
         self.group_metadata: object = None
         self.is_member = False
@@ -347,8 +347,8 @@ class Reader:
 
 
 @pytest.fixture
-def shard(harness: Harness) -> Shard:
-    return Shard(harness.timers, 0)
+def timer_partition(harness: Harness) -> TimerPartition:
+    return TimerPartition(harness.timers, 0)
 
 
 @pytest.fixture
@@ -358,59 +358,69 @@ def reader(harness: Harness) -> Reader:
 
 
 class TestSource:
-    def test_a_partition_is_read_from_its_start_offset(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_partition_is_read_from_its_start_offset(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         for value in (b"a", b"b", b"c"):
             harness.send(value)
         reader.poll(3)
         assert reader.records == []
-        reader.source.start(shard, 1)
+        reader.source.start(timer_partition, 1)
         assert reader.offsets(2) == [1, 2]
         assert [record.value for record in reader.records] == [b"b", b"c"]
 
-    def test_a_partition_may_be_started_again(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_partition_may_be_started_again(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         for value in (b"a", b"b"):
             harness.send(value)
-        reader.source.start(shard, 0)
+        reader.source.start(timer_partition, 0)
         assert reader.offsets(2) == [0, 1]
-        reader.source.start(shard, 1)
+        reader.source.start(timer_partition, 1)
         assert reader.offsets(3) == [0, 1, 1]
 
-    def test_a_poll_returns_at_most_max_records(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_poll_returns_at_most_max_records(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         for number in range(7):
             harness.send(b"%d" % number)
-        reader.source.start(shard, 0)
+        reader.source.start(timer_partition, 0)
         assert reader.offsets(7, max_records=3) == list(range(7))
         assert reader.most <= 3
 
-    def test_a_record_is_returned_as_it_was_sent(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_record_is_returned_as_it_was_sent(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         headers = [("a", b"1"), ("a", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("empty", b"")]
         harness.send(None, key=None, headers=headers)
         harness.send(b"", key=b"", headers=())
-        reader.source.start(shard, 0)
+        reader.source.start(timer_partition, 0)
         reader.offsets(2)
         told = [(record.key, record.value, list(record.headers)) for record in reader.records]
         assert told == [(None, None, headers), (b"", b"", [])]
         assert all(abs(record.timestamp_ms - harness.now_ms()) < 60_000 for record in reader.records)
 
-    def test_aborted_and_open_records_are_not_returned(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_aborted_and_open_records_are_not_returned(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         harness.send(b"a")
         harness.send_aborted()
         harness.send(b"b")
         harness.hang(harness.timers)()
         harness.send(b"c")
-        reader.source.start(shard, 0)
+        reader.source.start(timer_partition, 0)
         reader.offsets(3)
         assert [record.value for record in reader.records] == [b"a", b"b", b"c"]
 
     def test_a_paused_partition_returns_nothing_and_loses_nothing(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         for number in range(50):
             harness.send(b"%d" % number)
-        reader.source.start(shard, 0)
+        reader.source.start(timer_partition, 0)
         reader.poll_until(lambda: len(reader.records) > 0, max_records=5)
         for _ in range(3):
-            reader.paused = {shard}
+            reader.paused = {timer_partition}
             before = len(reader.records)
             reader.poll()
             reader.source.serve_rebalance()
@@ -420,12 +430,12 @@ class TestSource:
         assert reader.offsets(50) == list(range(50))
 
     def test_serving_a_rebalance_takes_no_record_and_ends_no_pause(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
-        other = Shard(harness.timers, 1)
-        for each in (shard, other):
+        other = TimerPartition(harness.timers, 1)
+        for each in (timer_partition, other):
             reader.source.start(each, 0)
-        reader.paused = {shard}
+        reader.paused = {timer_partition}
         harness.send(b"a")
         harness.send(b"b", partition=1)
         for _ in range(5):
@@ -480,42 +490,50 @@ def order(
 
 
 class TestSink:
-    def carry(self, shard: Shard, group_metadata: object, *records: Outgoing, progress: Progress = READ) -> Transaction:
-        return Transaction(list(records), {shard: b"decided"}, {shard: progress}, group_metadata)
+    def carry(
+        self, timer_partition: TimerPartition, group_metadata: object, *records: Outgoing, progress: Progress = READ
+    ) -> Transaction:
+        return Transaction(list(records), {timer_partition: b"decided"}, {timer_partition: progress}, group_metadata)
 
-    def test_a_transaction_is_committed_as_a_whole(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_transaction_is_committed_as_a_whole(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         first, tombstone = order(harness, b"a", partition=0, key=b"k"), order(harness, None, partition=1)
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(self.carry(shard, reader.group_metadata, first, tombstone)).wait() == Committed()
-        assert history.progress(shard) == READ
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"decided"]
+        assert sink.submit(self.carry(timer_partition, reader.group_metadata, first, tombstone)).wait() == Committed()
+        assert history.progress(timer_partition) == READ
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"decided"]
         assert harness.read(harness.target) == [
             Published(0, b"k", b"a", first.headers, first.timestamp_ms),
             Published(1, None, None, tombstone.headers, tombstone.timestamp_ms),
         ]
 
-    def test_a_transaction_may_hold_progress_alone(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_transaction_may_hold_progress_alone(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(Transaction([], {}, {shard: READ}, reader.group_metadata)).wait() == Committed()
-        assert history.progress(shard) == READ
+        assert sink.submit(Transaction([], {}, {timer_partition: READ}, reader.group_metadata)).wait() == Committed()
+        assert history.progress(timer_partition) == READ
 
-    def test_one_transaction_follows_another(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_one_transaction_follows_another(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         sink, history = harness.sink(), harness.history()
         for number in range(5):
             progress = Progress(number, Key(number, number), number)
             carried = self.carry(
-                shard, reader.group_metadata, order(harness, b"%d" % number, partition=0), progress=progress
+                timer_partition, reader.group_metadata, order(harness, b"%d" % number, partition=0), progress=progress
             )
             assert sink.submit(carried).wait() == Committed()
-        assert history.progress(shard) == Progress(4, Key(4, 4), 4)
+        assert history.progress(timer_partition) == Progress(4, Key(4, 4), 4)
         assert values(harness) == [b"%d" % number for number in range(5)]
 
     def test_keys_choose_their_partition_as_java_clients_do(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
         sent = [order(harness, key, key=key) for key in keys]
-        assert harness.sink().submit(self.carry(shard, reader.group_metadata, *sent)).wait() == Committed()
+        assert harness.sink().submit(self.carry(timer_partition, reader.group_metadata, *sent)).wait() == Committed()
         found = {record.key: record.partition for record in harness.read(harness.target)}
         assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
 
@@ -532,7 +550,7 @@ class TestSink:
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
     def test_refused_records_are_named_and_the_rest_is_committed_once(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         records = [
             order(harness, b"good", partition=0),
@@ -542,7 +560,7 @@ class TestSink:
             order(harness, b"large" * SMALL_BYTES, topic=harness.small),
             order(harness, b"good too", partition=0),
         ]
-        refused = self.publish_all(harness.sink(), self.carry(shard, reader.group_metadata, *records))
+        refused = self.publish_all(harness.sink(), self.carry(timer_partition, reader.group_metadata, *records))
         assert refused == {
             b"no topic": "unknown-topic",
             b"no partition": "unknown-partition",
@@ -552,13 +570,15 @@ class TestSink:
         assert [record.value for record in harness.read(harness.small)] == [b"small"]
 
     def test_small_records_are_accepted_if_only_their_batch_is_too_large(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         records = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
-        assert self.publish_all(harness.sink(), self.carry(shard, reader.group_metadata, *records)) == {}
+        assert self.publish_all(harness.sink(), self.carry(timer_partition, reader.group_metadata, *records)) == {}
         assert len(harness.read(harness.small)) == 30
 
-    def test_stale_group_metadata_publishes_nothing(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_stale_group_metadata_publishes_nothing(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         stale = reader.group_metadata
         second = Reader(harness.source())
 
@@ -568,116 +588,129 @@ class TestSink:
 
         second.poll_until(shared)
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
-        assert history.progress(shard) is None
+        assert sink.submit(self.carry(timer_partition, stale, order(harness, b"a"))).wait() == Aborted({})
+        assert history.progress(timer_partition) is None
         assert harness.read(harness.target) == []
         reader.see(reader.source.serve_rebalance())
-        assert sink.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
+        assert (
+            sink.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
+        )
 
-    def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_second_sink_of_the_same_id_ends_the_first(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         first, second = harness.sink("same"), harness.sink("same")
         with pytest.raises(FencedError):
-            first.submit(self.carry(shard, reader.group_metadata, order(harness, b"a"))).wait()
-        assert second.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
+            first.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"a"))).wait()
+        assert (
+            second.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"b"))).wait()
+            == Committed()
+        )
         assert values(harness) == [b"b"]
 
 
 class TestTwoInFlight:
     """A second transaction is submitted before the outcome of the first is known."""
 
-    def carry(self, shard: Shard, group_metadata: object, number: int, *records: Outgoing) -> Transaction:
+    def carry(
+        self, timer_partition: TimerPartition, group_metadata: object, number: int, *records: Outgoing
+    ) -> Transaction:
         """Return a transaction that moves progress to `number`."""
-        return Transaction(list(records), {shard: b"%d" % number}, {shard: self.progress(number)}, group_metadata)
+        return Transaction(
+            list(records), {timer_partition: b"%d" % number}, {timer_partition: self.progress(number)}, group_metadata
+        )
 
     def progress(self, number: int) -> Progress:
         return Progress(number, Key(number, number), number)
 
-    def test_both_are_committed_in_order(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_both_are_committed_in_order(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         sink, history = harness.sink(), harness.history()
         numbers = [b"%d" % number for number in range(600)]
         sent = [order(harness, value, partition=0) for value in numbers]
-        first = sink.submit(self.carry(shard, reader.group_metadata, 1, *sent[:300]))
-        second = sink.submit(self.carry(shard, reader.group_metadata, 2, *sent[300:]))
+        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 1, *sent[:300]))
+        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *sent[300:]))
         assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
         assert first.is_done()
         assert second.is_done()
-        assert history.progress(shard) == self.progress(2)
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2"]
+        assert history.progress(timer_partition) == self.progress(2)
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"2"]
         assert values(harness) == numbers
 
     def test_a_third_follows_when_the_first_is_committed_and_so_on(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         sink, history = harness.sink(), harness.history()
         in_flight: list[SubmittedTransaction] = []
         for number in range(12):
             while len(in_flight) >= MAX_IN_FLIGHT:
                 assert in_flight.pop(0).wait() == Committed()
-                assert (history.progress(shard) or self.progress(0)).next_offset <= number
+                assert (history.progress(timer_partition) or self.progress(0)).next_offset <= number
             record = order(harness, b"%d" % number, partition=0)
-            in_flight.append(sink.submit(self.carry(shard, reader.group_metadata, number, record)))
+            in_flight.append(sink.submit(self.carry(timer_partition, reader.group_metadata, number, record)))
         assert [each.wait() for each in in_flight] == [Committed()] * MAX_IN_FLIGHT
-        assert history.progress(shard) == self.progress(11)
+        assert history.progress(timer_partition) == self.progress(11)
         numbers = [b"%d" % number for number in range(12)]
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == numbers
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == numbers
         assert values(harness) == numbers
 
     def test_if_the_earlier_is_refused_the_later_is_aborted_too(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         sink, history = harness.sink(), harness.history()
         assert (
-            sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"0", partition=0))).wait()
+            sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"0", partition=0))).wait()
             == Committed()
         )
         bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
         good = order(harness, b"2", partition=0)
-        first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
-        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
+        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *bad))
+        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({bad[1]: "unknown-topic"}), Aborted({})]
-        assert history.progress(shard) == self.progress(1)
-        first = sink.submit(self.carry(shard, reader.group_metadata, 2, bad[0]))
-        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
+        assert history.progress(timer_partition) == self.progress(1)
+        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, bad[0]))
+        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
         assert [first.wait(), second.wait()] == [Committed(), Committed()]
-        assert history.progress(shard) == self.progress(3)
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
+        assert history.progress(timer_partition) == self.progress(3)
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
         assert values(harness) == [b"0", b"1", b"2"]
 
     def test_the_later_is_aborted_before_the_caller_knows_that_the_earlier_was(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         """If the later one were committed, its progress would skip the timers of the earlier one."""
         sink, history = harness.sink(), harness.history()
         assert (
-            sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
+            sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
             == Committed()
         )
         bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
-        first = sink.submit(self.carry(shard, reader.group_metadata, 2, *bad))
+        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *bad))
         becomes(first.is_done, True)
         good = order(harness, b"3", partition=0)
-        second = sink.submit(self.carry(shard, reader.group_metadata, 3, good))
+        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
         fate = second.wait()
         assert (fate, first.wait()) == (Aborted({}), Aborted({bad[1]: "unknown-topic"}))
-        assert history.progress(shard) == self.progress(1)
-        assert sink.submit(self.carry(shard, reader.group_metadata, 3, good)).wait() == Committed()
-        assert history.progress(shard) == self.progress(3)
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == [b"1", b"3"]
+        assert history.progress(timer_partition) == self.progress(1)
+        assert sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good)).wait() == Committed()
+        assert history.progress(timer_partition) == self.progress(3)
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"3"]
 
     def test_if_the_later_is_refused_the_earlier_is_committed(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         sink, history = harness.sink(), harness.history()
-        first = sink.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0)))
+        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0)))
         bad = order(harness, b"bad", partition=3)
-        second = sink.submit(self.carry(shard, reader.group_metadata, 2, bad))
+        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, bad))
         assert [first.wait(), second.wait()] == [Committed(), Aborted({bad: "unknown-partition"})]
-        assert history.progress(shard) == self.progress(1)
+        assert history.progress(timer_partition) == self.progress(1)
         assert values(harness) == [b"1"]
 
     def test_if_the_earlier_is_stale_the_later_is_aborted_too(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
         stale = reader.group_metadata
         second_reader = Reader(harness.source())
@@ -690,27 +723,32 @@ class TestTwoInFlight:
         reader.see(reader.source.serve_rebalance())
         group_metadata = reader.group_metadata
         sink, history = harness.sink(), harness.history()
-        first = sink.submit(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
-        second = sink.submit(self.carry(shard, group_metadata, 2, order(harness, b"2", partition=0)))
+        first = sink.submit(self.carry(timer_partition, stale, 1, order(harness, b"1", partition=0)))
+        second = sink.submit(self.carry(timer_partition, group_metadata, 2, order(harness, b"2", partition=0)))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({}), Aborted({})]
-        assert history.progress(shard) is None
+        assert history.progress(timer_partition) is None
         assert harness.read(harness.target) == []
-        repeated = self.carry(shard, group_metadata, 1, order(harness, b"1", partition=0))
+        repeated = self.carry(timer_partition, group_metadata, 1, order(harness, b"1", partition=0))
         assert sink.submit(repeated).wait() == Committed()
         assert values(harness) == [b"1"]
 
-    def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_second_sink_of_the_same_id_ends_both(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         first = harness.sink("same")
         assert (
-            first.submit(self.carry(shard, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
+            first.submit(
+                self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0))
+            ).wait()
             == Committed()
         )
         second = harness.sink("same")
 
         def begin_and_wait() -> None:
             transactions = [
-                self.carry(shard, reader.group_metadata, 2, order(harness, b"no", partition=0)) for _ in range(2)
+                self.carry(timer_partition, reader.group_metadata, 2, order(harness, b"no", partition=0))
+                for _ in range(2)
             ]
             in_flight = [first.submit(transaction) for transaction in transactions]
             in_flight[1].wait()
@@ -719,130 +757,163 @@ class TestTwoInFlight:
             with pytest.raises(FencedError):
                 begin_and_wait()
         assert (
-            second.submit(self.carry(shard, reader.group_metadata, 2, order(harness, b"2", partition=0))).wait()
+            second.submit(
+                self.carry(timer_partition, reader.group_metadata, 2, order(harness, b"2", partition=0))
+            ).wait()
             == Committed()
         )
         assert values(harness) == [b"1", b"2"]
 
 
 class TestHistory:
-    def test_without_a_commit_there_is_no_progress(self, harness: Harness, shard: Shard) -> None:
+    def test_without_a_commit_there_is_no_progress(self, harness: Harness, timer_partition: TimerPartition) -> None:
         history = harness.history()
-        assert history.progress(shard) is None
-        assert history.journal_end(shard) == 0
-        assert history.journal_bounds(shard) == (0, 0)
-        assert list(history.journal(shard, from_offset=None, since_ms=None)) == []
-        assert list(history.journal(shard, from_offset=None, since_ms=5)) == []
-        assert history.bounds(shard) == (0, 0)
+        assert history.progress(timer_partition) is None
+        assert history.journal_end(timer_partition) == 0
+        assert history.journal_bounds(timer_partition) == (0, 0)
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == []
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=5)) == []
+        assert history.bounds(timer_partition) == (0, 0)
 
-    def test_progress_that_may_still_change_is_waited_for(self, harness: Harness, shard: Shard) -> None:
+    def test_progress_that_may_still_change_is_waited_for(
+        self, harness: Harness, timer_partition: TimerPartition
+    ) -> None:
         history = harness.history()
-        becomes(lambda: history.with_open_transactions([shard]), set())
+        becomes(lambda: history.with_open_transactions([timer_partition]), set())
         harness.hang_progress(READ)
-        assert history.with_open_transactions([shard]) == {shard}
-        assert history.progress(shard) == READ
-        becomes(lambda: history.with_open_transactions([shard]), set())
+        assert history.with_open_transactions([timer_partition]) == {timer_partition}
+        assert history.progress(timer_partition) == READ
+        becomes(lambda: history.with_open_transactions([timer_partition]), set())
 
-    def test_an_offset_that_no_bridge_committed_is_foreign(self, harness: Harness, shard: Shard) -> None:
+    def test_an_offset_that_no_bridge_committed_is_foreign(
+        self, harness: Harness, timer_partition: TimerPartition
+    ) -> None:
         harness.send(b"a")
         harness.commit_offset(1)
         with pytest.raises(ForeignProgressError):
-            harness.history().progress(shard)
+            harness.history().progress(timer_partition)
 
-    def test_a_partition_with_an_open_transaction_in_its_journal_is_named(self, harness: Harness, shard: Shard) -> None:
-        history, other = harness.history(), Shard(shard.topic, 1)
-        becomes(lambda: history.with_open_transactions([shard, other]), set())
+    def test_a_partition_with_an_open_transaction_in_its_journal_is_named(
+        self, harness: Harness, timer_partition: TimerPartition
+    ) -> None:
+        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
+        becomes(lambda: history.with_open_transactions([timer_partition, other]), set())
         end = harness.hang(harness.journal)
-        becomes(lambda: history.with_open_transactions([shard, other]), {shard})
+        becomes(lambda: history.with_open_transactions([timer_partition, other]), {timer_partition})
         end()
-        list(history.journal(shard, from_offset=None, since_ms=None))  # waits for it
-        becomes(lambda: history.with_open_transactions([shard, other]), set())
+        list(history.journal(timer_partition, from_offset=None, since_ms=None))  # waits for it
+        becomes(lambda: history.with_open_transactions([timer_partition, other]), set())
 
-    def test_an_open_transaction_shows_between_stable_offset_and_end(self, harness: Harness, shard: Shard) -> None:
-        history, other = harness.history(), Shard(shard.topic, 1)
+    def test_an_open_transaction_shows_between_stable_offset_and_end(
+        self, harness: Harness, timer_partition: TimerPartition
+    ) -> None:
+        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
         harness.send(b"a")
         end = harness.hang(harness.timers)
         harness.send(b"b")
-        becomes(lambda: history.stable_and_end_offsets([shard, other]), {shard: (1, 3), other: (0, 0)})
+        becomes(
+            lambda: history.stable_and_end_offsets([timer_partition, other]), {timer_partition: (1, 3), other: (0, 0)}
+        )
         end()
 
-    def test_first_offsets_follow_retention(self, harness: Harness, shard: Shard) -> None:
-        history, other = harness.history(), Shard(shard.topic, 1)
+    def test_first_offsets_follow_retention(self, harness: Harness, timer_partition: TimerPartition) -> None:
+        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
         for value in (b"a", b"b"):
             harness.send(value)
-        becomes(lambda: history.first_offsets([shard, other]), {shard: 0, other: 0})
+        becomes(lambda: history.first_offsets([timer_partition, other]), {timer_partition: 0, other: 0})
         harness.delete_before(1)
-        becomes(lambda: history.first_offsets([shard, other]), {shard: 1, other: 0})
-        assert history.bounds(shard) == (1, 2)
-        assert history.offset_at(shard, 0) == 1
+        becomes(lambda: history.first_offsets([timer_partition, other]), {timer_partition: 1, other: 0})
+        assert history.bounds(timer_partition) == (1, 2)
+        assert history.offset_at(timer_partition, 0) == 1
         assert history.first_offsets([]) == {}
 
-    def test_requests_are_the_committed_records_of_a_range(self, harness: Harness, shard: Shard) -> None:
+    def test_requests_are_the_committed_records_of_a_range(
+        self, harness: Harness, timer_partition: TimerPartition
+    ) -> None:
         for value in (b"a", b"b"):
             harness.send(value)
         harness.send_aborted()
         for value in (b"c", b"d"):
             harness.send(value)
         history = harness.history()
-        told = [(r.offset, r.value) for batch in history.requests(shard, 1, 6) for r in batch]
+        told = [(r.offset, r.value) for batch in history.requests(timer_partition, 1, 6) for r in batch]
         assert [value for _, value in told] == [b"b", b"c", b"d"]
         last = told[-1][0]
-        assert [r.value for batch in history.requests(shard, 1, last) for r in batch] == [b"b", b"c"]
-        assert [r.value for batch in history.requests(shard, 2, told[1][0]) for r in batch] == []
-        assert history.bounds(shard) == (0, 6)
+        assert [r.value for batch in history.requests(timer_partition, 1, last) for r in batch] == [b"b", b"c"]
+        assert [r.value for batch in history.requests(timer_partition, 2, told[1][0]) for r in batch] == []
+        assert history.bounds(timer_partition) == (0, 6)
 
-    def test_offsets_by_time(self, harness: Harness, shard: Shard) -> None:
+    def test_offsets_by_time(self, harness: Harness, timer_partition: TimerPartition) -> None:
         for value in (b"a", b"b", b"c"):
             harness.send(value)
             time.sleep(0.02)
         history = harness.history()
-        times = [record.timestamp_ms for batch in history.requests(shard, 0, 3) for record in batch]
+        times = [record.timestamp_ms for batch in history.requests(timer_partition, 0, 3) for record in batch]
         asked = [times[0] - 1, times[1], times[1] + 1, times[2] + 1]
-        assert [history.offset_at(shard, at) for at in asked] == [0, 1, 2, 3]
+        assert [history.offset_at(timer_partition, at) for at in asked] == [0, 1, 2, 3]
 
-    def test_the_journal_from_an_offset_and_from_a_time(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_the_journal_from_an_offset_and_from_a_time(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         sink, history = harness.sink(), harness.history()
         ends = []
         for value in (b"one", b"two", b"three"):
-            ends.append(history.journal_end(shard))
+            ends.append(history.journal_end(timer_partition))
             assert (
-                sink.submit(Transaction([], {shard: value}, {shard: READ}, reader.group_metadata)).wait() == Committed()
+                sink.submit(
+                    Transaction([], {timer_partition: value}, {timer_partition: READ}, reader.group_metadata)
+                ).wait()
+                == Committed()
             )
-            harness.history().progress(shard)  # waits until it is visible
+            harness.history().progress(timer_partition)  # waits until it is visible
         assert ends == [0, 2, 4], "a record and the marker of its transaction"
-        assert history.journal_bounds(shard) == (0, history.journal_end(shard))
-        assert list(history.journal(shard, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
-        assert list(history.journal(shard, from_offset=history.journal_end(shard), since_ms=None)) == []
-        assert list(history.journal(shard, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
+        assert history.journal_bounds(timer_partition) == (0, history.journal_end(timer_partition))
+        assert list(history.journal(timer_partition, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
+        assert (
+            list(history.journal(timer_partition, from_offset=history.journal_end(timer_partition), since_ms=None))
+            == []
+        )
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
         later_ms = harness.now_ms() + 60_000
-        assert list(history.journal(shard, from_offset=None, since_ms=later_ms)) == []
-        assert list(history.journal(Shard(shard.topic, 1), from_offset=None, since_ms=None)) == []
-        key, other = history.journal_key(shard), Shard(shard.topic, 1)
-        last = history.journal_end(shard) - ends[1]
-        assert history.journal_tails([shard, other], last) == {shard: [(key, b"two"), (key, b"three")], other: []}
-        assert history.journal_tails([shard], 1000)[shard] == [(key, each) for each in (b"one", b"two", b"three")]
-        assert history.journal_key(shard).endswith(f" {shard.topic}".encode())
+        assert list(history.journal(timer_partition, from_offset=None, since_ms=later_ms)) == []
+        assert list(history.journal(TimerPartition(timer_partition.topic, 1), from_offset=None, since_ms=None)) == []
+        key, other = history.journal_key(timer_partition), TimerPartition(timer_partition.topic, 1)
+        last = history.journal_end(timer_partition) - ends[1]
+        assert history.journal_tails([timer_partition, other], last) == {
+            timer_partition: [(key, b"two"), (key, b"three")],
+            other: [],
+        }
+        assert history.journal_tails([timer_partition], 1000)[timer_partition] == [
+            (key, each) for each in (b"one", b"two", b"three")
+        ]
+        assert history.journal_key(timer_partition).endswith(f" {timer_partition.topic}".encode())
 
     def test_the_newest_journal_time_is_by_the_brokers_clock(
-        self, harness: Harness, reader: Reader, shard: Shard
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
     ) -> None:
-        sink, history, other = harness.sink(), harness.history(), Shard(shard.topic, 1)
-        assert history.newest_journal_times([shard, other]) == {}
-        carried = Transaction([order(harness, b"a")], {shard: b"decided"}, {shard: READ}, reader.group_metadata)
+        sink, history, other = harness.sink(), harness.history(), TimerPartition(timer_partition.topic, 1)
+        assert history.newest_journal_times([timer_partition, other]) == {}
+        carried = Transaction(
+            [order(harness, b"a")], {timer_partition: b"decided"}, {timer_partition: READ}, reader.group_metadata
+        )
         began_ms = harness.now_ms()
         assert sink.submit(carried).wait() == Committed()
-        history.progress(shard)  # waits for the markers
-        becomes(lambda: history.newest_journal_times([shard, other]).keys(), {shard})
-        told = history.newest_journal_times([shard, other])
-        assert began_ms <= told[shard] <= harness.now_ms()
+        history.progress(timer_partition)  # waits for the markers
+        becomes(lambda: history.newest_journal_times([timer_partition, other]).keys(), {timer_partition})
+        told = history.newest_journal_times([timer_partition, other])
+        assert began_ms <= told[timer_partition] <= harness.now_ms()
 
-    def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader, shard: Shard) -> None:
+    def test_a_hanging_transaction_hides_no_decision(
+        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+    ) -> None:
         """A zombie's record in an open transaction lies before a record that its successor has committed."""
         sink, history = harness.sink(), harness.history()
         harness.hang(harness.journal)()
         assert (
-            sink.submit(Transaction([], {shard: b"decided"}, {shard: READ}, reader.group_metadata)).wait()
+            sink.submit(
+                Transaction([], {timer_partition: b"decided"}, {timer_partition: READ}, reader.group_metadata)
+            ).wait()
             == Committed()
         )
-        assert history.journal_end(shard) >= 2
-        assert list(history.journal(shard, from_offset=0, since_ms=None)) == [b"decided"]
+        assert history.journal_end(timer_partition) >= 2
+        assert list(history.journal(timer_partition, from_offset=0, since_ms=None)) == [b"decided"]

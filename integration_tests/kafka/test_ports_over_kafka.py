@@ -35,13 +35,13 @@ class TestSource:
         with closing(World(kafka.bootstrap_servers, partitions=2)) as world:
             first = world.member()
             first.own(2)
-            for shard in first.shards:
-                first.source.start(shard, 0)
-            first.paused = set(first.shards)
+            for timer_partition in first.partitions:
+                first.source.start(timer_partition, 0)
+            first.paused = set(first.partitions)
             second = world.member()
-            first.poll_until(lambda: (len(first.shards), len(second.shards)) == (1, 1), second)
+            first.poll_until(lambda: (len(first.partitions), len(second.partitions)) == (1, 1), second)
             assert first.group_metadata != second.group_metadata
-            (moved,) = second.shards
+            (moved,) = second.partitions
             second.source.start(moved, 0)
             for partition in range(2):
                 world.request(b"%d" % partition, partition=partition)
@@ -60,7 +60,7 @@ class TestSource:
         world.cluster.admin.delete_records([place])[place].result()
         member = world.member()
         member.own(1)
-        member.source.start(world.shard(), 0)
+        member.source.start(world.partition(), 0)
         with pytest.raises(BridgeError, match=r"requests 0 to 1 .* gone.* the bridge goes on with what is left"):
             member.poll_until(lambda: False)
 
@@ -68,7 +68,7 @@ class TestSource:
         world.request(b"a", b"b", b"c")
         member = world.member()
         member.own(1)
-        member.source.start(world.shard(), 7)
+        member.source.start(world.partition(), 7)
         with pytest.raises(BridgeError, match=r"has lost its end below offset 7, .* ends at 3 now"):
             member.poll_until(lambda: False)
 
@@ -82,7 +82,7 @@ class TestSource:
         assert is_member(member.group_metadata)
         sink = world.sink()
         for _ in range(2):
-            carried = Transaction([out(target)], {}, {world.shard(): progress(1)}, not_joined)
+            carried = Transaction([out(target)], {}, {world.partition(): progress(1)}, not_joined)
             assert sink.submit(carried).wait() == Aborted({})
         assert world.cluster.values(target) == []
 
@@ -99,9 +99,9 @@ class TestHistory:
     def test_reads_do_not_disturb_each_other_and_may_be_left_before_their_end(self, world: World) -> None:
         world.request(*(b"%d" % n for n in range(5000)))
         history = world.history()
-        one, other, left = (history.requests(world.shard(), start, 5000) for start in (0, 100, 0))
+        one, other, left = (history.requests(world.partition(), start, 5000) for start in (0, 100, 0))
         assert (next(one)[0].offset, next(other)[0].offset, next(left)[0].offset) == (0, 100, 0)
-        assert history.progress(world.shard()) is None
+        assert history.progress(world.partition()) is None
         batches = [next(one), *other, *one]
         assert sum(map(len, batches)) > 5000
         assert batches[-1][-1].offset == 4999
@@ -115,33 +115,35 @@ class TestSink:
         settings = [clients.producer(world.connection(), number) | long for number in range(2)]
         former = [TransactionalProducer(each, world.retrier) for each in settings]
         for number, producer in enumerate(former):
-            batch = TransactionContents([out(target, b"lost")], {world.shard(): progress(number)}, group_metadata, {})
+            batch = TransactionContents(
+                [out(target, b"lost")], {world.partition(): progress(number)}, group_metadata, {}
+            )
             assert producer.await_acknowledgements(batch) is None
         sink = world.sink()
         for number, producer in enumerate(former):
             with pytest.raises(FencedError):
-                producer.commit(TransactionContents([], {world.shard(): progress(number)}, group_metadata, {}))
-        publish(sink, Transaction([out(target)], {}, {world.shard(): progress(7)}, group_metadata))
+                producer.commit(TransactionContents([], {world.partition(): progress(number)}, group_metadata, {}))
+        publish(sink, Transaction([out(target)], {}, {world.partition(): progress(7)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
-        assert world.history().progress(world.shard()) == progress(7)
+        assert world.history().progress(world.partition()) == progress(7)
 
     def test_the_open_transaction_of_a_dead_instance_holds_readers_for_at_most_its_timeout(self, world: World) -> None:
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         settings = clients.producer(world.connection("dead"), 0) | {"transaction.timeout.ms": DEAD_TIMEOUT_MS}
         dead = TransactionalProducer(settings, world.retrier)
-        contents = TransactionContents([out(target, b"lost")], {world.shard(): progress(1)}, group_metadata, {})
+        contents = TransactionContents([out(target, b"lost")], {world.partition(): progress(1)}, group_metadata, {})
         assert dead.await_acknowledgements(contents) is None
         began_s = time.monotonic()
-        publish(world.sink(), Transaction([out(target)], {}, {world.shard(): progress(2)}, group_metadata))
+        publish(world.sink(), Transaction([out(target)], {}, {world.partition(): progress(2)}, group_metadata))
         assert world.cluster.values(target) == [b"v"]
         assert time.monotonic() - began_s < 4 * DEAD_TIMEOUT_MS / 1000
-        assert world.history().progress(world.shard()) == progress(2)
+        assert world.history().progress(world.partition()) == progress(2)
 
     def test_a_new_producer_survives_some_fences_but_none_after_a_commit(self, world: World) -> None:
         """Producers of the same transactional id fence it, as another process or its own late request would."""
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         settings = clients.producer(world.connection(), 0)
-        batch = TransactionContents([out(target)], {world.shard(): progress(1)}, group_metadata, {})
+        batch = TransactionContents([out(target)], {world.partition(): progress(1)}, group_metadata, {})
 
         def fenced(slot: ProducerSlot) -> bool:
             TransactionalProducer(settings, world.retrier)

@@ -44,7 +44,7 @@ class TestRejections:
     def run(self, world: World, sink: ConfluentSink, outgoing: list[Outgoing]) -> tuple[dict[int, str], int]:
         self.group_metadata = getattr(self, "group_metadata", None) or group_metadata_of(world)
         return publish_without_refused(
-            sink, Transaction(outgoing, {}, {world.shard(): progress(1)}, self.group_metadata)
+            sink, Transaction(outgoing, {}, {world.partition(): progress(1)}, self.group_metadata)
         )
 
     def test_case_25_an_unknown_topic_until_it_is_made(self, world: World) -> None:

@@ -65,7 +65,7 @@ def test_two_transactions_in_flight_when_a_leader_is_killed(brokers: ThreeBroker
 
         def carry(number: int) -> Transaction:
             records = [out(target, b"%d/%d" % (number, n)) for n in range(50)]
-            return Transaction(records, {}, {world.shard(): progress(number)}, member.group_metadata)
+            return Transaction(records, {}, {world.partition(): progress(number)}, member.group_metadata)
 
         next_, last, killed_at = 1, 40, 10
         starter = threading.Timer(5.0, brokers.node(leader).start)
@@ -81,7 +81,7 @@ def test_two_transactions_in_flight_when_a_leader_is_killed(brokers: ThreeBroker
             member.poll()
         starter.join()
         assert world.cluster.values(target) == [b"%d/%d" % (k, n) for k in range(1, last + 1) for n in range(50)]
-        assert world.history().progress(world.shard()) == progress(last)
+        assert world.history().progress(world.partition()) == progress(last)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import sending
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 
@@ -223,20 +223,20 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
     cluster.flush()
     limits = fetch_limits(1 << 20, is_compressed=True)
     connection = Connection(own_kafka.bootstrap_servers, fetched=limits)
-    shard = Shard(timers, 0)
+    timer_partition = TimerPartition(timers, 0)
     reads: list[Callable[[ConfluentHistory], object]] = [
-        lambda history: list(history.requests(shard, 0, 100)),
-        lambda history: list(history.journal(shard, from_offset=0, since_ms=None)),
-        lambda history: history.progress(shard),
-        lambda history: history.bounds(shard),
-        lambda history: history.journal_bounds(shard),
-        lambda history: history.offset_at(shard, 1),
-        lambda history: history.journal_tails([shard], 20),
+        lambda history: list(history.requests(timer_partition, 0, 100)),
+        lambda history: list(history.journal(timer_partition, from_offset=0, since_ms=None)),
+        lambda history: history.progress(timer_partition),
+        lambda history: history.bounds(timer_partition),
+        lambda history: history.journal_bounds(timer_partition),
+        lambda history: history.offset_at(timer_partition, 1),
+        lambda history: history.journal_tails([timer_partition], 20),
     ]
     histories = [ConfluentHistory(connection, {timers: journal}, Retrier(), LIMIT_S) for _ in reads]
     for history in histories:
-        assert sum(map(len, history.requests(shard, 0, 100))) == 100
-        assert history.progress(shard) is None
+        assert sum(map(len, history.requests(timer_partition, 0, 100))) == 100
+        assert history.progress(timer_partition) is None
     control = ConfluentControl(connection, cluster.topic("control"), Retrier())
     assert list(control.catch_up()) == []
 
@@ -262,7 +262,7 @@ def test_no_read_of_the_loop_waits_longer_than_5_s_for_a_frozen_broker(own_kafka
             histories[0].newest_journal_times,
         ):
             begun_s = time.monotonic()
-            check([shard])
+            check([timer_partition])
             assert time.monotonic() - begun_s < 2
     finally:
         os.kill(pid, signal.SIGCONT)

@@ -89,14 +89,14 @@ def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker,
             field.until_delivered(50)
             kill_worker(field, front, instance, 1)
             field.until_delivered(50)
-        shards = {f"{field.timers}/{partition}" for partition in range(PARTITIONS)}
-        assert front.json("/health/live")["shards"].keys() == shards
-        assert front.json("/pending")["shards"].keys() == shards
+        partitions = {f"{field.timers}/{partition}" for partition in range(PARTITIONS)}
+        assert front.json("/health/live")["shards"].keys() == partitions
+        assert front.json("/pending")["shards"].keys() == partitions
         overview = front.json("/api/v1/overview")
-        assert {each["partition"] for each in overview["partitions"]} == shards
+        assert {each["partition"] for each in overview["partitions"]} == partitions
         assert [each["address"] for each in overview["instances"]] == [f"127.0.0.1:{port}/worker-{n}" for n in (1, 2)]
         status, page = front.get("/")
-        assert (status, all(shard in page for shard in shards)) == (200, True)
+        assert (status, all(timer_partition in page for timer_partition in partitions)) == (200, True)
         field.demand_each_once()  # stops it: SIGTERM drains both, and the exit code is 0
         restarted = re.findall(r"worker (\d): ended with -9; started again in 0 s", instance.log)
         assert restarted == ["2", "1"]

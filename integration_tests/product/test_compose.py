@@ -142,12 +142,12 @@ def is_healthy(stack: Stack, bridge: str) -> bool:
 @pytest.mark.broker
 @pytest.mark.slow
 def test_kafka_and_two_bridges_in_containers(stack: Stack) -> None:
-    def shards() -> list[set[str]]:
+    def timer_partitions() -> list[set[str]]:
         answers = [get(stack.ports[bridge], "/health/ready") for bridge in BRIDGES]
         found = [set(told["shards"]) for status, told in answers if status == 200]
         return found if [len(each) for each in found] == [2, 2] else []
 
-    first, second = until(shards, "two bridges with two partitions each")
+    first, second = until(timer_partitions, "two bridges with two partitions each")
     assert first.isdisjoint(second)
     for bridge in BRIDGES:
         demand_no_rights(stack, bridge)
@@ -168,7 +168,7 @@ def test_kafka_and_two_bridges_in_containers(stack: Stack) -> None:
     until(delivered, "20 deliveries")
 
     stack.compose("restart", "bridge-1")
-    until(shards, "both at work again")
+    until(timer_partitions, "both at work again")
     pending = [get(stack.ports[bridge], "/pending")[1]["pending"] for bridge in BRIDGES]
     assert sum(pending) == 20
     stack.compose("stop", "--timeout", "30", *BRIDGES)

@@ -19,7 +19,7 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from integration_tests.support.s3_server import s3_server
 from integration_tests.support.store_jars import ensure_jars
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import committed_progress
@@ -168,7 +168,7 @@ def export(file: Path, age: int, value: bytes) -> Path:
     times = dict.fromkeys(("due_ms", "visit_ms", "timestamp_ms"), time.time_ns() // 1_000_000 + 3_600_000)
     row = {"topic": "t", "partition": 0, "origin_offset": 1, "target": "orders", "rolls": 0, "value": value} | times
     with pq.ParquetWriter(file, PENDING) as writer:
-        writer.add_key_value_metadata({STORES: format_stores({Shard("t", 0): (age, 0, 0, 0)})})
+        writer.add_key_value_metadata({STORES: format_stores({TimerPartition("t", 0): (age, 0, 0, 0)})})
         writer.write(pa.Table.from_pylist([row | {"headers": []}], PENDING))
     return file
 

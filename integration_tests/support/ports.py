@@ -12,7 +12,7 @@ from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Key, Progress
 
 
@@ -54,8 +54,8 @@ class World:
     def member(self) -> "Member":
         return Member(self.source())
 
-    def shard(self, partition: int = 0) -> Shard:
-        return Shard(self.requests, partition)
+    def partition(self, partition: int = 0) -> TimerPartition:
+        return TimerPartition(self.requests, partition)
 
     def request(self, *values: bytes, partition: int = 0) -> None:
         for value in values:
@@ -72,9 +72,9 @@ class Member:
 
     def __init__(self, source: ConfluentSource) -> None:
         self.source = source
-        self.shards: set[Shard] = set()
+        self.partitions: set[TimerPartition] = set()
         self.group_metadata: object = None
-        self.paused: set[Shard] = set()
+        self.paused: set[TimerPartition] = set()
         self.records: list[Record] = []
 
     def poll(self, timeout_ms: int = 100, max_records: int = 1000) -> Polled:
@@ -86,8 +86,8 @@ class Member:
         return polled
 
     def note(self, ownership: Ownership) -> None:
-        self.shards.difference_update(ownership.lost, ownership.revoked)
-        self.shards.update(ownership.assigned)
+        self.partitions.difference_update(ownership.lost, ownership.revoked)
+        self.partitions.update(ownership.assigned)
 
     def poll_until(self, done: Callable[[], bool], *others: "Member") -> None:
         end_s = time.monotonic() + PATIENCE_S
@@ -97,7 +97,7 @@ class Member:
                 member.poll(50)
 
     def own(self, count: int) -> None:
-        self.poll_until(lambda: len(self.shards) == count)
+        self.poll_until(lambda: len(self.partitions) == count)
 
     @property
     def values(self) -> list[bytes | None]:

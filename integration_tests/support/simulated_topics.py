@@ -75,9 +75,9 @@ def _go_on(world: World) -> None:
             for life in world.instances:
                 life.instance.kill()
             world.mend()
-            for shard in world.shards:
+            for timer_partition in world.partitions:
                 for target in TARGETS:
-                    world.control(Paused(shard.topic, target), on=False)
+                    world.control(Paused(timer_partition.topic, target), on=False)
             quiet, seen = 0, -1
             for _ in range(_MOST_TURNS):
                 for life in world.instances:

@@ -2,17 +2,17 @@
 
 import pytest
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import STORES, format_stores, parse_stores
 from schemas.progress import Key, Progress, age_of
 
-SHARD = Shard("timer.requests", 3)
+PARTITION = TimerPartition("timer.requests", 3)
 
 
 def test_stores_are_parsed_with_their_progress() -> None:
     age = age_of(Progress(40, Key(1_700_000_000_000, 7), 5, 9))
-    told = format_stores({SHARD: age})
-    assert parse_stores({STORES.encode(): told.encode(), b"other": b""}) == {SHARD: age}
+    told = format_stores({PARTITION: age})
+    assert parse_stores({STORES.encode(): told.encode(), b"other": b""}) == {PARTITION: age}
     assert parse_stores({b"other": b""}) is None
     assert parse_stores(None) is None
 

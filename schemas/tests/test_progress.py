@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import Shard, origin
+from schemas.origin import TimerPartition, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
 
 INT64 = st.integers(-1, 2**63 - 1)
@@ -33,7 +33,7 @@ def test_the_first_key_is_after_nothing_settled() -> None:
 
 
 def test_an_origin_names_topic_partition_and_offset() -> None:
-    assert origin(Shard("timer.requests", 3), 42) == b"timer.requests/3/42"
+    assert origin(TimerPartition("timer.requests", 3), 42) == b"timer.requests/3/42"
 
 
 def journal(from_offset: int, next_offset: int, rules: Rules = OLD, **kinds: tuple[int, ...]) -> JournalRecord:

@@ -63,10 +63,10 @@ class DeliveryAccount:
         self.strangers = 0
 
     def note(self, origin: bytes) -> None:
-        shard, _, offset = origin.rpartition(b"/")
-        span = self._spans.get(shard)
+        partition, _, offset = origin.rpartition(b"/")
+        span = self._spans.get(partition)
         if span is not None and span.begin <= int(offset) < span.end:
-            self._times[shard][int(offset) - span.begin] += 1
+            self._times[partition][int(offset) - span.begin] += 1
         else:
             self.strangers += 1
 

@@ -9,7 +9,7 @@ since, or are in the newer store too.
 
 from collections.abc import Mapping, Sequence
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, parse_stores
 from schemas.progress import Age
 from spark_jobs.errors import UsageError
@@ -20,21 +20,21 @@ def is_export(columns: Sequence[str]) -> bool:
     return set(columns) >= set(PENDING.names)
 
 
-def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[Shard]]:
+def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[TimerPartition]]:
     """Return for each export the partitions that another export has newer. If two are equal, the first counts.
 
     exports: the metadata of each file. Raises UsageError if a file does not say how new it is.
     """
     found = {file: _stores(file, metadata) for file, metadata in exports.items()}
-    newest: dict[Shard, tuple[Age, str]] = {}
+    newest: dict[TimerPartition, tuple[Age, str]] = {}
     for file, stores in found.items():
-        for shard, age in stores.items():
-            if shard not in newest or age > newest[shard][0]:
-                newest[shard] = age, file
-    return {file: [shard for shard in stores if newest[shard][1] != file] for file, stores in found.items()}
+        for partition, age in stores.items():
+            if partition not in newest or age > newest[partition][0]:
+                newest[partition] = age, file
+    return {file: [partition for partition in stores if newest[partition][1] != file] for file, stores in found.items()}
 
 
-def _stores(file: str, metadata: Mapping[bytes, bytes]) -> dict[Shard, Age]:
+def _stores(file: str, metadata: Mapping[bytes, bytes]) -> dict[TimerPartition, Age]:
     try:
         stores = parse_stores(metadata)
     except ValueError as wrong:

@@ -160,7 +160,7 @@ def _newest(reader: DataFrameReader, exports: Sequence[str]) -> DataFrame:
     """Return the rows of several exports: each partition from the file with its newest store."""
     parts = []
     for file, older in older_partitions({file: files.parquet_metadata(Uri(file)) for file in exports}).items():
-        names = [str(shard) for shard in older]
+        names = [str(partition) for partition in older]
         if names:
             print(f"{file}: left out, as another file has them from later: {', '.join(names)}", file=sys.stderr)
         place = F.concat_ws("/", "topic", "partition")

@@ -16,7 +16,7 @@ from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import TimerProducer
 from schemas.control import Paused, Skipped, read
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 
@@ -192,4 +192,4 @@ def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.Mo
         " without its contents on timer.rejected and goes on\n"
     )
     (entry,) = kafka.read(CONTROL)
-    assert read(entry.key, entry.value) == (Skipped(Shard("timer.payments", 0), 4711), True)
+    assert read(entry.key, entry.value) == (Skipped(TimerPartition("timer.payments", 0), 4711), True)

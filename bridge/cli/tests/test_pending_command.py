@@ -16,7 +16,7 @@ from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.copies import id_hash
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import ReadOnlyDisk
 from timer.format.body import Body
 from timer.stopped_store import StoppedStore
@@ -46,7 +46,7 @@ def data_dir(tmp_path: Path) -> Path:
     root = tmp_path / "timer-data"
     folder = DataDir(root)
     for partition in (0, 1, 2):
-        disk = folder.disk_for(Shard("timer.requests", partition))
+        disk = folder.disk_for(TimerPartition("timer.requests", partition))
         history = full_history(disk) if partition == 0 else History(disk)
         if partition == 1:
             history.receives(500, 2 * HOUR_MS)

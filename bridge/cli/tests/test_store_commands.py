@@ -17,9 +17,9 @@ from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir, worker_folder
 from bridge.errors import BridgeError, SettingsError
-from bridge.loop.tests.test_histories import SHARD, World
+from bridge.loop.tests.test_histories import PARTITION, World
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, parse_stores
 from timer.disk import Disk, ReadOnlyDisk
 from timer.format.batch import Batch
@@ -46,7 +46,7 @@ def files_below(folder: Path) -> dict[Path, bytes]:
 def disk_in(root: Path, partition: int = 0) -> Iterator[Disk]:
     """Yield the disk of one partition of a bridge, which has ended afterwards."""
     folder = DataDir(root)
-    disk = folder.disk_for(Shard("timer.requests", partition))
+    disk = folder.disk_for(TimerPartition("timer.requests", partition))
     yield disk
     disk.close()
     folder.close()
@@ -133,8 +133,8 @@ def test_the_store_of_a_stopped_bridge_is_sound(tmp_path: Path) -> None:
     world.cancel("a")
     world.bridge.run(800)
     world.bridge.stop()
-    for name, content in world.bridge.disks[SHARD].contents().items():
-        path = tmp_path / SHARD.topic / str(SHARD.partition) / name
+    for name, content in world.bridge.disks[PARTITION].contents().items():
+        path = tmp_path / PARTITION.topic / str(PARTITION.partition) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     result = run("verify", tmp_path)
@@ -270,7 +270,7 @@ def test_export_records_the_progress_of_an_empty_store(tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     assert exported(tmp_path / "timer-data", out).num_rows == 0
     settled = history.store.settled
-    assert parse_stores(pq.read_metadata(out).metadata) == {Shard("timer.requests", 3): (0, 2, *settled, 0)}
+    assert parse_stores(pq.read_metadata(out).metadata) == {TimerPartition("timer.requests", 3): (0, 2, *settled, 0)}
 
 
 def test_export_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:
@@ -358,7 +358,10 @@ def test_the_directory_of_a_running_bridge_is_read_only_if_forced(
 def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
     with locked_stores(data_dir):
         with locked_stores(data_dir) as stores:
-            assert [shard for shard, _ in stores] == [Shard("timer.requests", 0), Shard("timer.requests", 1)]
+            assert [timer_partition for timer_partition, _ in stores] == [
+                TimerPartition("timer.requests", 0),
+                TimerPartition("timer.requests", 1),
+            ]
         with pytest.raises(SettingsError, match="another bridge runs on it"):
             DataDir(data_dir)
     DataDir(data_dir).close()

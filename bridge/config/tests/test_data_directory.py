@@ -14,9 +14,9 @@ from bridge.cli.app import app
 from bridge.config.data_directory import DataDir, unused_folders, worker_folder, worker_socket
 from bridge.errors import SettingsError
 from schemas.headers import legal_topic
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-SHARD = Shard("timer.requests", 0)
+PARTITION = TimerPartition("timer.requests", 0)
 NOBODY = 65534
 
 
@@ -33,7 +33,7 @@ def seen(root: Path) -> dict[str, tuple[int, int, bytes]]:
 def used(root: Path) -> str:
     """Use the folder as a bridge does; return the instance id."""
     with closing(DataDir(root)) as folder:
-        disk = folder.disk_for(SHARD)
+        disk = folder.disk_for(PARTITION)
         disk.open("log/0").close()
         disk.start_replace("checkpoint", b"state").wait()
         return folder.instance_id()

@@ -66,7 +66,7 @@ def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
 
 def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     """Cancel in its own partition only: the same id elsewhere is another timer."""
-    return [timers.cancel(_name(timer), partition=timer.place.shard.partition)]
+    return [timers.cancel(_name(timer), partition=timer.place.partition.partition)]
 
 
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
@@ -88,7 +88,7 @@ def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
 
 def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
     due_ms = max(0, timer.due_ms + asked.by)
-    return [timers.move(_name(timer), at=due_ms, partition=timer.place.shard.partition)]
+    return [timers.move(_name(timer), at=due_ms, partition=timer.place.partition.partition)]
 
 
 def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
@@ -96,12 +96,12 @@ def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
 
 
 def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
-    return [timers.release(_name(timer), partition=timer.place.shard.partition)]
+    return [timers.release(_name(timer), partition=timer.place.partition.partition)]
 
 
 def _name(timer: NamedTimer) -> bytes | Sent:
     """Return the id of a timer; the position of its request if it has none."""
-    return timer.raw_id or Sent(*timer.place.shard, timer.origin)
+    return timer.raw_id or Sent(*timer.place.partition, timer.origin)
 
 
 _ALL = (

@@ -35,7 +35,7 @@ from bridge.query.details import find_by_id, find_by_origin
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer import Sent
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class GroupReads:
@@ -89,7 +89,7 @@ class GroupReads:
         paused: set[str] = set()
         with suppress(HTTPException):
             pending, paused = await self._queries.ask(lambda bridge: (bridge.pending, _paused(bridge)))
-            counts = {str(shard): count for shard, count in pending.items()}
+            counts = {str(timer_partition): count for timer_partition, count in pending.items()}
         now_ms = self._clock.now_ms()
         return Instance(
             address=self._peers.address,
@@ -97,8 +97,10 @@ class GroupReads:
             at_ms=now_ms,
             not_ready=self._status.ready().reason,
             partitions={
-                str(shard): PartitionState(phase=each.phase, reason=each.reason, pending=counts.get(str(shard)))
-                for shard, each in sorted(self._status.shards().items())
+                str(timer_partition): PartitionState(
+                    phase=each.phase, reason=each.reason, pending=counts.get(str(timer_partition))
+                )
+                for timer_partition, each in sorted(self._status.partitions().items())
             },
             paused_topics=sorted(paused),
             unavailable_topics=dict(self._status.unavailable_targets),
@@ -123,7 +125,10 @@ class GroupReads:
         async def own() -> GroupListing:
             search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
             await self._queries.search(search, self._clock.now_ms)
-            return GroupListing(**search.listing().model_dump(), partitions=[str(shard) for shard in search.shards])
+            return GroupListing(
+                **search.listing().model_dump(),
+                partitions=[str(timer_partition) for timer_partition in search.partitions],
+            )
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
         whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
@@ -132,25 +137,25 @@ class GroupReads:
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
         name = asked.name()
-        shard = Shard(name.topic, name.partition) if isinstance(name, Sent) else None
+        timer_partition = TimerPartition(name.topic, name.partition) if isinstance(name, Sent) else None
 
         def find(bridge: Bridge) -> GroupFound:
             now_ms = self._clock.now_ms()
             if isinstance(name, bytes):
                 found = find_by_id(bridge, name, now_ms, with_value=asked.value)
-                return GroupFound(**found.model_dump(), partitions=[str(each) for each in bridge.shards])
-            assert shard is not None
-            here = find_by_origin(bridge, shard, name.offset, now_ms, with_value=asked.value)
+                return GroupFound(**found.model_dump(), partitions=[str(each) for each in bridge.partitions])
+            assert timer_partition is not None
+            here = find_by_origin(bridge, timer_partition, name.offset, now_ms, with_value=asked.value)
             if here is None:
                 return GroupFound(at_ms=now_ms, timers=[], partitions=[])
-            return GroupFound(**here.model_dump(), partitions=[str(shard)])
+            return GroupFound(**here.model_dump(), partitions=[str(timer_partition)])
 
         async def own() -> GroupFound:
             return await self._queries.ask(find)
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
-        if shard is not None:
-            missing = [each for each in missing if each.partition == str(shard)]
+        if timer_partition is not None:
+            missing = [each for each in missing if each.partition == str(timer_partition)]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_from_peer:
@@ -170,7 +175,7 @@ def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _paused(bridge: Bridge) -> set[str]:
-    return {target for owned in bridge.shards.values() for target in owned.store.release_queue.paused()}
+    return {target for owned in bridge.partitions.values() for target in owned.store.release_queue.paused()}
 
 
 def _by_partition(name: str) -> tuple[str, int]:

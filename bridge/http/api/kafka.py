@@ -38,7 +38,7 @@ class ConfluentKafkaPort:
             if self._group is None:
                 self._group = ConfluentGroup(self._settings.connection(), self._retrier)
         members = self._group.members()
-        return GroupView(frozenset(self._group.shards(self._settings.timer_topics())), members)
+        return GroupView(frozenset(self._group.partitions(self._settings.timer_topics())), members)
 
     @contextmanager
     def reader(self) -> Iterator[TopicReader]:

@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 from bridge.ports import Member, Record
 from bridge.redrive.rules import Parked
 from kafka_timer import TimerProducer
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 class GroupView(NamedTuple):
     """All partitions of the timer topics, and the members that own them."""
 
-    shards: frozenset[Shard]
+    partitions: frozenset[TimerPartition]
     members: Sequence[Member]
 
 
@@ -26,11 +26,11 @@ class TopicReader(Protocol):
 
     def partitions(self, topic: str) -> int | None: ...
 
-    def bounds(self, shard: Shard) -> tuple[int, int]:
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
         """Return the first available offset and the last stable one."""
         ...
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
+    def requests(self, partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
 @dataclass(frozen=True, slots=True)

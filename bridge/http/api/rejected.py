@@ -16,7 +16,7 @@ from bridge.ports import Record
 from bridge.query.search import id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
 from schemas.headers import ERROR_DETAIL, Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 MAX_READ_PER_PARTITION = 2000
 _GAP = 100
@@ -53,7 +53,7 @@ class RejectedTopic:
         looked_at, has_older = 0, False
         with self._kafka.reader() as reader:
             for number in range(reader.partitions(self._topic) or 0):
-                place = Shard(self._topic, number)
+                place = TimerPartition(self._topic, number)
                 first, end = reader.bounds(place)
                 begin = max(first, end - self._max_read)
                 has_older |= begin > first
@@ -92,20 +92,22 @@ class RejectedTopic:
         found: dict[_Place, Parked] = {}
         count = reader.partitions(self._topic) or 0
         for partition in {partition for partition, _ in wanted if partition < count}:
-            shard = Shard(self._topic, partition)
-            _, end = reader.bounds(shard)
+            timer_partition = TimerPartition(self._topic, partition)
+            _, end = reader.bounds(timer_partition)
             for first, last in _offset_groups(sorted(offset for number, offset in wanted if number == partition)):
-                for record in chain.from_iterable(reader.requests(shard, first, min(last + 1, end))):
-                    made = parked(shard, record, self._rules) if (partition, record.offset) in wanted else None
+                for record in chain.from_iterable(reader.requests(timer_partition, first, min(last + 1, end))):
+                    made = (
+                        parked(timer_partition, record, self._rules) if (partition, record.offset) in wanted else None
+                    )
                     if made is not None and self._can_be_sent(made):
                         found[partition, record.offset] = made
         return found
 
     def _can_be_sent(self, record: Parked) -> bool:
         """True unless its contents are missing or its origin, which any writer can forge, is not on a timer topic."""
-        return not record.is_bare and record.shard.topic in self._rules
+        return not record.is_bare and record.partition.topic in self._rules
 
-    def _describe(self, place: Shard, record: Record, markers: Container[bytes]) -> Rejected | None:
+    def _describe(self, place: TimerPartition, record: Record, markers: Container[bytes]) -> Rejected | None:
         found = parked(place, record, self._rules)
         if found is None:
             return None

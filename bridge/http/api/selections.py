@@ -94,7 +94,7 @@ def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: Selectio
     """Return what sends the requests of an action, by timer topic."""
     by_topic: dict[str, list[NamedTimer]] = {}
     for timer in timers:
-        by_topic.setdefault(timer.place.shard.topic, []).append(timer)
+        by_topic.setdefault(timer.place.partition.topic, []).append(timer)
     return {topic: _send_each(action, own, asked) for topic, own in by_topic.items()}
 
 

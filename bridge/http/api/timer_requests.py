@@ -20,7 +20,7 @@ from bridge.errors import BridgeError
 from bridge.http.api.ports import KafkaPort, TopicReader
 from bridge.http.api.responses import LatestReceipts
 from kafka_timer import Sent, TimerProducer
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.receipts import Mode, Receipt, printable
 
 SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
@@ -84,12 +84,12 @@ class RequestSender:
             return SendResult(progress.sent, Counter(), len(progress.sent))
         return self._await_receipts(ends, progress)
 
-    def _ends(self) -> dict[Shard, int]:
+    def _ends(self) -> dict[TimerPartition, int]:
         with self._kafka.reader() as reader:
             return {place: end for place, (_, end) in self._bounds(reader).items()}
 
-    def _bounds(self, reader: TopicReader) -> dict[Shard, tuple[int, int]]:
-        places = [Shard(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
+    def _bounds(self, reader: TopicReader) -> dict[TimerPartition, tuple[int, int]]:
+        places = [TimerPartition(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
         return {place: reader.bounds(place) for place in places}
 
     def latest_receipts(self, name: bytes | Sent) -> LatestReceipts:
@@ -101,7 +101,7 @@ class RequestSender:
             found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
         return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
 
-    def _await_receipts(self, ends: dict[Shard, int], progress: SendProgress) -> SendResult:
+    def _await_receipts(self, ends: dict[TimerPartition, int], progress: SendProgress) -> SendResult:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
         sent = progress.sent
         asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
@@ -122,7 +122,7 @@ class RequestSender:
                 self._sleep(_POLL_S)
         return SendResult(sent, outcomes, len(waiting))
 
-    def _new_receipts(self, reader: TopicReader, ends: dict[Shard, int]) -> Iterator[Receipt]:
+    def _new_receipts(self, reader: TopicReader, ends: dict[TimerPartition, int]) -> Iterator[Receipt]:
         """Yield the receipts after `ends`, and advance `ends`."""
         for place, begin in ends.items():
             end = max(begin, reader.bounds(place)[1])

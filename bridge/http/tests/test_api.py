@@ -17,7 +17,7 @@ from bridge.ports import Record
 from bridge.testing.fakes import FakeHistory
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from kafka_timer import Sent
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 pytestmark = pytest.mark.thorough
 
@@ -82,8 +82,10 @@ def test_any_instance_answers_for_all_partitions(place: Place) -> None:
         status, told = page.get("/api/v1/overview")
         assert (status, told["pending"], told["missing"]) == (200, 40, [])
         assert [each["partition"] for each in told["partitions"]] == [f"{TIMERS}/{n}" for n in range(4)]
-        owners = {Shard(TIMERS, n): each["owner"] for n, each in enumerate(told["partitions"])}
-        assert owners == {shard: place.addresses[name or ""] for shard, name in place.group.owner.items()}
+        owners = {TimerPartition(TIMERS, n): each["owner"] for n, each in enumerate(told["partitions"])}
+        assert owners == {
+            timer_partition: place.addresses[name or ""] for timer_partition, name in place.group.owner.items()
+        }
         assert {each["address"] for each in told["instances"]} == set(place.addresses.values())
         assert all(each["resident_bytes"] > 0 and each["disk"]["free_bytes"] > 0 for each in told["instances"])
         pending = page.get("/api/v1/pending?topic=orders&bucket=1d")[1]
@@ -309,11 +311,12 @@ def test_a_question_by_origin_misses_only_its_partition(place: Place) -> None:
     schedule(place, 40)
     place.addresses["two"] = "127.0.0.1:1"
     found = {
-        name: place.pages[0].get(f"/api/v1/timer?origin={shard}/4711") for shard, name in place.group.owner.items()
+        name: place.pages[0].get(f"/api/v1/timer?origin={timer_partition}/4711")
+        for timer_partition, name in place.group.owner.items()
     }
     assert found["one"][0] == 404
     assert (found["two"][0], len(found["two"][1]["missing"])) == (200, 1)
-    theirs = next(shard for shard, name in place.group.owner.items() if name == "two")
+    theirs = next(timer_partition for timer_partition, name in place.group.owner.items() if name == "two")
     _, spelled = place.pages[0].get(f"/api/v1/timer?origin={theirs.topic}/0{theirs.partition}/4711")
     assert len(spelled["missing"]) == 1
 
@@ -325,7 +328,7 @@ def test_a_selection_is_not_acted_on_while_its_partitions_do_not_answer(place: P
     for action, more in (("cancel", {}), ("release", {}), ("move", {"by": "1h"})):
         status, told = place.pages[0].post(f"/api/v1/selection/{action}", asked | more)
         assert (status, "nothing was sent" in told["reason"]) == (409, True)
-        theirs = [str(shard) for shard, name in place.group.owner.items() if name == "two"]
+        theirs = [str(timer_partition) for timer_partition, name in place.group.owner.items() if name == "two"]
         assert all(each in told["reason"] for each in theirs)
     place.addresses["two"] = address
     assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 20
@@ -398,9 +401,9 @@ def test_chosen_records_that_lie_near_each_other_are_read_together(
     asked: list[tuple[int, int]] = []
     real = FakeHistory.requests
 
-    def requests(history: FakeHistory, shard: Shard, first: int, end: int) -> Iterator[list[Record]]:
+    def requests(history: FakeHistory, timer_partition: TimerPartition, first: int, end: int) -> Iterator[list[Record]]:
         asked.append((first, end))
-        return real(history, shard, first, end)
+        return real(history, timer_partition, first, end)
 
     monkeypatch.setattr(FakeHistory, "requests", requests)
     by_offset = sorted(listed, key=lambda name: int(name.rpartition("/")[2]))

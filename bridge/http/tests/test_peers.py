@@ -20,9 +20,9 @@ from bridge.http.peers import Peers
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
 from bridge.tests.simulation.http_fakes import MemorySide, Place, answering, http
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-OWN, ITS, THIRD = (Shard("t", number) for number in range(3))
+OWN, ITS, THIRD = (TimerPartition("t", number) for number in range(3))
 HERE = "127.0.0.1:1"
 PATH = "/api/v1/timers"
 PATHS = [f"127.0.0.1:1/{path}" for path in ("", "secret", "worker-1/x", "worker-0", "worker-100", "../worker-1")]
@@ -43,22 +43,39 @@ def peers_of(*members: Member, timeout_s: float = 20, peers: PeerNetworks | None
     return Peers(HERE, Side(*members), Authenticator([], lambda: 0.0), peers or PeerNetworks(), timeout_s)
 
 
-def listing_of(*shards: Shard, rows: tuple[Shard, ...] = ()) -> GroupListing:
+def listing_of(*timer_partitions: TimerPartition, rows: tuple[TimerPartition, ...] = ()) -> GroupListing:
     timers = [
         NamedTimer(
-            state="pending", shard=str(shard), origin=1, offset=1, topic="o", partition=None, due_ms=1, rolls=0, id="a"
+            state="pending",
+            shard=str(timer_partition),
+            origin=1,
+            offset=1,
+            topic="o",
+            partition=None,
+            due_ms=1,
+            rolls=0,
+            id="a",
         )
-        for shard in rows
+        for timer_partition in rows
     ]
     return GroupListing(
-        at_ms=1, matching=len(rows), timers=timers, after=None, histogram=[], partitions=[str(each) for each in shards]
+        at_ms=1,
+        matching=len(rows),
+        timers=timers,
+        after=None,
+        histogram=[],
+        partitions=[str(each) for each in timer_partitions],
     )
 
 
-def found_of(*shards: Shard) -> GroupFound:
-    told = listing_of(rows=shards).timers
+def found_of(*timer_partitions: TimerPartition) -> GroupFound:
+    told = listing_of(rows=timer_partitions).timers
     return GroupFound.model_validate(
-        {"at_ms": 1, "timers": [timer.model_dump() for timer in told], "partitions": [str(each) for each in shards]}
+        {
+            "at_ms": 1,
+            "timers": [timer.model_dump() for timer in told],
+            "partitions": [str(each) for each in timer_partitions],
+        }
     )
 
 

@@ -26,7 +26,7 @@ from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from bridge.tests.simulation.http_fakes import Page
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")
@@ -202,7 +202,7 @@ def test_a_recovering_partition_is_not_reported_as_empty(world: World, web: Page
     """A sender that sees no pending timer would send the message again, and it would arrive twice."""
     world.send(delay_ms=500, id_="a")
     world.bridge.run(10)
-    world.bridge.status.partition_recovering(Shard("timer.requests", 3))
+    world.bridge.status.partition_recovering(TimerPartition("timer.requests", 3))
     for id_, code, timers in (("a", 200, 1), ("b", 503, 0)):
         status, told = web.get(f"/pending?id={id_}")
         assert (status, len(told["timers"]), told["recovering"]) == (code, timers, ["timer.requests/3"])

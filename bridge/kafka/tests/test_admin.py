@@ -9,7 +9,7 @@ from bridge.kafka.group import ConfluentGroup
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
 from bridge.kafka.topics import ConfluentTopics
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_events_that_wait_for_a_poll_do_not_accumulate(admin: FakeAdmin) -> None
     group = ConfluentGroup(Connection("127.0.0.1:1"), Retrier())
     for _ in range(1000):
         assert group.members() == []
-        assert group.shards(["timers", "others"]) == {Shard("timers", 0), Shard("timers", 1)}
+        assert group.partitions(["timers", "others"]) == {TimerPartition("timers", 0), TimerPartition("timers", 1)}
         assert admin.events <= 1
     admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(BridgeError, match=r"looking at group .*give the bridge's user the right"):

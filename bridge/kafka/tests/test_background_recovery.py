@@ -25,9 +25,9 @@ from bridge.partition import recover as recovery
 from bridge.partition.options import Policy
 from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, usual_options
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-LARGE, SMALL = Shard(TIMERS, 0), Shard(TIMERS, 1)
+LARGE, SMALL = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)
 MINUTE_MS = 60_000
 
 
@@ -43,14 +43,14 @@ class World:
             self.send(LARGE, f"large {number}", MINUTE_MS, id_=b"%d" % number)
         self.bridge.run(1000)
 
-    def send(self, shard: Shard, value: str, delay_ms: int, *, id_: bytes | None = None) -> None:
+    def send(self, timer_partition: TimerPartition, value: str, delay_ms: int, *, id_: bytes | None = None) -> None:
         headers: list[tuple[str, bytes | None]] = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
         headers += [] if id_ is None else [("timer-id", id_)]
-        self.kafka.produce(TIMERS, value.encode(), headers=headers, partition=shard.partition)
+        self.kafka.produce(TIMERS, value.encode(), headers=headers, partition=timer_partition.partition)
 
-    def cancel(self, shard: Shard, id_: bytes) -> None:
+    def cancel(self, timer_partition: TimerPartition, id_: bytes) -> None:
         headers = [("timer-action", b"cancel"), ("timer-id", id_)]
-        self.kafka.produce(TIMERS, None, headers=headers, partition=shard.partition)
+        self.kafka.produce(TIMERS, None, headers=headers, partition=timer_partition.partition)
 
     def delivered(self) -> list[str]:
         return [(entry.value or b"").decode() for entry in self.kafka.read("orders")]
@@ -195,7 +195,7 @@ def test_a_process_prepares_several_partitions_and_a_dead_one_is_replaced(
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> subprocess.Popen[bytes]:
-        code = "exec('while pickle.load(sys.stdin.buffer).shard.partition != 2: os.write(1, bytes(1))')"
+        code = "exec('while pickle.load(sys.stdin.buffer).partition.partition != 2: os.write(1, bytes(1))')"
         started.append(preparing_process(code))
         return started[-1]
 
@@ -204,7 +204,7 @@ def test_a_process_prepares_several_partitions_and_a_dead_one_is_replaced(
     recoverer = preparing.BackgroundRecoverer(
         Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
     )
-    orders = [recoverer.start(Shard(TIMERS, number)) for number in range(5)]
+    orders = [recoverer.start(TimerPartition(TIMERS, number)) for number in range(5)]
     for order in orders:
         assert_soon(order.is_done)
     assert [order.code() for order in orders] == [0, 0, 1, 0, 0]
@@ -227,7 +227,7 @@ def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_pro
     recoverer = preparing.BackgroundRecoverer(
         Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
     )
-    first, second, third = (recoverer.start(Shard(TIMERS, number)) for number in range(3))
+    first, second, third = (recoverer.start(TimerPartition(TIMERS, number)) for number in range(3))
     second.give_up()
     first.give_up()
     assert started[0].poll() == -signal.SIGKILL
@@ -263,14 +263,14 @@ def test_a_rebuild_on_a_full_disk_is_retried_in_the_background(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise each attempt would hold up the other partitions."""
-    here: list[Shard] = []
+    here: list[TimerPartition] = []
 
     def full(*asked: object) -> None:
         raise OSError(errno.ENOSPC, f"{asked[0]}: no space left on device")
 
-    def noted(shard: Shard, *asked: Any) -> recovery.Recovered:
-        here.append(shard)
-        return recovery.recover(shard, *asked)
+    def noted(timer_partition: TimerPartition, *asked: Any) -> recovery.Recovered:
+        here.append(timer_partition)
+        return recovery.recover(timer_partition, *asked)
 
     world = World()
     world.bridge.lose_disks()

@@ -24,9 +24,9 @@ from bridge.kafka.tests.fake_clients import (
     replace_clients,
 )
 from bridge.ports import Polled
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-SHARD = Shard(TOPIC, 0)
+PARTITION = TimerPartition(TOPIC, 0)
 MINE = [TopicPartition(TOPIC, number) for number in range(2)]
 Made = tuple[ConfluentSource, FakeConsumer]
 Make = Callable[..., Made]
@@ -112,18 +112,18 @@ def test_headers_with_unreadable_names_are_malformed(wrong: Exception) -> None:
 
 def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_on(make: Make) -> None:
     source, consumer = make(*[BAD_COMPRESSION] * 3)
-    assert source.poll(0, 1).undecodable == {}, "of a shard that was not started nothing is told"
+    assert source.poll(0, 1).undecodable == {}, "of a partition that was not started nothing is told"
     consumer.on_assign(consumer, MINE[:1])
-    source.start(SHARD, 5)
-    assert source.serve_rebalance().undecodable == {SHARD: 7}
-    assert source.poll(0, 1).undecodable == {SHARD: 7}, "markers lie between 5 and 7"
+    source.start(PARTITION, 5)
+    assert source.serve_rebalance().undecodable == {PARTITION: 7}
+    assert source.poll(0, 1).undecodable == {PARTITION: 7}, "markers lie between 5 and 7"
     consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
-    source.rewind(SHARD, 8)
-    assert source.poll(0, 1).undecodable == {SHARD: 8}, "a batch is told by its first offset"
-    source.rewind(SHARD, 9)
+    source.rewind(PARTITION, 8)
+    assert source.poll(0, 1).undecodable == {PARTITION: 8}, "a batch is told by its first offset"
+    source.rewind(PARTITION, 9)
     assert source.poll(0, 1).undecodable == {}
     consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
-    assert source.poll(0, 1).undecodable == {SHARD: 9}
+    assert source.poll(0, 1).undecodable == {PARTITION: 9}
     consumer.on_lost(consumer, MINE[:1])
     assert source.serve_rebalance().undecodable == {}
 
@@ -139,7 +139,7 @@ def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(
     source, group = make()
     group.be(4, b"old")
     group.on_assign(group, MINE)
-    assert [shard.partition for shard in look(source).ownership.assigned] == [0, 1]
+    assert [partition.partition for partition in look(source).ownership.assigned] == [0, 1]
     group.be(5, b"old")  # a rebalance
     look(source)
     states = [source.membership.is_member]
@@ -161,10 +161,10 @@ def test_a_new_member_id_after_a_reported_loss_is_no_error(make: Make) -> None:
     source.poll(0, 10)
     group.be(4, b"new")
     group.on_lost(group, MINE[:1])
-    assert source.poll(0, 10).ownership.lost == [SHARD]
+    assert source.poll(0, 10).ownership.lost == [PARTITION]
     group.be(7, b"new")
     group.on_assign(group, MINE[:1])
-    assert source.poll(0, 10).ownership.assigned == [SHARD]
+    assert source.poll(0, 10).ownership.assigned == [PARTITION]
 
 
 # -- pace
@@ -201,7 +201,7 @@ def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
     source, consumer = make(read_interval_s=0.25)
     consumer.pass_time = keeper.pass_time
     consumer.on_assign(consumer, MINE[:1])
-    source.start(SHARD, 0)
+    source.start(PARTITION, 0)
     source.serve_rebalance()
     consumer.waits_s.clear()
     consumer.batches = [[Fetched(offset) for offset in range(count)]] if count else []

@@ -25,10 +25,10 @@ from bridge.kafka.tests.fake_clients import (
     replace_clients,
 )
 from bridge.ports import Record
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Key, Progress
 
-PLACE = Shard(TOPIC, 0)
+PLACE = TimerPartition(TOPIC, 0)
 GONE, DELETED, DENIED = map(
     KafkaError,
     (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED),
@@ -170,7 +170,7 @@ def test_progress_is_asked_for_until_it_is_stable(make: Make) -> None:
 
 @pytest.mark.parametrize(("error", "open_ones"), [(PASSING, set()), (TIMED_OUT, {PLACE}), (UNSTABLE, {PLACE})], ids=str)
 def test_a_broker_that_does_not_answer_is_not_an_open_transaction(
-    error: KafkaError, open_ones: set[Shard], make: Make
+    error: KafkaError, open_ones: set[TimerPartition], make: Make
 ) -> None:
     said = FakeConsumer()
     said.commits = [KafkaException(error)] * 1000
@@ -179,12 +179,12 @@ def test_a_broker_that_does_not_answer_is_not_an_open_transaction(
 
 def test_a_leader_without_an_answer_hides_no_answer_of_the_others(make: Make, admin: FakeAdmin) -> None:
     history = make(FakeConsumer())
-    shards = [Shard(TOPIC, number) for number in range(5)]
+    partitions = [TimerPartition(TOPIC, number) for number in range(5)]
     admin.first, admin.ends = None, {0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0}
-    assert history.first_offsets(shards) == {shards[0]: 7, shards[4]: 0}
+    assert history.first_offsets(partitions) == {partitions[0]: 7, partitions[4]: 0}
     admin.ends = {0: 7, 2: 9}
-    assert history.stable_and_end_offsets(shards) == {shards[0]: (7, 7), shards[2]: (9, 9)}
-    assert history.newest_journal_times(shards) == {shards[0]: 7, shards[2]: 9}
+    assert history.stable_and_end_offsets(partitions) == {partitions[0]: (7, 7), partitions[2]: (9, 9)}
+    assert history.newest_journal_times(partitions) == {partitions[0]: 7, partitions[2]: 9}
 
 
 def test_events_that_wait_for_a_poll_do_not_accumulate(make: Make, admin: FakeAdmin) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from bridge.ports import Outgoing
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import Progress
 
 _MAX_NAMED = 3
@@ -33,7 +33,7 @@ class TransactionContents:
     """Contents of one transaction. max_batch_bytes: topic -> bytes that may be unacknowledged at a time."""
 
     records: Sequence[Outgoing]
-    progress: Mapping[Shard, Progress]
+    progress: Mapping[TimerPartition, Progress]
     group_metadata: object
     max_batch_bytes: Mapping[str, int]
 

@@ -287,8 +287,8 @@ class TransactionalProducer:
 
     def _send_offsets(self, batch: TransactionContents) -> None:
         offsets = [
-            TopicPartition(shard.topic, shard.partition, reached.next_offset, reached.metadata())
-            for shard, reached in batch.progress.items()
+            TopicPartition(partition.topic, partition.partition, reached.next_offset, reached.metadata())
+            for partition, reached in batch.progress.items()
         ]
 
         def send() -> None:

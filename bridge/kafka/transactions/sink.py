@@ -75,9 +75,9 @@ class ConfluentSink:
 
     def _journal_records(self, transaction: Transaction) -> list[Outgoing]:
         return [
-            Outgoing(self._journal_topics[shard.topic], shard.partition, key, value, [], 0)
-            for shard, value in transaction.journal.items()
-            for key in [writer_key(self._group, shard.topic)]
+            Outgoing(self._journal_topics[partition.topic], partition.partition, key, value, [], 0)
+            for partition, value in transaction.journal.items()
+            for key in [writer_key(self._group, partition.topic)]
         ]
 
     # -- on a worker thread

@@ -23,8 +23,8 @@ from bridge.errors import (
 )
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.loop.tests.test_histories import (
+    PARTITION,
     RULES,
-    SHARD,
     SMALL,
     TROUBLE,
     WINDOW_MS,
@@ -47,7 +47,7 @@ from bridge.tests.simulation.option_generator import with_engine
 from schemas.headers import CONTROL, Headers
 from schemas.journal import JournalRecord
 from schemas.levels import parse_levels
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
 from timer.disk import Syncing
@@ -64,7 +64,7 @@ def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(troubl
     rules = RULES.model_copy(update={"levels_ms": tuple(parse_levels("1s 5s")), "roll_window_ms": 60_000})
     store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
     world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
-    log, level = world.kafka.partition(SHARD), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
+    log, level = world.kafka.partition(PARTITION), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
     for number in range(10_000):
         log.skew_ms = -(number * 7919 % 1000)
         world.kafka.produce(TIMERS, b"%d" % number, headers=level)
@@ -127,7 +127,7 @@ def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers(
     world.send("far", 3000)
     world.bridge.run(1000)
     world.bridge.stop()
-    log = world.kafka.partition(SHARD)
+    log = world.kafka.partition(PARTITION)
     log.delete_before(log.end)
     world.bridge.options = SMALL
     world.bridge.start()
@@ -158,7 +158,7 @@ def test_requests_that_the_client_leaves_out_at_its_start_are_read_again(
     assert world.bridge.source is not None
     world.bridge.source.leaves_out = 2
     world.bridge.run(100)
-    assert f"{SHARD}: the Kafka client left out 2 requests at its start: reading them again" in caplog.messages
+    assert f"{PARTITION}: the Kafka client left out 2 requests at its start: reading them again" in caplog.messages
     trouble(world)
     world.bridge.run(2000)
     assert world.delivered() == ["0", "1", "2"]
@@ -186,7 +186,7 @@ def test_a_partition_from_which_the_client_returns_nothing_is_read_again(
     trouble(world)
     world.bridge.run(6000)
     assert sorted(world.delivered()) == ["new", "not cancelled"]
-    told = f"{SHARD}: the Kafka client returns nothing from offset 2 on, though there is more: reading again"
+    told = f"{PARTITION}: the Kafka client returns nothing from offset 2 on, though there is more: reading again"
     assert (told in caplog.messages) == (trouble is go_on)
 
 
@@ -199,8 +199,11 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
         patched.setattr("bridge.partition.due_timers._MOST_HELD", 0)
         world.send(delay_ms=300)
         world.bridge.run(100)
-    assert world.bridge.status.pauses.counted() == {SHARD: "held"}
-    assert f"{SHARD}: intake pauses: 0 timers are held: it goes on when some have left or are rolled" in caplog.messages
+    assert world.bridge.status.pauses.counted() == {PARTITION: "held"}
+    assert (
+        f"{PARTITION}: intake pauses: 0 timers are held: it goes on when some have left or are rolled"
+        in caplog.messages
+    )
     world.bridge.run(500)
     assert world.delivered() == ["m"]
     assert world.bridge.status.pauses.counted() == {}
@@ -218,7 +221,7 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     for number in range(20):
         world.send(f"before {number}", 300)
     world.bridge.run(100)
-    disk = world.bridge.disks[SHARD]
+    disk = world.bridge.disks[PARTITION]
     if is_full:
         disk.fail_append(0)
     else:
@@ -230,7 +233,7 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     assert world.delivered() == [f"before {number}" for number in range(20)]
     assert "intake pauses" in caplog.text
     assert world.bridge.source is not None
-    assert world.bridge.status.pauses.unfetched == {SHARD}
+    assert world.bridge.status.pauses.unfetched == {PARTITION}
     disk.mend()
     disk.free = 1 << 40
     world.bridge.run(600)
@@ -239,18 +242,20 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
 
 
 def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
-    kafka, shards, instance = two_partitions()
+    kafka, partitions, instance = two_partitions()
     for number in range(2):
-        for shard in shards:
-            instance.disks[shard].free = 1
-            send(kafka, shard, str(number), 0)
+        for partition in partitions:
+            instance.disks[partition].free = 1
+            send(kafka, partition, str(number), 0)
         instance.run(500)
-        for shard in shards:
-            instance.disks[shard].free = 1 << 40
+        for partition in partitions:
+            instance.disks[partition].free = 1 << 40
         instance.run(500)
     told = [record.getMessage() for record in caplog.records]
     pause = "intake pauses: 1 bytes are free, min_free_bytes is"
-    assert [[line.partition(":")[0] for line in told if pause in line].count(str(shard)) for shard in shards] == [2, 2]
+    assert [
+        [line.partition(":")[0] for line in told if pause in line].count(str(partition)) for partition in partitions
+    ] == [2, 2]
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
 
 
@@ -265,7 +270,7 @@ def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     world.bridge.start()
     assert world.bridge.bridge is not None
     assert not world.bridge.bridge.ready, "no partition is opened yet"
-    disk = world.bridge.disk_for(SHARD)
+    disk = world.bridge.disk_for(PARTITION)
     disk.fail_append(0)
     with caplog.at_level(logging.WARNING):
         world.bridge.run(20_000)
@@ -278,8 +283,8 @@ def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     world.bridge.run(6000)
     assert world.delivered() == ["waits"]
     caplog.clear()
-    del world.bridge.disks[SHARD]
-    world.bridge.disk_for(SHARD).fail_append(0)
+    del world.bridge.disks[PARTITION]
+    world.bridge.disk_for(PARTITION).fail_append(0)
     world.bridge.leave_the_group()
     world.bridge.run(1000)
     assert "cannot be made ready" in caplog.text, "logged at once: the earlier fault was over"
@@ -291,9 +296,9 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
     world = World()
     real, tried_ms = world.bridge.disk_for, list[int]()
 
-    def noted(shard: Shard) -> SimDisk:
+    def noted(partition: TimerPartition) -> SimDisk:
         tried_ms.append(world.kafka.timeline.now_ms)
-        return real(shard)
+        return real(partition)
 
     world.send("waits", 100_000)
     world.bridge.run(100)
@@ -301,7 +306,7 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
     world.bridge.lose_disks()
     monkeypatch.setattr(world.bridge, "disk_for", noted)
     world.bridge.start()
-    real(SHARD).fail_append(0)
+    real(PARTITION).fail_append(0)
     world.bridge.run(16_000)
     assert len(tried_ms) == 4
     assert all(5000 <= later - sooner < 5100 for sooner, later in pairwise(tried_ms))
@@ -314,11 +319,11 @@ def test_an_unusable_disk_is_retried_every_5_seconds_and_at_once_after_the_clock
 
 
 def reset_by_hand(world: World) -> None:
-    world.kafka.commit_offset("timers", SHARD, 1)
+    world.kafka.commit_offset("timers", PARTITION, 1)
 
 
 def expired(world: World) -> None:
-    world.kafka.expire_offset("timers", SHARD)
+    world.kafka.expire_offset("timers", PARTITION)
 
 
 @pytest.mark.parametrize("loses_disk", [False, True])
@@ -365,7 +370,7 @@ def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says
 def test_a_first_opening_that_another_owner_overtakes_is_not_lost_progress(where: str) -> None:
     """The first owner pauses in a read, and its successor commits the first transactions of the partition."""
     kafka = kafka_with()
-    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    group, options = FakeGroup("timers", [PARTITION]), replace(SMALL, receipts="none")
     successor: list[FakeInstance] = []
 
     def meanwhile(at: str) -> None:
@@ -388,10 +393,10 @@ def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkey
     progress, answers, closed = history.progress, [True, False], list[WheelStore]()
     close = WheelStore.close
 
-    def answer(shard: Shard) -> object:
+    def answer(partition: TimerPartition) -> object:
         if not answers.pop(0):
-            raise PartitionUnreadableError(f"{shard}: no answer in time")
-        return progress(shard)
+            raise PartitionUnreadableError(f"{partition}: no answer in time")
+        return progress(partition)
 
     def noted(store: WheelStore) -> None:
         closed.append(store)
@@ -408,7 +413,7 @@ def test_a_store_is_closed_if_the_last_read_of_its_opening_gets_no_answer(monkey
 def test_a_checkpoint_includes_all_decisions_up_to_its_journal_offset(where: str) -> None:
     """The owner pauses in a checkpoint while its successor rolls. The checkpoint must not include that record."""
     kafka = kafka_with()
-    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    group, options = FakeGroup("timers", [PARTITION]), replace(SMALL, receipts="none")
     successor: list[FakeInstance] = []
     armed: list[str] = []
 
@@ -453,11 +458,11 @@ def test_a_prepared_store_includes_all_decisions_up_to_its_journal_offset(step: 
     disk = SimDisk()
     with suppress(PartitionUnreadableError):
         prepare_store(
-            SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options
+            PARTITION, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), world.options
         )
     assert len(steps) > step, "the preparation ended before this step"
     history = FakeHistory(world.kafka, world.group, "timer.journal")
-    store, flights, _ = recover(SHARD, disk, history, world.options)
+    store, flights, _ = recover(PARTITION, disk, history, world.options)
     assert (store.pending, [flight.origin_offset for flight in flights.all()]) == (0, [0])
 
 
@@ -478,13 +483,13 @@ def test_a_store_is_not_opened_with_a_journal_newer_than_its_progress(step: int)
 
     disk, now_ms = SimDisk(), world.now_ms
     plain = FakeHistory(world.kafka, world.group, "timer.journal")
-    prepare_store(SHARD, disk, plain, options)
+    prepare_store(PARTITION, disk, plain, options)
     try:
         recovered = recover(
-            SHARD, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
+            PARTITION, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
         )
     except PartitionUnreadableError:
-        recovered = recover(SHARD, disk, plain, options)
+        recovered = recover(PARTITION, disk, plain, options)
     left = len(world.delivered())
     due = recovered.store.release_queue.take_due(now_ms + 700, 99, 1 << 20)
     assert [body.value for body in recovered.store.queries.bodies(due.rows)] == [
@@ -498,31 +503,31 @@ def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogC
     world.bridge.run(100)
     world.send(delay_ms=200)
     world.bridge.turn()
-    before = world.bridge.disks[SHARD].contents().get("checkpoint")
+    before = world.bridge.disks[PARTITION].contents().get("checkpoint")
     world.bridge.leave_the_group()
     world.bridge.turn()
-    assert f"{SHARD}: the group has removed us: another member may own it by now" in caplog.messages
-    assert world.bridge.disks[SHARD].contents().get("checkpoint") == before, "the partition may have another owner"
+    assert f"{PARTITION}: the group has removed us: another member may own it by now" in caplog.messages
+    assert world.bridge.disks[PARTITION].contents().get("checkpoint") == before, "the partition may have another owner"
     world.bridge.run(500)
     assert world.delivered() == ["m", "m"]
 
 
 def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     kafka = kafka_with(2)
-    group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(2)])
+    group = FakeGroup("timers", [TimerPartition(TIMERS, number) for number in range(2)])
     with caplog.at_level(logging.INFO):
         one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
         one.run(100)
-        for shard in group.owner:
-            one.status.pauses.pause(shard, "disk")
+        for partition in group.owner:
+            one.status.pauses.pause(partition, "disk")
         two = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="two")
         for _ in range(3):
             one.run(0)
             two.run(0)
     assert two.bridge is not None
-    (given,) = two.bridge.shards
+    (given,) = two.bridge.partitions
     assert f"{given}: given up" in caplog.messages
-    assert one.status.pauses.by_shard.keys() == group.owner.keys() - {given}
+    assert one.status.pauses.by_partition.keys() == group.owner.keys() - {given}
 
 
 # -- stops and checkpoints
@@ -532,12 +537,12 @@ def test_a_stop_without_a_checkpoint_is_logged_and_loses_nothing(caplog: pytest.
     world = World()
     world.send(delay_ms=300)
     world.bridge.run(10)
-    world.bridge.disks[SHARD].fail_sync()
+    world.bridge.disks[PARTITION].fail_sync()
     world.bridge.stop()
     (told,) = (line for line in caplog.messages if "at the end" in line)
-    assert told.startswith(f"{SHARD}: no checkpoint at the end ([Errno 5]")
+    assert told.startswith(f"{PARTITION}: no checkpoint at the end ([Errno 5]")
     assert told.endswith("; the next start reads more")
-    world.bridge.disks[SHARD].mend()
+    world.bridge.disks[PARTITION].mend()
     world.bridge.start()
     world.bridge.run(500)
     assert world.delivered() == ["m"]
@@ -550,7 +555,7 @@ def test_a_stop_that_cannot_repeat_a_failed_sync_is_logged_and_loses_nothing(
     world = World()
     world.send(delay_ms=3000)
     world.bridge.run(10)
-    disk = world.bridge.disks[SHARD]
+    disk = world.bridge.disks[PARTITION]
     disk.fail_sync()
     world.bridge.run(SMALL.store.checkpoint_interval_ms + 10)
     assert any("no checkpoint: [Errno 5]" in line for line in caplog.messages)
@@ -569,7 +574,7 @@ def test_a_clean_stop_waits_for_the_running_checkpoint_and_makes_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World()
-    disk = world.bridge.disk_for(SHARD)
+    disk = world.bridge.disk_for(PARTITION)
     monkeypatch.setattr(disk, "still_busy", lambda: True)  # a write is durable only after a wait
     for value in ("a", "b"):
         world.send(value, 5000)
@@ -587,33 +592,35 @@ def test_a_clean_stop_amid_deliveries_commits_stored_requests_and_makes_the_last
     for _ in range(45):
         world.send("m", 300)
         world.bridge.run(10)
-    progress = world.kafka.stable_offset("timers", SHARD)
+    progress = world.kafka.stable_offset("timers", PARTITION)
     assert progress is not None
     assert progress[0] < 45
     world.bridge.stop()
-    kept = world.bridge.disk_for(SHARD).contents()
+    kept = world.bridge.disk_for(PARTITION).contents()
     assert kept["closed"] == kept["checkpoint"]
 
 
 def test_partitions_commit_their_requests_after_the_clock_was_set_back() -> None:
-    kafka, shards, instance = two_partitions()
-    for shard in shards:
-        send(kafka, shard, delay_ms=900_000)
+    kafka, partitions, instance = two_partitions()
+    for partition in partitions:
+        send(kafka, partition, delay_ms=900_000)
     instance.turn()
     instance.clock.error_ms = -3_600_000
     instance.run(50)
-    progress = [kafka.stable_offset("timers", shard) for shard in shards]
+    progress = [kafka.stable_offset("timers", partition) for partition in partitions]
     assert [found is not None and found[0] for found in progress] == [1, 1]
 
 
 def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(caplog: pytest.LogCaptureFixture) -> None:
-    kafka, shards, instance = two_partitions()
-    for shard in shards:
-        send(kafka, shard, delay_ms=300)
-        instance.disks[shard].fail_sync()
+    kafka, partitions, instance = two_partitions()
+    for partition in partitions:
+        send(kafka, partition, delay_ms=300)
+        instance.disks[partition].fail_sync()
     instance.run(500)
     told = [record.getMessage() for record in caplog.records]
-    assert [sum(line.startswith(f"{shard}: no checkpoint: [Errno 5]") for line in told) for shard in shards] == [1, 1]
+    assert [
+        sum(line.startswith(f"{partition}: no checkpoint: [Errno 5]") for line in told) for partition in partitions
+    ] == [1, 1]
     assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
 
 
@@ -621,23 +628,23 @@ def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """20 timers leave. The last one of their file is to be compacted, and the file's last byte is missing."""
-    kafka, shards, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
-    for shard in shards:
+    kafka, partitions, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
+    for partition in partitions:
         for _ in range(20):
-            send(kafka, shard, 100 * "soon", 300)
-        send(kafka, shard, 100 * "late", 900)
+            send(kafka, partition, 100 * "soon", 300)
+        send(kafka, partition, 100 * "late", 900)
     instance.run(10)
-    for shard in shards:
-        send(kafka, shard, 100 * "next", 600)
+    for partition in partitions:
+        send(kafka, partition, 100 * "next", 600)
     instance.run(289)
-    disk = instance.disks[shards[1]]
+    disk = instance.disks[partitions[1]]
     full, _ = sorted(disk.names("body"))
     file = disk.open(f"body/{full}")
     file.truncate(file.size() - 1)
     instance.run(200)
     told = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
     (line,) = told
-    assert line.startswith(f"{shards[1]}: the local store is damaged (body at ")
+    assert line.startswith(f"{partitions[1]}: the local store is damaged (body at ")
     assert len(kafka.read("orders")) == 40
     instance.run(500)
     assert len(kafka.read("orders")) == 44
@@ -696,7 +703,7 @@ def test_progress_beyond_an_end_offset_that_no_broker_confirms_is_not_lost(monke
 
 def truncated(world: World) -> int:
     """Delete all records of the timer topic. Return their number."""
-    log = world.kafka.partition(SHARD)
+    log = world.kafka.partition(PARTITION)
     count = log.end - log.first
     log.delete_before(log.end)
     return count
@@ -709,9 +716,9 @@ def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(
     begun: list[int] = []
     real = FakeSource.rewind
 
-    def rewind(source: FakeSource, shard: Shard, offset: int) -> None:
+    def rewind(source: FakeSource, partition: TimerPartition, offset: int) -> None:
         begun.append(offset)
-        real(source, shard, offset)
+        real(source, partition, offset)
 
     monkeypatch.setattr(FakeSource, "rewind", rewind)
     world = World()
@@ -720,8 +727,8 @@ def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(
     world.bridge.stop()
     for number in range(5):
         world.send(str(number), 600)
-    first = world.kafka.partition(SHARD).end - 3
-    world.kafka.partition(SHARD).delete_before(first)
+    first = world.kafka.partition(PARTITION).end - 3
+    world.kafka.partition(PARTITION).delete_before(first)
     world.bridge.start()
     assert world.bridge.source is not None
     world.bridge.source.leaves_out = 3
@@ -741,10 +748,10 @@ def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store(
     world.bridge.run(300)
     assert world.bridge.bridge is not None
     world.bridge.bridge.monitors.check_retention()
-    assert world.bridge.metrics.lost_to_retention == {SHARD: 0}
+    assert world.bridge.metrics.lost_to_retention == {PARTITION: 0}
     truncated(world)
     world.bridge.bridge.monitors.check_retention()
-    assert world.bridge.metrics.lost_to_retention == {SHARD: 5}
+    assert world.bridge.metrics.lost_to_retention == {PARTITION: 5}
     assert "but a lost disk would lose them" in caplog.text
     trouble(world)
     world.send("new", 100)
@@ -768,13 +775,13 @@ def test_case_28_timers_on_this_disk_alone_survive_reads_that_fail_for_a_while(
     keep_alone(world, "old")
     if not is_running:
         world.bridge.stop()
-    world.bridge.disks[SHARD].fail_read(BODIES)
+    world.bridge.disks[PARTITION].fail_read(BODIES)
     if not is_running:
         world.bridge.start()
     world.bridge.run(40_000)
     assert world.delivered() == []
-    assert f"{SHARD}: its local store cannot be read (body/" in caplog.text
-    world.bridge.disks[SHARD].mend()
+    assert f"{PARTITION}: its local store cannot be read (body/" in caplog.text
+    world.bridge.disks[PARTITION].mend()
     world.bridge.run(6000)
     assert sorted(world.delivered()) == [f"old {number}" for number in range(5)]
     assert "damaged" not in caplog.text
@@ -792,23 +799,23 @@ def test_case_28_timers_on_this_disk_alone_are_given_up_after_a_minute_without_a
     world = World(replace(SMALL, prepare_from=prepare_from))
     for trouble in range(3):
         keep_alone(world, f"old {trouble}")
-        world.bridge.disks[SHARD].fail_read(BODIES)
+        world.bridge.disks[PARTITION].fail_read(BODIES)
         world.bridge.run(10_000)
-        world.bridge.disks[SHARD].mend()
+        world.bridge.disks[PARTITION].mend()
         world.bridge.run(30_000)
     assert len(world.delivered()) == 15
     assert "damaged" not in caplog.text
     keep_alone(world, "lost")
     if not is_running:
         world.bridge.stop()
-    world.bridge.disks[SHARD].fail_read(BODIES)
+    world.bridge.disks[PARTITION].fail_read(BODIES)
     if not is_running:
         world.bridge.start()
     world.bridge.run(50_000)
     assert "damaged" not in caplog.text
     world.send("new", 100)
     world.bridge.run(20_000)
-    assert f"{SHARD}: the local store is damaged (body/" in caplog.text
+    assert f"{PARTITION}: the local store is damaged (body/" in caplog.text
     assert "those of them that were pending are lost" in caplog.text
     world.bridge.run(1000)
     assert world.delivered()[15:] == ["new"]
@@ -827,24 +834,26 @@ def test_case_28_retention_is_checked_beside_a_partition_without_a_leader(
 ) -> None:
     """The check runs in the thread of the turns: while it waits, no partition delivers."""
     kafka, (silent, other), instance = two_partitions()
-    for shard in (silent, other):
-        send(kafka, shard)
+    for partition in (silent, other):
+        send(kafka, partition)
     instance.run(50)
     bridge = instance.bridge
     assert bridge is not None
     bridge.monitors.check_retention()
     assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
-    for shard in (silent, other):
-        kafka.partition(shard).delete_before(1)
+    for partition in (silent, other):
+        kafka.partition(partition).delete_before(1)
     bounds, first_offsets = FakeHistory.bounds, FakeHistory.first_offsets
 
-    def waits(self: FakeHistory, shard: Shard) -> tuple[int, int]:
-        assert shard != silent, "no answer, for ever"
-        return bounds(self, shard)
+    def waits(self: FakeHistory, partition: TimerPartition) -> tuple[int, int]:
+        assert partition != silent, "no answer, for ever"
+        return bounds(self, partition)
 
     monkeypatch.setattr(FakeHistory, "bounds", waits)
     monkeypatch.setattr(
-        FakeHistory, "first_offsets", lambda self, shards: first_offsets(self, [s for s in shards if s != silent])
+        FakeHistory,
+        "first_offsets",
+        lambda self, partitions: first_offsets(self, [s for s in partitions if s != silent]),
     )
     bridge.monitors.check_retention()
     assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
@@ -869,7 +878,7 @@ def test_case_28_lost_requests_are_logged_with_their_count(
     assert world.delivered() == ["before", "new"]
     assert "taken up to 5 requests that are not in the local store, offsets 1 to 5" in caplog.text
     assert (
-        f"{SHARD}: retention has taken 1 offsets that were never read, from 6 on: their requests are lost; raise"
+        f"{PARTITION}: retention has taken 1 offsets that were never read, from 6 on: their requests are lost; raise"
         " retention.ms to 3 roll windows"
     ) in caplog.messages
 
@@ -886,7 +895,7 @@ def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(
         world.send(f"old {number}", 900)
     world.bridge.run(300)
     world.bridge.stop()
-    world.kafka.partition(SHARD).cut(2)
+    world.kafka.partition(PARTITION).cut(2)
     if loses_disk:
         world.bridge.lose_disks()
     world.bridge.options = replace(world.options, adopt_progress=word)
@@ -1030,21 +1039,21 @@ def test_an_unknown_outcome_during_a_stop_is_raised_after_all_is_closed() -> Non
 def test_a_stop_without_a_broker_closes_all_partitions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kafka, shards, instance = two_partitions()
-    for shard in shards:
-        send(kafka, shard)
+    kafka, partitions, instance = two_partitions()
+    for partition in partitions:
+        send(kafka, partition)
     instance.run(50)
     bridge = instance.bridge
     assert bridge is not None
 
-    def gone(shard: Shard) -> tuple[int, int]:
-        raise BrokerUnavailableError(f"{shard}: no broker answers")
+    def gone(partition: TimerPartition) -> tuple[int, int]:
+        raise BrokerUnavailableError(f"{partition}: no broker answers")
 
     with monkeypatch.context() as patched:
-        patched.setattr(FakeHistory, "journal_bounds", lambda _, shard: gone(shard))
+        patched.setattr(FakeHistory, "journal_bounds", lambda _, partition: gone(partition))
         bridge.stop()
-    for shard in shards:
-        assert f"{shard}: no checkpoint at the end ({shard}: no broker answers)" in caplog.text
+    for partition in partitions:
+        assert f"{partition}: no checkpoint at the end ({partition}: no broker answers)" in caplog.text
     assert bridge.pending == {}
     instance.start()
     instance.run(1000)
@@ -1074,7 +1083,7 @@ def test_a_forged_copy_with_a_too_long_header_name_is_refused() -> None:
     world.bridge.run(10)
     hung = world.kafka.begin("somebody")
     world.kafka.produce(TIMERS, b"", transaction=hung)
-    added = [("timer-origin", f"{SHARD}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
+    added = [("timer-origin", f"{PARTITION}/{asked.offset}".encode()), ("timer-rolls", b"1"), ("x" * 70_000, b"")]
     headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"%d" % (world.now_ms + 3 * WINDOW_MS)), *added]
     world.kafka.produce(TIMERS, b"m", headers=headers)
     world.bridge.run(WINDOW_MS)  # the copy is written after the forgery, which cannot be read yet
@@ -1148,12 +1157,12 @@ def test_records_that_a_sender_aborted_are_no_lag() -> None:
     lags = []
     for _ in range(3):
         bridge.monitors.check_open_transactions()
-        lags.append(world.bridge.metrics.lags[SHARD].lag)
+        lags.append(world.bridge.metrics.lags[PARTITION].lag)
     assert lags == [2_001, 0, 0]
     world.send("a", 0)
     world.bridge.run(100)
     bridge.monitors.check_open_transactions()
-    assert (world.delivered(), world.bridge.metrics.lags[SHARD].lag) == (["a"], 0)
+    assert (world.delivered(), world.bridge.metrics.lags[PARTITION].lag) == (["a"], 0)
 
 
 def test_a_journal_record_holds_at_most_the_decisions_of_two_turns() -> None:
@@ -1185,11 +1194,13 @@ def test_without_the_journal_of_possibly_pending_requests_nothing_is_released() 
     world.cancel("a")
     world.bridge.run(100)
     assert world.receipts("accepted") == [("cancelled", 2)]
-    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
     journal.delete_before(journal.end)
     world.bridge.lose_disks()
     world.bridge.start()
-    with pytest.raises(BridgeError, match=f"{SHARD}: the journal does not cover what may be pending from offset 0 on"):
+    with pytest.raises(
+        BridgeError, match=f"{PARTITION}: the journal does not cover what may be pending from offset 0 on"
+    ):
         world.bridge.run(1000)
     assert world.delivered() == []
 
@@ -1204,22 +1215,22 @@ def test_a_start_that_is_refused_without_its_journal_leaves_the_store_untouched(
     world.send("c", 900)
     world.bridge.run(20)
     world.bridge.kill()
-    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
     if is_recreated:
         journal.cut(0)
     else:
         journal.delete_before(journal.end)
-    before = world.bridge.disks[SHARD].contents()
+    before = world.bridge.disks[PARTITION].contents()
     world.bridge.start()
     with pytest.raises(BridgeError, match="the journal does not cover what may be pending"):
         world.bridge.run(1000)
-    assert world.bridge.disks[SHARD].contents() == before
+    assert world.bridge.disks[PARTITION].contents() == before
 
 
 def test_a_cancel_holds_after_a_rebuild_although_a_brokers_clock_was_far_ahead() -> None:
     """The clock is ahead by more than clock_skew_margin_ms, so the whole journal is read."""
     world = World()
-    log = world.kafka.partition(SHARD)
+    log = world.kafka.partition(PARTITION)
     log.skew_ms = 2 * SMALL.clock_skew_margin_ms
     for id_ in ("a", "b"):
         due = ("timer-deliver-ms", b"%d" % (world.now_ms + 900))
@@ -1253,9 +1264,9 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
         world.send(f"old {number}", 900)
         world.bridge.run(30)
     world.bridge.stop()
-    old_disk = world.bridge.disks[SHARD]
+    old_disk = world.bridge.disks[PARTITION]
     for name in (TIMERS, "timer.journal"):
-        world.kafka.partition(Shard(name, 0)).cut(0)
+        world.kafka.partition(TimerPartition(name, 0)).cut(0)
     expired(world)
     world.bridge.lose_disks()
     world.bridge.options = replace(world.options, era_ms=era_ms)
@@ -1266,7 +1277,7 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
             world.bridge.run(30)
     world.bridge.run(100)
     world.bridge.stop()
-    world.bridge.disks[SHARD] = old_disk
+    world.bridge.disks[PARTITION] = old_disk
     world.bridge.options = replace(world.options, era_ms=era_ms and era_ms + 1)
     world.bridge.start()
     world.bridge.run(2000)
@@ -1289,9 +1300,9 @@ def test_unreadable_sectors_rebuild_their_partition_alone(
         raise OSError(errno.EROFS, f"{name}: {len(data)} bytes refused")
 
     kafka, (broken, other), instance = two_partitions()
-    for shard in (broken, other):
+    for partition in (broken, other):
         for number in range(3):
-            send(kafka, shard, str(shard), 500 + number)
+            send(kafka, partition, str(partition), 500 + number)
     instance.run(50)
     instance.disks[broken].fail_read(BODIES)
     with monkeypatch.context() as patched:
@@ -1305,25 +1316,27 @@ def test_unreadable_sectors_rebuild_their_partition_alone(
     assert len(of_other) == 3
     assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in of_other)
     instance.run(10_000)
-    assert Counter(e.value for e in kafka.read("orders")) == {str(shard).encode(): 3 for shard in (broken, other)}
+    assert Counter(e.value for e in kafka.read("orders")) == {
+        str(partition).encode(): 3 for partition in (broken, other)
+    }
 
 
 def test_damage_found_by_a_start_rebuilds_its_partition_alone(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """After a clean stop a start reads only the body at L."""
-    kafka, shards, instance = two_partitions()
-    for shard in shards:
+    kafka, partitions, instance = two_partitions()
+    for partition in partitions:
         for _ in range(3):
-            send(kafka, shard, str(shard))
+            send(kafka, partition, str(partition))
     instance.run(50)
     instance.stop()
-    instance.disks[shards[0]].fail_read(BODIES)
+    instance.disks[partitions[0]].fail_read(BODIES)
     instance.start()
     instance.run(1000)
-    assert f"{shards[0]}: the local store is damaged (body/" in caplog.text
+    assert f"{partitions[0]}: the local store is damaged (body/" in caplog.text
     delivered = kafka.read("orders")
-    assert Counter(entry.value for entry in delivered) == {str(shard).encode(): 3 for shard in shards}
+    assert Counter(entry.value for entry in delivered) == {str(partition).encode(): 3 for partition in partitions}
     told = [dict(entry.headers) for entry in delivered]
     assert all(headers["timer-released-ms"] == headers["timer-deliver-ms"] for headers in told)
 
@@ -1335,7 +1348,7 @@ def test_an_unreadable_small_file_costs_at_most_a_rebuild(name: str) -> None:
     world.send("m", 900)
     world.bridge.run(300)
     world.bridge.stop()
-    world.bridge.disks[SHARD].fail_read(name)
+    world.bridge.disks[PARTITION].fail_read(name)
     world.bridge.start()
     world.bridge.run(1000)
     assert world.delivered() == ([] if name == NAME else ["m"])
@@ -1348,13 +1361,13 @@ def test_a_cancel_ends_a_timer_whose_id_was_damaged_on_disk(caplog: pytest.LogCa
     world.send("a", 900, id_="one")
     world.send("b", 900)
     world.bridge.run(100)
-    disk = world.bridge.disks[SHARD]
+    disk = world.bridge.disks[PARTITION]
     (name,) = disk.names(BODIES)
     file = disk.open(f"{BODIES}/{name}")
     file.overwrite(0, file.read(0, file.size()).replace(b"one", b"ono"))
     world.cancel("one")
     world.bridge.run(2000)
-    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    assert f"{PARTITION}: the local store is damaged (body log at" in caplog.text
     assert world.delivered() == ["b"]
     assert ("cancelled", 2) in world.receipts()
 
@@ -1365,16 +1378,16 @@ def test_a_damaged_body_does_not_move_progress_beyond_pending_timers(caplog: pyt
     world.send("a", 300)
     world.send("b", 900)
     world.bridge.run(100)
-    disk, bridge = world.bridge.disks[SHARD], world.bridge.bridge
+    disk, bridge = world.bridge.disks[PARTITION], world.bridge.bridge
     assert bridge is not None
-    store = bridge.shards[SHARD].store
+    store = bridge.partitions[PARTITION].store
     assert isinstance(store, WheelStore)
     position = int(store._units.read(1, 2)["body"][0])
     (name,) = disk.names(BODIES)
     file = disk.open(f"{BODIES}/{name}")
     file.overwrite(position + 17, bytes([file.read(position + 17, 1)[0] ^ 0x40]))
     world.bridge.run(400)
-    assert f"{SHARD}: the local store is damaged (body log at" in caplog.text
+    assert f"{PARTITION}: the local store is damaged (body log at" in caplog.text
     world.bridge.lose_disks()
     world.bridge.start()
     world.bridge.run(1000)
@@ -1385,7 +1398,7 @@ def test_a_cancel_of_an_unreadable_timer_does_not_stop_intake() -> None:
     world = World()
     world.send("a", 500, id_="a")
     world.bridge.run(50)
-    world.bridge.disks[SHARD].fail_read(BODIES)
+    world.bridge.disks[PARTITION].fail_read(BODIES)
     world.cancel("a")
     world.send("b", 100)
     world.bridge.run(1000)
@@ -1394,13 +1407,13 @@ def test_a_cancel_of_an_unreadable_timer_does_not_stop_intake() -> None:
 
 def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Status and metrics outlive the stop, and the next life may be given other partitions."""
-    _, shards, instance = two_partitions()
+    _, partitions, instance = two_partitions()
     real = FakeHistory.progress
 
-    def progress(history: FakeHistory, shard: Shard) -> Progress | None:
-        if shard == shards[0]:
-            raise TopicGrownError(f"{shard}: its journal has fewer partitions")
-        return real(history, shard)
+    def progress(history: FakeHistory, partition: TimerPartition) -> Progress | None:
+        if partition == partitions[0]:
+            raise TopicGrownError(f"{partition}: its journal has fewer partitions")
+        return real(history, partition)
 
     instance.start()
     bridge = instance.bridge
@@ -1409,11 +1422,11 @@ def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeyp
         patched.setattr(FakeHistory, "progress", progress)
         with pytest.raises(TopicGrownError):
             instance.run(100)
-        assert shards[0] in instance.status.shards()
-        instance.status.pauses.pause(shards[0], "disk")
+        assert partitions[0] in instance.status.partitions()
+        instance.status.pauses.pause(partitions[0], "disk")
         bridge.stop()
-    assert instance.status.shards() == {}
-    assert instance.status.pauses.by_shard == {}
+    assert instance.status.partitions() == {}
+    assert instance.status.pauses.by_partition == {}
 
 
 @pytest.mark.thorough
@@ -1428,7 +1441,7 @@ def test_files_are_deleted_although_each_timer_is_replaced_before_it_leaves(trou
         if number == 30:
             trouble(world)
             world.bridge.run(0)
-        kept = world.bridge.disk_for(SHARD).contents()
+        kept = world.bridge.disk_for(PARTITION).contents()
         sizes.append(sum(len(kept[name]) for name in kept if name.startswith((UNITS, BODIES))))
     assert world.delivered() == []
     assert max(sizes[40:]) < 2 * max(sizes[5:15])

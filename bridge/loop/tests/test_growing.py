@@ -14,7 +14,7 @@ from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.tests.test_client import FakeOutbox
 from kafka_timer import Headers, Sent, TimerProducer, partition_for
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 pytestmark = pytest.mark.thorough
 
@@ -28,7 +28,7 @@ class World:
 
     def __init__(self) -> None:
         self.kafka = kafka_with(4)
-        self.group = FakeGroup("timers", [Shard(TIMERS, number) for number in range(4)])
+        self.group = FakeGroup("timers", [TimerPartition(TIMERS, number) for number in range(4)])
         rules = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS)
         options = TurnOptions(rules=rules, store=StoreOptions(slots=1 << 12), max_wait_ms=3_600_000)
         self.bridge = FakeInstance(self.kafka, self.group, options)
@@ -45,7 +45,7 @@ class World:
             self.bridge.lose_disks()
         self.kafka.grow(TIMERS, 8)
         self.kafka.grow(JOURNAL, 8)
-        self.group.add([Shard(TIMERS, number) for number in range(4, 8)])
+        self.group.add([TimerPartition(TIMERS, number) for number in range(4, 8)])
         self.bridge.start()
         self.bridge.run(0)
 
@@ -151,7 +151,7 @@ def test_an_added_partition_ends_the_life_and_the_next_one_serves_it(world: Worl
     world.bridge.options = options
     world.bridge.start()
     world.kafka.grow(TIMERS, 5)
-    world.group.add([Shard(TIMERS, 4)])
+    world.group.add([TimerPartition(TIMERS, 4)])
     with pytest.raises(TopicGrownError, match=r"timer\.requests/4: the topic has grown, it had 4 partitions"):
         world.bridge.run(0)
     world.kafka.grow(JOURNAL, 5)

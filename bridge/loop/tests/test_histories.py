@@ -20,9 +20,9 @@ from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.headers import Headers, Rules
 from schemas.levels import parse_levels
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-SHARD = Shard(TIMERS, 0)
+PARTITION = TimerPartition(TIMERS, 0)
 WINDOW_MS = 1000
 LAP_MS = 10_240
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=WINDOW_MS, own_topics=frozenset({TIMERS}))
@@ -81,7 +81,7 @@ class World(TimerWorld):
 
     def counts(self) -> dict[str, int]:
         assert self.bridge.bridge is not None
-        return dict(self.bridge.bridge.pending_by_topic()[SHARD])
+        return dict(self.bridge.bridge.pending_by_topic()[PARTITION])
 
     def pending(self) -> int:
         assert self.bridge.bridge is not None
@@ -120,20 +120,20 @@ def kafka_with(partitions: int = 1, *, transaction_timeout_ms: int = 10_000) -> 
     return kafka
 
 
-def send(kafka: FakeKafka, shard: Shard, value: str = "m", delay_ms: int = 500) -> None:
+def send(kafka: FakeKafka, timer_partition: TimerPartition, value: str = "m", delay_ms: int = 500) -> None:
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
-    kafka.produce(shard.topic, value.encode(), headers=headers, partition=shard.partition)
+    kafka.produce(timer_partition.topic, value.encode(), headers=headers, partition=timer_partition.partition)
 
 
 def two_partitions(
     store: StoreOptions = SMALL.store, count: int = 2, *, transaction_timeout_ms: int = 10_000
-) -> tuple[FakeKafka, list[Shard], FakeInstance]:
+) -> tuple[FakeKafka, list[TimerPartition], FakeInstance]:
     """Return a running bridge with both partitions (or `count`) and no receipts."""
     kafka = kafka_with(count, transaction_timeout_ms=transaction_timeout_ms)
-    shards = [Shard(TIMERS, number) for number in range(count)]
-    instance = FakeInstance(kafka, FakeGroup("timers", shards), replace(SMALL, receipts="none", store=store))
+    timer_partitions = [TimerPartition(TIMERS, number) for number in range(count)]
+    instance = FakeInstance(kafka, FakeGroup("timers", timer_partitions), replace(SMALL, receipts="none", store=store))
     instance.run(0)
-    return kafka, shards, instance
+    return kafka, timer_partitions, instance
 
 
 def go_on(world: World) -> None:
@@ -215,10 +215,10 @@ def test_case_5_a_timer_out_of_order_before_and_after_a_roll_leaves_once_also_on
     world.bridge.clock.error_ms = 0
     world.send("held", 3 * WINDOW_MS)
     world.bridge.run(200)
-    old = world.bridge.disks[SHARD].copy()
+    old = world.bridge.disks[PARTITION].copy()
     world.bridge.run(WINDOW_MS)
     world.bridge.kill()
-    world.bridge.disks[SHARD] = old
+    world.bridge.disks[PARTITION] = old
     world.bridge.start()
     world.bridge.run(0)
     assert world.counts() == {"orders": 1}
@@ -235,13 +235,13 @@ def test_case_5_an_old_disk_without_its_journal_does_not_bring_back_a_timer_out_
     world.bridge.clock.error_ms = 0
     world.send("held", 500)
     world.bridge.run(200)
-    old = world.bridge.disks[SHARD].copy()
+    old = world.bridge.disks[PARTITION].copy()
     world.bridge.run(400)
     assert world.delivered() == ["ahead", "held"]
     world.bridge.kill()
-    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
     journal.delete_before(journal.end)
-    world.bridge.disks[SHARD] = old
+    world.bridge.disks[PARTITION] = old
     world.bridge.start()
     world.bridge.run(1000)
     assert world.delivered() == ["ahead", "held"]
@@ -587,7 +587,7 @@ def test_case_21_delete_marks_survive_and_their_space_is_freed(trouble: Trouble)
 
 
 def stored_bytes(world: World) -> int:
-    disk = world.bridge.disks[SHARD]
+    disk = world.bridge.disks[PARTITION]
     assert isinstance(disk, SimDisk)
     return sum(len(data) for name, data in disk.contents().items() if name != "wheel")
 
@@ -624,10 +624,10 @@ def test_case_18_a_dropped_copy_does_not_come_back_with_an_old_disk() -> None:
     disks = []
     for _ in range(8):
         world.bridge.turn()
-        disks.append(world.bridge.disks[SHARD].copy())
+        disks.append(world.bridge.disks[PARTITION].copy())
     for disk in disks:
         world.bridge.kill()
-        world.bridge.disks[SHARD] = disk
+        world.bridge.disks[PARTITION] = disk
         world.bridge.start()
         world.bridge.turn()
         assert world.counts() == {"orders": 1}
@@ -661,10 +661,10 @@ def test_a_partition_that_is_given_up_in_order_has_a_checkpoint_of_its_progress(
     world.bridge.run(10)
     world.send("stays", 600)
     world.bridge.run(10)
-    (shard,) = world.bridge.disks
-    world.group.move(shard, world.group.join("another"))
+    (timer_partition,) = world.bridge.disks
+    world.group.move(timer_partition, world.group.join("another"))
     world.bridge.run(10)
-    found = read_checkpoint(world.bridge.disks[shard])
+    found = read_checkpoint(world.bridge.disks[timer_partition])
     assert found is not None
     assert (found.progress.next_offset, found.pending) == (1, 1)
 
@@ -698,7 +698,7 @@ def demand_all_leaves_once(world: World) -> None:
 def test_case_12_other_slots_need_nothing_of_kafka(*, clean: bool) -> None:
     world = changing_wheel(slots=16, clean=clean)
     world.bridge.start()
-    log = world.kafka.partition(SHARD)
+    log = world.kafka.partition(PARTITION)
     log.delete_before(log.end)  # a rebuild would fail
     demand_all_leaves_once(world)
 
@@ -711,7 +711,7 @@ def test_case_12_a_store_that_would_need_too_many_slots_is_rebuilt(
     world.bridge.start()
     demand_all_leaves_once(world)
     before, damage, after = caplog.text.partition(
-        f"{SHARD}: the local store is damaged (timer: visits further apart than 64"
+        f"{PARTITION}: the local store is damaged (timer: visits further apart than 64"
     )
     assert damage
     for text, slots in ((before, [32, 64]), (after, [32, 64, 128])):
@@ -728,12 +728,12 @@ def test_case_12_a_changed_tick_rebuilds_the_store_from_kafka(tick_ms: int, slot
 
 
 def journal_forgets(world: World) -> None:
-    journal = world.kafka.partition(Shard("timer.journal", 0))
+    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
     journal.delete_before(journal.end - 1)
 
 
 def requests_are_gone(world: World) -> None:
-    log = world.kafka.partition(SHARD)
+    log = world.kafka.partition(PARTITION)
     log.delete_before(log.end)
 
 
@@ -751,12 +751,12 @@ def test_case_12_a_changed_tick_is_refused_without_what_a_rebuild_needs_and_the_
     world = changing_wheel(tick_ms=7, clean=clean)
     world.bridge.kill()
     is_gone(world)
-    before = {shard: disk.contents() for shard, disk in world.bridge.disks.items()}
+    before = {timer_partition: disk.contents() for timer_partition, disk in world.bridge.disks.items()}
     world.bridge.start()
     with pytest.raises(BridgeError, match=told):
         world.bridge.run(10)
     world.bridge.kill()
-    assert {shard: disk.contents() for shard, disk in world.bridge.disks.items()} == before
+    assert {timer_partition: disk.contents() for timer_partition, disk in world.bridge.disks.items()} == before
     world.bridge.options = replace(world.options, store=replace(world.options.store, tick_ms=10))
     world.bridge.start()
     demand_all_leaves_once(world)
@@ -907,7 +907,7 @@ def test_checkpoints_are_made_under_a_load_without_a_pause(*, is_slow: bool) -> 
         world.send(str(number), 0)
         world.kafka.timeline.advance(20)
         world.bridge.turn()
-    found = read_checkpoint(world.bridge.disks[SHARD])
+    found = read_checkpoint(world.bridge.disks[PARTITION])
     assert found is not None
     assert found.progress.next_offset > 900
     crash(world)
@@ -980,7 +980,7 @@ def test_a_checkpoint_names_the_copies_in_flight_that_were_ended() -> None:
     world.bridge.run(50)
     assert ("cancelled", 2) in world.receipts()
     world.bridge.stop()
-    found = read_checkpoint(world.bridge.disks[SHARD])
+    found = read_checkpoint(world.bridge.disks[PARTITION])
     assert found is not None
     assert found.ended_flights == (0,)
     world.bridge.start()
@@ -1023,9 +1023,9 @@ def test_requests_wait_for_their_commit_for_commit_interval() -> None:
     world = World(replace(SMALL, receipts="none", commit_interval_ms=200))
     world.send(delay_ms=5000)
     world.bridge.run(500)
-    committed, began_ms = world.kafka.stable_offset("timers", SHARD), world.now_ms
+    committed, began_ms = world.kafka.stable_offset("timers", PARTITION), world.now_ms
     world.send(delay_ms=5000)
-    while world.kafka.stable_offset("timers", SHARD) == committed:
+    while world.kafka.stable_offset("timers", PARTITION) == committed:
         world.bridge.turn()
     assert world.delivered() == []
     assert 200 <= world.now_ms - began_ms <= 210
@@ -1037,14 +1037,14 @@ def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
     for _ in range(50):
         world.send(delay_ms=0)
         world.bridge.run(20)
-        found.append(read_checkpoint(world.bridge.disks[SHARD]))
+        found.append(read_checkpoint(world.bridge.disks[PARTITION]))
     assert 8 <= len({checkpoint.progress.next_offset for checkpoint in found if checkpoint is not None}) <= 20
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("busy", [0, 1])
 def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
-    kafka, shards, instance = two_partitions()
+    kafka, timer_partitions, instance = two_partitions()
     assert instance.sink is not None
     instance.sink.is_slow = True
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
@@ -1052,7 +1052,7 @@ def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
         kafka.produce(TIMERS, b"%d" % number, headers=headers, partition=busy)
         kafka.timeline.advance(20)
         instance.turn()
-    found = read_checkpoint(instance.disks[shards[busy]])
+    found = read_checkpoint(instance.disks[timer_partitions[busy]])
     assert found is not None
     assert found.progress.next_offset > 900
 

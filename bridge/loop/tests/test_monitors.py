@@ -13,7 +13,7 @@ from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 def running(instance: FakeInstance) -> Bridge:
@@ -35,9 +35,9 @@ def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
-    for shard, count, delay_ms in ((one, 2, 50), (other, 3, 50), (one, 4, 900)):
+    for timer_partition, count, delay_ms in ((one, 2, 50), (other, 3, 50), (one, 4, 900)):
         for _ in range(count):
-            send(kafka, shard, delay_ms=delay_ms)
+            send(kafka, timer_partition, delay_ms=delay_ms)
     instance.run(300)
     look = running(instance).monitors.check_retention
     assert warnings(caplog, look) == []
@@ -69,21 +69,23 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
-    senders = [kafka.begin(f"sender of {shard}") for shard in (one, other)]
-    for sender, shard in zip(senders, (one, other), strict=True):
-        send(kafka, shard, f"before {shard}", 50)
-        kafka.produce(TIMERS, b"hung", headers=headers, partition=shard.partition, transaction=sender)
+    senders = [kafka.begin(f"sender of {timer_partition}") for timer_partition in (one, other)]
+    for sender, timer_partition in zip(senders, (one, other), strict=True):
+        send(kafka, timer_partition, f"before {timer_partition}", 50)
+        kafka.produce(TIMERS, b"hung", headers=headers, partition=timer_partition.partition, transaction=sender)
     for _ in range(2):
         send(kafka, other, "after", 50)
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(2, 1), other: Lag(4, 3)}, "no request is read yet"
     instance.run(10_900)
-    assert [entry.value for entry in kafka.read("orders")] == [f"before {shard}".encode() for shard in (one, other)]
+    assert [entry.value for entry in kafka.read("orders")] == [
+        f"before {timer_partition}".encode() for timer_partition in (one, other)
+    ]
 
-    def told(shard: Shard, seconds: int, count: int, *, times: str = "") -> str:
+    def told(timer_partition: TimerPartition, seconds: int, count: int, *, times: str = "") -> str:
         return (
-            f"{shard}: a sender's transaction has been open for {seconds} s: the {count} offsets after its first"
-            f" record, requests and cancels, are not read before it ends; find the sender, or end it by"
+            f"{timer_partition}: a sender's transaction has been open for {seconds} s: the {count} offsets after its"
+            f" first record, requests and cancels, are not read before it ends; find the sender, or end it by"
             f" kafka-transactions.sh find-hanging and abort{times}"
         )
 
@@ -122,8 +124,14 @@ def test_case_38_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_
     real = FakeHistory.stable_and_end_offsets
     silent = {one}
 
-    def stable_and_end_offsets(history: FakeHistory, shards: list[Shard]) -> dict[Shard, tuple[int, int]]:
-        return {shard: told for shard, told in real(history, shards).items() if shard not in silent}
+    def stable_and_end_offsets(
+        history: FakeHistory, partitions: list[TimerPartition]
+    ) -> dict[TimerPartition, tuple[int, int]]:
+        return {
+            timer_partition: told
+            for timer_partition, told in real(history, partitions).items()
+            if timer_partition not in silent
+        }
 
     monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
     send(kafka, other, delay_ms=10_000)
@@ -140,8 +148,8 @@ def test_clock_skew_keeps_its_last_value_while_the_journal_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka, (one, other), instance = two_partitions()
-    for shard in (one, other):
-        send(kafka, shard, delay_ms=50)
+    for timer_partition in (one, other):
+        send(kafka, timer_partition, delay_ms=50)
     instance.run(1000)
     running(instance).monitors.check_clocks()
     known = dict(instance.metrics.clock_skew_ms)
@@ -150,14 +158,16 @@ def test_clock_skew_keeps_its_last_value_while_the_journal_does_not_answer(
     monkeypatch.setattr(
         FakeHistory,
         "newest_journal_times",
-        lambda history, shards: {shard: ms for shard, ms in real(history, shards).items() if shard != one},
+        lambda history, partitions: {
+            timer_partition: ms for timer_partition, ms in real(history, partitions).items() if timer_partition != one
+        },
     )
     running(instance).monitors.check_clocks()
     assert instance.metrics.clock_skew_ms == known
 
 
 def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    kafka, group = kafka_with(), FakeGroup("timers", [Shard(TIMERS, 0)])
+    kafka, group = kafka_with(), FakeGroup("timers", [TimerPartition(TIMERS, 0)])
     owner = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="owner")
     owner.run(100)
     idle = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="idle")
@@ -184,18 +194,18 @@ def apart(kafka: FakeKafka, instance: FakeInstance, *skews_ms: int) -> None:
             kafka.topics[topic].partitions[number].skew_ms = skew_ms + (DECIDING_MS if skew_ms > 0 else 0)
         journal = kafka.topics["timer.journal"].partitions[number]
         journal.delete_before(journal.end)  # the claim, which has another timestamp
-        send(kafka, Shard(TIMERS, number))
+        send(kafka, TimerPartition(TIMERS, number))
         instance.run(100)
     assert {committed - begun for begun, committed in instance.metrics.journal_written_ms.values()} == {DECIDING_MS}
 
 
-def with_limit(max_clock_skew_ms: int) -> tuple[FakeKafka, list[Shard], FakeInstance]:
-    kafka, shards, instance = two_partitions()
+def with_limit(max_clock_skew_ms: int) -> tuple[FakeKafka, list[TimerPartition], FakeInstance]:
+    kafka, partitions, instance = two_partitions()
     options: TurnOptions = replace(instance.options, max_clock_skew_ms=max_clock_skew_ms)
     instance.options = options
     instance.start()
     instance.run(0)
-    return kafka, shards, instance
+    return kafka, partitions, instance
 
 
 def told_clock(words: str) -> str:
@@ -211,12 +221,12 @@ def told_clock(words: str) -> str:
 def test_the_clock_with_the_largest_skew_is_logged(
     skews_ms: tuple[int, int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kafka, shards, instance = with_limit(0)
+    kafka, partitions, instance = with_limit(0)
     look = running(instance).monitors.check_clocks
     assert warnings(caplog, look) == [], "the journal has no decisions yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
-    assert instance.metrics.clock_skew_ms == dict(zip(shards, skews_ms, strict=True))
+    assert instance.metrics.clock_skew_ms == dict(zip(partitions, skews_ms, strict=True))
 
 
 def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(

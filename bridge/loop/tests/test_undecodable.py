@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.loop.tests.test_histories import (
-    SHARD,
+    PARTITION,
     SMALL,
     TROUBLE,
     Trouble,
@@ -24,13 +24,15 @@ from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
-def poison(kafka: FakeKafka, shard: Shard) -> int:
+def poison(kafka: FakeKafka, timer_partition: TimerPartition) -> int:
     """Append a record that cannot be decoded. Return its offset."""
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"1")]
-    entry = kafka.produce(shard.topic, b"zeros", headers=headers, partition=shard.partition, is_undecodable=True)
+    entry = kafka.produce(
+        timer_partition.topic, b"zeros", headers=headers, partition=timer_partition.partition, is_undecodable=True
+    )
     return entry.offset
 
 
@@ -90,38 +92,38 @@ def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_lea
     world.send("first", 10)
     world.bridge.run(50)
     world.send("stored", 500)
-    offset = poison(world.kafka, SHARD)
+    offset = poison(world.kafka, PARTITION)
     world.send("hidden", 10)
     world.bridge.run(100)
     trouble(world)
     world.bridge.run(1000)
     assert world.delivered() == ["first", "stored"]
-    assert world.bridge.status.pauses.undecodable == {SHARD: offset}
+    assert world.bridge.status.pauses.undecodable == {PARTITION: offset}
     trouble(world)  # no timer is pending below the record, so a rebuild begins with it
-    world.kafka.skip(SHARD, offset)
+    world.kafka.skip(PARTITION, offset)
     world.bridge.run(1000)
     trouble(world)
     world.bridge.run(1000)
     assert world.delivered() == ["first", "stored", "hidden"]
-    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+    assert parked_at(world.kafka) == [f"{PARTITION}/{offset}"]
 
 
 def test_a_rebuild_skips_skipped_records_again() -> None:
     world = World(replace(SMALL, receipts="none"))
     world.send("far", 5000)
-    offsets = [poison(world.kafka, SHARD), poison(world.kafka, SHARD)]
+    offsets = [poison(world.kafka, PARTITION), poison(world.kafka, PARTITION)]
     world.send("cancelled", 3000, id_="a")
-    offsets.append(poison(world.kafka, SHARD))
+    offsets.append(poison(world.kafka, PARTITION))
     world.cancel("a")
     for offset in offsets:
-        world.kafka.skip(SHARD, offset)
+        world.kafka.skip(PARTITION, offset)
     world.bridge.run(100)
     for _ in range(3):
         lose_disk(world)
         world.bridge.run(700)
     world.bridge.run(6000)
     assert world.delivered() == ["far"]
-    assert parked_at(world.kafka) == [f"{SHARD}/{offset}" for offset in offsets]
+    assert parked_at(world.kafka) == [f"{PARTITION}/{offset}" for offset in offsets]
 
 
 @pytest.mark.thorough
@@ -135,11 +137,11 @@ def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(par
         world = World()
         world.send("far", 400)
         world.bridge.run(20)
-        offset = poison(world.kafka, SHARD)
+        offset = poison(world.kafka, PARTITION)
         world.send("after", 10)
         world.bridge.run(20)
         world.restart()
-        world.kafka.skip(SHARD, offset)
+        world.kafka.skip(PARTITION, offset)
         fuse = world.bridge.fuse
         fuse.arm(step, part)
         try:
@@ -150,7 +152,7 @@ def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(par
         fuse.disarm()
         world.bridge.run(1000)
         assert sorted(world.delivered()) == ["after", "far"], (part, step, fuse.where)
-        assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+        assert parked_at(world.kafka) == [f"{PARTITION}/{offset}"]
         assert Counter(world.receipts("accepted"))[("rejected", offset)] == 1
         if not fuse.burnt:  # there are no more calls
             break
@@ -160,39 +162,39 @@ def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(par
 
 def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     kafka = kafka_with()
-    group, options = FakeGroup("timers", [SHARD]), replace(SMALL, receipts="none")
+    group, options = FakeGroup("timers", [PARTITION]), replace(SMALL, receipts="none")
     first = FakeInstance(kafka, group, options, name="first")
     first.run(10)
     second = FakeInstance(kafka, group, options, name="second")
-    send(kafka, SHARD, "stored", 100)
-    offset = poison(kafka, SHARD)
-    send(kafka, SHARD, "hidden", 10)
+    send(kafka, PARTITION, "stored", 100)
+    offset = poison(kafka, PARTITION)
+    send(kafka, PARTITION, "hidden", 10)
     first.run(20)
-    assert first.status.pauses.undecodable == {SHARD: offset}
+    assert first.status.pauses.undecodable == {PARTITION: offset}
     assert first.sink is not None
     first.sink.is_slow = True
-    kafka.skip(SHARD, offset)
+    kafka.skip(PARTITION, offset)
     running(first).wake()
     first.turn()  # the first one parks the record, in a transaction that is not committed yet
-    group.move(SHARD, second.source.member if second.source else "")
+    group.move(PARTITION, second.source.member if second.source else "")
     group.expire(first.source.member if first.source else "")
     for _ in range(10):
         second.run(50)
         first.run(50)
     assert sorted(delivered(kafka)) == ["hidden", "stored"]
-    assert parked_at(kafka) == [f"{SHARD}/{offset}"]
+    assert parked_at(kafka) == [f"{PARTITION}/{offset}"]
 
 
 def test_a_skipped_record_waits_for_the_backlog_before_it() -> None:
     world = World(replace(SMALL, max_requests_per_s=20, receipts="none"))
     for number in range(40):
         world.send(f"{number}", 1)
-    offset = poison(world.kafka, SHARD)
+    offset = poison(world.kafka, PARTITION)
     world.send("last", 1)
-    world.kafka.skip(SHARD, offset)
+    world.kafka.skip(PARTITION, offset)
     world.bridge.run(10_000)
     assert world.delivered() == [*map(str, range(40)), "last"]
-    assert parked_at(world.kafka) == [f"{SHARD}/{offset}"]
+    assert parked_at(world.kafka) == [f"{PARTITION}/{offset}"]
 
 
 def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_on() -> None:
@@ -215,20 +217,20 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_
 
 def test_many_partitions_that_do_not_answer_do_not_add_up_in_one_turn() -> None:
     """Each read gives up after 4 s. A late poll would remove the instance from the group."""
-    kafka, shards, instance = two_partitions(count=20)
+    kafka, partitions, instance = two_partitions(count=20)
     instance.run(1000)
     instance.kill()
     instance.start()
     history: Any = instance.history
     source: Any = instance.source
-    history.silent.update(shards)
+    history.silent.update(partitions)
     polled_ms: list[int] = []
     poll, demand_answer = source.poll, history.demand_answer
 
-    def slow(shard: Shard) -> None:
-        if shard in history.silent:
+    def slow(timer_partition: TimerPartition) -> None:
+        if timer_partition in history.silent:
             kafka.timeline.advance(4000)
-        demand_answer(shard)
+        demand_answer(timer_partition)
 
     def noted(*arguments: int) -> object:
         polled_ms.append(kafka.timeline.now_ms)
@@ -250,12 +252,12 @@ def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_min
     kafka, (one, _), instance = two_partitions()
     history: Any = instance.history
     history.silent.add(one)
-    asked: list[Shard] = []
+    asked: list[TimerPartition] = []
     real = history.journal_bounds
 
-    def journal_bounds(shard: Shard) -> tuple[int, int]:
-        asked.append(shard)
-        bounds: tuple[int, int] = real(shard)
+    def journal_bounds(timer_partition: TimerPartition) -> tuple[int, int]:
+        asked.append(timer_partition)
+        bounds: tuple[int, int] = real(timer_partition)
         return bounds
 
     monkeypatch.setattr(history, "journal_bounds", journal_bounds)

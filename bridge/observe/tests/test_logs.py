@@ -17,9 +17,9 @@ import pytest
 from bridge.dev.embedded_kafka import HOST
 from bridge.observe import logs
 from bridge.observe.log_rate_limit import LogRateLimit
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-SHARD = Shard("timer.requests", 3)
+PARTITION = TimerPartition("timer.requests", 3)
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 SECRETS = {
     "sasl.password": 's3cr3t "word"',
@@ -47,7 +47,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def test_a_line_of_text_has_time_level_logger_and_message(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("text")
-    log.info("%s: recovered", SHARD)
+    log.info("%s: recovered", PARTITION)
     assert re.fullmatch(f"{TIME} INFO bridge.test timer.requests/3: recovered\n", capsys.readouterr().err)
 
 
@@ -62,7 +62,7 @@ def test_a_line_names_its_worker(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_line_of_json_has_the_partition_as_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure("json")
-    log.info("%s: recovered to offset %d", SHARD, 40)
+    log.info("%s: recovered to offset %d", PARTITION, 40)
     log.warning("grüße\n%d%%", 7)
     first, second = lines(capsys)
     assert re.fullmatch(TIME, first.pop("time"))
@@ -82,7 +82,7 @@ def test_a_lasting_fault_has_the_partition_as_fields(capsys: pytest.CaptureFixtu
     logs.configure("json")
     limit = LogRateLimit(log)
     for now_ms in (0, 1000, 60_000):
-        limit.warn(now_ms, "full", "%s: intake pauses: %s", SHARD, "100% full")
+        limit.warn(now_ms, "full", "%s: intake pauses: %s", PARTITION, "100% full")
     first, second = lines(capsys)
     assert (first["message"], first["shard"]) == ("timer.requests/3: intake pauses: 100% full", "timer.requests/3")
     assert second["message"] == "timer.requests/3: intake pauses: 100% full (3 times so far)"

@@ -20,7 +20,7 @@ from bridge.observe.status import Status
 from bridge.partition.options import TargetLimit
 from bridge.partition.tests.test_release import ask, limited, send
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from scripts.release.metric_docs import page
 
 ROOT = Path(__file__).parents[3]
@@ -330,8 +330,8 @@ def test_rebalances_are_counted_and_a_revoked_partition_has_no_metrics() -> None
     world = World()
     assert metrics_of(world)["rebalances_total"] == 1
     other = world.group.join("another")
-    for shard in world.group.wanted:
-        world.group.move(shard, other)
+    for partition in world.group.wanted:
+        world.group.move(partition, other)
     world.bridge.run(0)
     found = metrics_of(world)
     assert found["rebalances_total"] == 2
@@ -384,15 +384,15 @@ def test_intake_over_the_rate_of_a_timer_topic_is_paused() -> None:
 
 def test_state_that_the_loop_has_noted() -> None:
     metrics, status = Metrics(), Status()
-    shard, other = Shard(TIMERS, 0), Shard(TIMERS, 1)
+    partition, other = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)
     status.partition_running(other)
-    status.partition_running(shard)
-    status.pauses.pause(shard, "disk", "full")
-    metrics.lags = {shard: Lag(5, 2), other: Lag(0, 0)}
-    metrics.hanging_transactions = {shard: Hang(shard, offset=3, since_ms=1000, waiting=2, seen_ms=6000)}
-    status.pauses.note_undecodable({shard: 7})
-    metrics.clock_skew_ms = {shard: -1500}
-    metrics.lost_to_retention = {shard: 4}
+    status.partition_running(partition)
+    status.pauses.pause(partition, "disk", "full")
+    metrics.lags = {partition: Lag(5, 2), other: Lag(0, 0)}
+    metrics.hanging_transactions = {partition: Hang(partition, offset=3, since_ms=1000, waiting=2, seen_ms=6000)}
+    status.pauses.note_undecodable({partition: 7})
+    metrics.clock_skew_ms = {partition: -1500}
+    metrics.lost_to_retention = {partition: 4}
     metrics.topics_checked({TIMERS: 2})
     metrics.retention_checked({TIMERS: -1, "timer.journal": 60_000}, needed_ms=30_000)
     status.throttled(0.25)

@@ -6,17 +6,17 @@ from zlib import crc32
 
 import pytest
 
-from bridge.loop.tests.test_histories import LAP_MS, SHARD, World, two_partitions
+from bridge.loop.tests.test_histories import LAP_MS, PARTITION, World, two_partitions
 from bridge.observe.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
 from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from schemas.headers import Headers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.errors import CorruptStoreError
 from timer.format.body import HEAD, unpack, unpack_headers
 from timer.testing import SimDisk
 
-OTHER = Shard("timer.requests", 1)
+OTHER = TimerPartition("timer.requests", 1)
 WELL = Verdict()
 
 
@@ -48,7 +48,7 @@ def test_it_is_live_as_long_as_turns_end(status: Status, clock: Clock) -> None:
         clock.now_s += LIVE_WITHIN_S
         assert status.live() == WELL
         status.turn_ended()
-    status.partition_running(SHARD)
+    status.partition_running(PARTITION)
     clock.now_s += LIVE_WITHIN_S + 1
     assert status.live() == status.ready() == Verdict("the loop hangs", "no turn has ended for 61 s")
     status.turn_ended()
@@ -56,7 +56,7 @@ def test_it_is_live_as_long_as_turns_end(status: Status, clock: Clock) -> None:
 
 
 def test_while_it_waits_for_a_broker_it_is_live_and_not_ready(status: Status, clock: Clock) -> None:
-    status.partition_running(SHARD)
+    status.partition_running(PARTITION)
     for _ in range(100):
         clock.now_s += 3
         status.waiting_for_broker("committing: Connection refused")
@@ -67,7 +67,7 @@ def test_while_it_waits_for_a_broker_it_is_live_and_not_ready(status: Status, cl
 
 
 def test_a_wait_that_is_no_longer_reported_has_ended(status: Status, clock: Clock) -> None:
-    status.partition_running(SHARD)
+    status.partition_running(PARTITION)
     status.waiting_for_broker("reading: an open transaction")
     clock.now_s += 6
     assert status.ready() == WELL
@@ -76,10 +76,10 @@ def test_a_wait_that_is_no_longer_reported_has_ended(status: Status, clock: Cloc
 
 
 def test_a_connection_error_counts_only_without_partitions(status: Status, clock: Clock) -> None:
-    status.partition_running(SHARD)
+    status.partition_running(PARTITION)
     status.connection_failed("1/1 brokers are down")
     assert status.ready() == WELL
-    status.partition_closed(SHARD)
+    status.partition_closed(PARTITION)
     assert status.ready() == Verdict("waiting for the broker", "1/1 brokers are down")
     clock.now_s += 6
     assert status.ready() == Verdict("no partitions assigned")
@@ -94,7 +94,7 @@ def test_secrets_are_removed_from_errors() -> None:
 
 
 def test_a_long_recovery_is_live(status: Status, clock: Clock) -> None:
-    status.partition_running(SHARD)
+    status.partition_running(PARTITION)
     status.partition_recovering(OTHER)
     clock.now_s += 100 * LIVE_WITHIN_S
     assert status.live() == WELL
@@ -104,7 +104,7 @@ def test_a_long_recovery_is_live(status: Status, clock: Clock) -> None:
 def test_a_full_disk_pauses_intake_until_there_is_room() -> None:
     world = World()
     assert world.bridge.status.ready() == WELL
-    disk = world.bridge.disks[SHARD]
+    disk = world.bridge.disks[PARTITION]
     room, disk.free = disk.free, 5
     world.send()
     world.bridge.run(0)
@@ -155,12 +155,12 @@ def test_a_spare_of_a_rolling_upgrade_is_ready_before_and_after_it_had_partition
     world = World()
     spare = FakeInstance(world.kafka, world.group, world.options, name="spare")
     spare.run(20_000)
-    assert (spare.status.ready(), spare.status.shards()) == (WELL, {})
+    assert (spare.status.ready(), spare.status.partitions()) == (WELL, {})
     world.bridge.stop()
     spare.run(100)
-    assert spare.status.shards().keys() == {SHARD}
+    assert spare.status.partitions().keys() == {PARTITION}
     other = world.group.join("another")
-    world.group.move(SHARD, other)
+    world.group.move(PARTITION, other)
     spare.run(0)
     assert spare.status.ready() == Verdict("no partitions assigned")
     spare.run(20_000)
@@ -194,13 +194,13 @@ def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(
     damage: Callable[[SimDisk], None], told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Damaged headers are found when a transaction with another partition's timers is made."""
-    kafka, shards, instance = two_partitions()
+    kafka, partitions, instance = two_partitions()
     headers: Headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("tenant", b"a")]
     for number in range(2):
         kafka.produce(TIMERS, b"%d" % number, partition=number, headers=headers)
     instance.run(100)
-    damage(instance.disks[shards[0]])
+    damage(instance.disks[partitions[0]])
     instance.run(2000)
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"1"]
     assert instance.status.ready() == WELL
-    assert f"{shards[0]}: the local store is damaged ({told}" in caplog.text
+    assert f"{partitions[0]}: the local store is damaged ({told}" in caplog.text

@@ -17,13 +17,13 @@ from bridge.partition.request import RequestBatch
 from bridge.ports import Record
 from schemas.headers import Headers, Rules
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.body import Body, frame_size
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows
 from timer.schedule.release_policy import visit_ms
 
-SHARD = Shard("timer.requests", 2)
+PARTITION = TimerPartition("timer.requests", 2)
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=600)
 OPTIONS = TurnOptions(rules=RULES, max_message_bytes=2000, receipts="all")
 
@@ -91,7 +91,7 @@ def take(
     store, recently = Stored(settled, stored or {}), RecentlyDelivered()
     recently.add(delivered, now_ms)
     targets = TargetGate(store, store, TargetRateLimits({}), now_ms)
-    copies = CopiesInFlight(SHARD, flights, ended)
+    copies = CopiesInFlight(PARTITION, flights, ended)
     requests = RequestBatch(records, RULES)
     return BatchIntake(
         *(requests, store, store, copies, recently, options, targets, now_ms), quota=quota or Quota()
@@ -180,7 +180,7 @@ def test_a_request_too_large_to_roll_with_a_pending_id_ends_no_timer() -> None:
 def rolled(offset: int = 3, id_: bytes = b"x", due_ms: int = 5000) -> tuple[Record, CopyInFlight]:
     """Return a copy as it is read at offset 20, and its flight."""
     (body,) = bodies(named(offset, id_, due_ms))
-    copy = copy_of(SHARD, body, 1600)
+    copy = copy_of(PARTITION, body, 1600)
     return Record(20, 1600, copy.key, copy.value, copy.headers), copy.flight
 
 

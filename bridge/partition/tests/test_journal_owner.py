@@ -11,9 +11,9 @@ from bridge.partition.journal import JournalOwnerCheck, owners
 from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
 from bridge.watch_thread import BackgroundChecks
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
-SHARD, JOURNAL = Shard(TIMERS, 0), Shard("timer.journal", 0)
+PARTITION, JOURNAL = TimerPartition(TIMERS, 0), TimerPartition("timer.journal", 0)
 REFUSED = r"timer\.requests/0: the journal timer\.journal belongs to 'one timer\.requests' .*this bridge is 'two timer"
 
 
@@ -32,7 +32,9 @@ class World:
         meanwhile: Callable[[str], None] = nothing_happens,
     ) -> FakeInstance:
         options = replace(usual_options(), journal_topic=journal, prepare_from=prepare_from)
-        return FakeInstance(self.kafka, FakeGroup(group, [SHARD]), options, name=f"bridge-{group}", meanwhile=meanwhile)
+        return FakeInstance(
+            self.kafka, FakeGroup(group, [PARTITION]), options, name=f"bridge-{group}", meanwhile=meanwhile
+        )
 
     def send(self, value: str, delay_ms: int = 100) -> None:
         headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"%d" % delay_ms)]
@@ -189,7 +191,7 @@ def test_a_timer_topic_with_the_journal_of_another_one_is_refused() -> None:
     world = World()
     world.bridge("one").run(0)
     world.kafka.create("timer.payments")
-    other = FakeGroup("one", [Shard("timer.payments", 0)])
+    other = FakeGroup("one", [TimerPartition("timer.payments", 0)])
     with pytest.raises(ForeignJournalError, match=r"belongs to 'one timer\.requests'"):
         FakeInstance(world.kafka, other, usual_options(), name="other").run(0)
 
@@ -198,8 +200,8 @@ def test_a_foreign_decision_in_the_journal_is_found_while_the_bridge_runs() -> N
     world = World()
     first = world.bridge("one")
     first.run(0)
-    history = FakeHistory(world.kafka, FakeGroup("one", [SHARD]), "timer.journal")
-    watch = BackgroundChecks(JournalOwnerCheck(history, {TIMERS: "timer.journal"}, first.status.shards).check)
+    history = FakeHistory(world.kafka, FakeGroup("one", [PARTITION]), "timer.journal")
+    watch = BackgroundChecks(JournalOwnerCheck(history, {TIMERS: "timer.journal"}, first.status.partitions).check)
     watch.close()
     watch.check()
     assert watch.error is None
@@ -232,5 +234,5 @@ def test_a_journal_record_of_a_newer_bridge_counts_as_a_decision() -> None:
     world.kafka.partition(JOURNAL).cut(0)
     world.kafka.produce("timer.journal", claim, key=b"two timer.requests", partition=0)
     world.kafka.produce("timer.journal", b'{"v":2}', key=b"one timer.requests", partition=0)
-    history = FakeHistory(world.kafka, FakeGroup("two", [SHARD]), "timer.journal")
-    assert owners([SHARD], history) == {SHARD: b"one timer.requests"}
+    history = FakeHistory(world.kafka, FakeGroup("two", [PARTITION]), "timer.journal")
+    assert owners([PARTITION], history) == {PARTITION: b"one timer.requests"}

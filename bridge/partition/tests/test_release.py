@@ -14,7 +14,7 @@ from bridge.loop import control_state as control
 from bridge.loop.control_state import ControlState
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, go_on
 from bridge.partition import due_timers, limits
-from bridge.partition import partition as shard
+from bridge.partition import partition as timer_partition
 from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import FrozenDraft
@@ -26,7 +26,7 @@ from schemas.control import DEFAULT_TOPIC as CONTROL
 from schemas.control import Paused, Skipped, control_record
 from schemas.headers import Headers, Pause, Rules
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.format.unit import Rows
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget
 from timer.schedule.release_queue import Due, ReleaseQueue
@@ -355,7 +355,7 @@ def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
         world.producer.produce(TIMERS, b"%d" % number, headers=headers)
     world.pass_time(ms=5_000)
     assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.shards.values()
+    (owned,) = world.bridge.bridge.partitions.values()
     waiting = owned.store.release_queue._blocked.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
@@ -376,7 +376,7 @@ def test_an_old_directory_does_not_restore_backlog_timers_that_left(
         send(world, "limited", str(number), number)
     world.pass_time(ms=1000)
     world.bridge.stop()
-    old = {shard: disk.copy() for shard, disk in world.bridge.disks.items()}
+    old = {timer_partition: disk.copy() for timer_partition, disk in world.bridge.disks.items()}
     world.bridge.start()
     world.pass_time(ms=2000)
     assert len(values(world, "limited")) > 30
@@ -420,7 +420,7 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(59)]
     assert 0 < max(told(world, "limited", "timer-rolls")) < 8  # copies wait for the rate, as requests do
     assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.shards.values()
+    (owned,) = world.bridge.bridge.partitions.values()
     assert (owned.store.release_queue.held, owned.store.pending) == (0, 0)
 
 
@@ -439,7 +439,7 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     end_ms = world.now_ms + 12_000
     copies, most = 0, 0
     assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.shards.values()
+    (owned,) = world.bridge.bridge.partitions.values()
     held_ms = []
     while world.now_ms < end_ms:
         world.bridge.bridge.turn()
@@ -591,7 +591,7 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
     def decide_as_before(self: Any, record: Any, ask: Any) -> None:
         if isinstance(ask, Pause):
             assert world.bridge.bridge is not None
-            (owned,) = world.bridge.bridge.shards.values()
+            (owned,) = world.bridge.bridge.partitions.values()
             owned.store.release_queue.pause("limited", is_paused=True)
         else:
             decide(self, record, ask)
@@ -675,7 +675,7 @@ def test_an_instance_reads_the_control_topic_before_it_opens_a_partition() -> No
 def test_a_skip_applies_to_its_partition_and_offset_alone() -> None:
     kafka = FakeKafka(Timeline())
     desired = ControlState(FakeControl(kafka), {TIMERS})
-    place = Shard(TIMERS, 3)
+    place = TimerPartition(TIMERS, 3)
     assert not desired.is_skipped(place, 4711)
     for on in (True, False, True):
         key, value = control_record(Skipped(place, 4711), on=on)
@@ -683,7 +683,8 @@ def test_a_skip_applies_to_its_partition_and_offset_alone() -> None:
         assert desired.poll()
         assert desired.is_skipped(place, 4711) == on
     assert not any(
-        desired.is_skipped(*each) for each in ((place, 4710), (Shard(TIMERS, 2), 4711), (Shard("t", 3), 4711))
+        desired.is_skipped(*each)
+        for each in ((place, 4710), (TimerPartition(TIMERS, 2), 4711), (TimerPartition("t", 3), 4711))
     )
     assert (desired.poll(), desired.pauses(TIMERS)) == (False, {})
 
@@ -694,7 +695,7 @@ def test_a_pause_holds_in_partitions_that_are_added_later() -> None:
     world.pass_time(ms=100)
     for topic in (TIMERS, "timer.journal"):
         world.kafka.grow(topic, 2)
-    world.group.add([Shard(TIMERS, 1)])
+    world.group.add([TimerPartition(TIMERS, 1)])
     headers = [("timer-topic", b"limited"), ("timer-delay-ms", b"10")]
     world.kafka.produce(TIMERS, b"m", headers=headers, partition=1)
     world.pass_time(ms=100)
@@ -712,7 +713,7 @@ def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: 
     assert world.bridge.control is not None
     world.bridge.control.is_silent = True
     ask(world, b"pause", b"limited")
-    world.group.add([Shard(TIMERS, 1)])
+    world.group.add([TimerPartition(TIMERS, 1)])
     for partition in (0, 1):
         headers = [("timer-topic", b"other"), ("timer-delay-ms", b"10")]
         world.kafka.produce(TIMERS, b"%d" % partition, headers=headers, partition=partition)
@@ -731,7 +732,7 @@ def test_the_number_of_paused_targets_is_bounded(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each journal record names all paused targets, and its size is limited."""
-    monkeypatch.setattr(shard, "MOST_PAUSED", 3)
+    monkeypatch.setattr(timer_partition, "MOST_PAUSED", 3)
     world = limited(TargetLimit(10**6), targets={})
     for name in (b"a", b"b"):
         ask(world, b"pause", name)
@@ -1011,7 +1012,7 @@ def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
     assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.shards.values()
+    (owned,) = world.bridge.bridge.partitions.values()
     waiting = []
     while not values(world, "other"):
         world.bridge.turn()
@@ -1027,17 +1028,20 @@ def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk
         send(world, "other", str(number), 100_000, ("timer-id", b"%d" % number))
     world.pass_time(ms=400)
     bridge = world.bridge
-    (shard,) = bridge.status.shards()
-    bridge.disks[shard].free = 1
+    (timer_partition,) = bridge.status.partitions()
+    bridge.disks[timer_partition].free = 1
     send(world, "other", "new", 100_000)
     for number in range(20):
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
     world.pass_time(ms=400)
-    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("paused", {shard: "disk"})
-    bridge.disks[shard].free = 1 << 40
+    assert (bridge.status.partitions()[timer_partition].phase, bridge.status.pauses.counted()) == (
+        "paused",
+        {timer_partition: "disk"},
+    )
+    bridge.disks[timer_partition].free = 1 << 40
     bridge.turn()
-    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("running", {})
+    assert (bridge.status.partitions()[timer_partition].phase, bridge.status.pauses.counted()) == ("running", {})
 
 
 def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 PAYMENTS = "timer.payments"
 WINDOW_MS = 1000
@@ -71,7 +71,7 @@ class World(TimerWorld):
 
     def pending(self, on: str = TIMERS) -> int:
         assert self.bridge.bridge is not None
-        return self.bridge.bridge.pending[Shard(on, 0)]
+        return self.bridge.bridge.pending[TimerPartition(on, 0)]
 
     def refused_by_journal(self, topic: str) -> list[int]:
         values = [json.loads(entry.value or b"{}") for entry in self.kafka.read(topic)]
@@ -407,7 +407,7 @@ def of_bytes(**limits: int) -> TurnOptions:
 
 def pending_bytes(world: World) -> int:
     assert world.bridge.bridge is not None
-    return world.bridge.bridge.shards[Shard(TIMERS, 0)].store.queries.pending_bytes
+    return world.bridge.bridge.partitions[TimerPartition(TIMERS, 0)].store.queries.pending_bytes
 
 
 def frame_bytes(value: str) -> int:
@@ -426,7 +426,7 @@ def test_pending_bytes_are_reported_by_timer_topic() -> None:
     world.pass_time(ms=20)
     bridge = world.bridge.bridge
     assert bridge is not None
-    metrics = store_metrics(bridge.shards, {}, TopicLabels(10), world.now_ms, lambda: False, None)
+    metrics = store_metrics(bridge.partitions, {}, TopicLabels(10), world.now_ms, lambda: False, None)
     (family,) = (each for each in metrics if each.name == "timer_bridge_pending_bytes")
     pending = {sample.labels["topic"]: sample.value for sample in family.samples}
     assert pending == {TIMERS: 3 * frame_bytes("x" * 100), PAYMENTS: frame_bytes("y" * 1000)}
@@ -536,7 +536,7 @@ def test_a_topic_that_filled_the_disk_pauses_its_own_intake_alone_and_its_cancel
     assert len(world.receipts("cancelled", on=PAYMENTS)) == 10, "the last cancel is after a request that waits"
     assert world.pending(PAYMENTS) == 10
     assert world.bridge.source is not None
-    assert world.bridge.status.pauses.unfetched == {Shard(PAYMENTS, 0)}
+    assert world.bridge.status.pauses.unfetched == {TimerPartition(PAYMENTS, 0)}
     set_free(world, least // 2 - 1)
     world.send("waits too", 300, to="bills")
     world.pass_time(ms=1000)
@@ -603,7 +603,7 @@ def test_a_topic_keeps_its_store_settings_after_a_restart(end: End, prepare_from
     end(world)
     world.bridge.start()
     world.pass_time(ms=700)
-    found = {topic: read_checkpoint(world.bridge.disks[Shard(topic, 0)]) for topic in (TIMERS, PAYMENTS)}
+    found = {topic: read_checkpoint(world.bridge.disks[TimerPartition(topic, 0)]) for topic in (TIMERS, PAYMENTS)}
     ticks = {topic: checkpoint and checkpoint.tick_ms for topic, checkpoint in found.items()}
     assert ticks == {TIMERS: SMALL.store.tick_ms, PAYMENTS: 50}
     world.pass_time(ms=300)
@@ -622,7 +622,7 @@ def test_a_rate_is_kept_without_rejections_and_does_not_slow_the_other_topic() -
     assert (world.accepted(), world.accepted(PAYMENTS)) == (1000, 100)
     assert len(world.delivered("bills")) == 1000
     assert world.bridge.source is not None
-    assert world.bridge.status.pauses.unfetched == {Shard(PAYMENTS, 0)}
+    assert world.bridge.status.pauses.unfetched == {TimerPartition(PAYMENTS, 0)}
     for second in range(1, 9):
         world.send(f"main {second}", 10, to="bills")
         world.pass_time(ms=1000)
@@ -742,7 +742,7 @@ def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
     for number in range(50):
         world.send(f"{number}", 0)
     world.pass_time(ms=1000)
-    (disk,) = [disk for shard, disk in world.bridge.disks.items() if shard.topic == TIMERS]
+    (disk,) = [disk for timer_partition, disk in world.bridge.disks.items() if timer_partition.topic == TIMERS]
     disk.free = 0
     world.pass_time(ms=5000)
     assert world.accepted() == 20
@@ -756,14 +756,16 @@ def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:
 @pytest.mark.parametrize("per_s", [2, 100])
 def test_the_partitions_of_a_limited_topic_take_turns(per_s: int) -> None:
     kafka = kafka_with(3)
-    shards = [Shard(TIMERS, number) for number in range(3)]
-    bridge = FakeInstance(kafka, FakeGroup("timers", shards), at_rate(per_s))
+    partitions = [TimerPartition(TIMERS, number) for number in range(3)]
+    bridge = FakeInstance(kafka, FakeGroup("timers", partitions), at_rate(per_s))
     bridge.run(0)
-    for shard in shards:
+    for timer_partition in partitions:
         for number in range(1000):
-            send(kafka, shard, f"{shard.partition}/{number}", 0)
+            send(kafka, timer_partition, f"{timer_partition.partition}/{number}", 0)
     bridge.run(9000)
     delivered = [(entry.value or b"").split(b"/") for entry in kafka.read("orders")]
-    by_partition = [sum(int(partition) == shard.partition for partition, _ in delivered) for shard in shards]
+    by_partition = [
+        sum(int(partition) == timer_partition.partition for partition, _ in delivered) for timer_partition in partitions
+    ]
     assert sum(by_partition) == 10 * per_s
     assert max(by_partition) - min(by_partition) <= per_s

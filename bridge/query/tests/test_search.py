@@ -13,7 +13,7 @@ from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, f
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.testing.timer_world import TIMERS
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 FLIGHT = CopyInFlight(origin_offset=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
 
@@ -127,15 +127,15 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
     origin = world.send("far", 3 * WINDOW_MS, id_="far" if is_named else None).offset
     world.bridge.run(50)
 
-    def found(shard: Shard) -> Found | None:
-        return find_by_origin(bridge_of(world), shard, origin, world.now_ms, with_value=True)
+    def found(timer_partition: TimerPartition) -> Found | None:
+        return find_by_origin(bridge_of(world), timer_partition, origin, world.now_ms, with_value=True)
 
     states: set[str] = set()
     listed_states: set[str] = set()
     while "far" not in world.delivered():
         page = listed(world, TimerFilter(limit=400))
         listed_states |= {timer.state for timer in page.timers if timer.origin == origin}
-        told = found(Shard(TIMERS, 0))
+        told = found(TimerPartition(TIMERS, 0))
         assert told is not None
         (timer,) = told.timers
         is_rolling = timer.state == "rolling"
@@ -145,8 +145,8 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
         world.bridge.turn()
     assert {"pending", "rolling"} <= states & listed_states
     world.bridge.run(10)
-    assert found(Shard(TIMERS, 0)) == Found(at_ms=world.now_ms, timers=[])
-    assert found(Shard(TIMERS, 7)) is None
+    assert found(TimerPartition(TIMERS, 0)) == Found(at_ms=world.now_ms, timers=[])
+    assert found(TimerPartition(TIMERS, 7)) is None
 
 
 def test_lists_of_several_instances_are_one() -> None:
@@ -164,9 +164,9 @@ def test_lists_of_several_instances_are_one() -> None:
 
 def part(names: list[int], matching: int, after: int | None, partition: int) -> Listing:
     """Return the listing of an instance with one partition; timers and `after` are given by due time."""
-    shard = Shard("timers", partition)
-    timers = [NamedTimer.rolling(shard, FLIGHT._replace(origin_offset=at, due_ms=at)) for at in names]
-    told = None if after is None else str(SearchPosition(after, shard, after))
+    timer_partition = TimerPartition("timers", partition)
+    timers = [NamedTimer.rolling(timer_partition, FLIGHT._replace(origin_offset=at, due_ms=at)) for at in names]
+    told = None if after is None else str(SearchPosition(after, timer_partition, after))
     return Listing(at_ms=0, matching=matching, timers=timers, after=told)
 
 
@@ -175,12 +175,12 @@ def test_a_list_goes_no_further_than_each_instance_has_looked() -> None:
     drained, small = part([3], 9, 4, 0), part([90], 1, None, 1)
     page = merge_listings([drained, small], 0, 4)
     assert [timer.due_ms for timer in page.timers] == [3]
-    assert page.after == str(SearchPosition(4, Shard("timers", 0), 4))
+    assert page.after == str(SearchPosition(4, TimerPartition("timers", 0), 4))
     assert merge_listings([part([], 9, 4, 0)], 0, 4).after == page.after
     full = merge_listings([part([3, 4], 9, 4, 0), part([1, 2], 9, 2, 1)], 0, 4)
     assert ([timer.due_ms for timer in full.timers], full.after) == (
         [1, 2],
-        str(SearchPosition(2, Shard("timers", 1), 2)),
+        str(SearchPosition(2, TimerPartition("timers", 1), 2)),
     )
 
 
@@ -250,13 +250,13 @@ def test_a_partition_revoked_during_a_search_is_left_to_its_next_owner(world: Wo
     for number in range(6):
         world.send(f"v{number}", 700 + number)
     world.bridge.run(50)
-    search, shards = Search(TimerFilter()), bridge_of(world)._partitions.open  # noqa: SLF001
+    search, partitions = Search(TimerFilter()), bridge_of(world)._partitions.open  # noqa: SLF001
     for _ in range(steps):
         search.step(bridge_of(world), world.now_ms, lambda: True)
-    given_up = {shard: shards.pop(shard) for shard in [*shards]}
+    given_up = {timer_partition: partitions.pop(timer_partition) for timer_partition in [*partitions]}
     assert search.step(bridge_of(world), world.now_ms)
-    shards.update(given_up)
-    assert search.shards == []
+    partitions.update(given_up)
+    assert search.partitions == []
     assert len(search.listing().timers) < 6 or steps == 7
 
 
@@ -271,7 +271,7 @@ def test_a_partition_reopened_during_a_search_is_not_listed_by_old_units(world: 
         search.step(bridge_of(world), world.now_ms, lambda: True)
     world.bridge.leave_the_group()
     world.bridge.run(50)
-    assert len(bridge_of(world).shards) == 1
+    assert len(bridge_of(world).partitions) == 1
     assert search.step(bridge_of(world), world.now_ms)
-    assert (search.shards, search.listing().matching) == ([], 6)
+    assert (search.partitions, search.listing().matching) == ([], 6)
     assert len(search.listing().timers) == steps - 1

@@ -28,12 +28,12 @@ from bridge.redrive.rules import (
 )
 from bridge.redrive.sender import RedriveResult
 from schemas.headers import NOT_OURS, Claim, Headers, Refusal, Rules, Schedule, parse
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.profiles import read
 
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
-TIMERS = Shard("timer.requests", 2)
-PLACE = Shard("timer.rejected", 0)
+TIMERS = TimerPartition("timer.requests", 2)
+PLACE = TimerPartition("timer.rejected", 0)
 ALL = RedriveFilter(timer_topics=frozenset({"timer.requests"}))
 ASKED: Headers = [("trace", b"1"), ("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("timer-id", b"a")]
 UNKNOWN = Refusal("unknown-topic", "")
@@ -67,7 +67,7 @@ def refused(code: str, headers: Headers = ASKED, offset: int = 3) -> Record:
     return rejected(refuse(PLACE.topic, TIMERS, request(headers), Refusal(code, "why"), 2_000), offset)
 
 
-def seen(record: Record, place: Shard = PLACE) -> Parked:
+def seen(record: Record, place: TimerPartition = PLACE) -> Parked:
     found = parked(place, record, {TIMERS.topic: RULES})
     assert found is not None
     return found
@@ -193,13 +193,13 @@ def test_a_marked_record_is_not_sent_again_unless_the_topic_was_recreated() -> N
     assert len(look(record._replace(timestamp_ms=5_000), markers=(marker,)).selected) == 1
 
 
-def one(origin: int, at_ms: int, id_: bytes | None = None, shard: Shard = TIMERS) -> Parked:
-    return Parked(PLACE, origin, at_ms, "unknown-topic", shard, origin, "orders", id_, 10)
+def one(origin: int, at_ms: int, id_: bytes | None = None, partition: TimerPartition = TIMERS) -> Parked:
+    return Parked(PLACE, origin, at_ms, "unknown-topic", partition, origin, "orders", id_, 10)
 
 
 def test_requests_of_an_id_in_one_partition_keep_their_order_whatever_the_clocks_were() -> None:
     first, last, other = one(1, 500, b"a"), one(2, 100, b"a"), one(3, 200, b"b")
-    elsewhere = one(2, 90, b"a", Shard(TIMERS.topic, 0))
+    elsewhere = one(2, 90, b"a", TimerPartition(TIMERS.topic, 0))
     assert in_send_order([last, first, other, elsewhere]) == [elsewhere, other, first, last]
 
 
@@ -227,7 +227,7 @@ class Work:
         for record in (undelivered(), rejected(bare(whole))):
             found.add(seen(record))
         found.add(None)
-        found.add(seen(undelivered())._replace(shard=Shard("timer.other", 0)))
+        found.add(seen(undelivered())._replace(partition=TimerPartition("timer.other", 0)))
         return found
 
     def apply(self, selected: list[Parked], note: Callable[[list[Parked]], None]) -> RedriveResult:

@@ -11,7 +11,7 @@ from bridge.ports import Outgoing
 from bridge.redrive.rules import Parked
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.resent import Job, MarkTopics
 
 TIMERS = "timer.requests"
@@ -46,7 +46,7 @@ def test_requests_that_time_out_in_one_transaction_are_sent_in_parts() -> None:
     marks = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
     redrive: Any = ConfluentRedrive(Connection("127.0.0.1:1"), "timer.rejected", marks, {TIMERS: RULES}, Retrier())
     redrive._producer = producer = Producer(most=30)
-    place, origin = Shard("timer.rejected", 0), Shard(TIMERS, 0)
+    place, origin = TimerPartition("timer.rejected", 0), TimerPartition(TIMERS, 0)
     requests = [
         (
             Parked(place, at, 1, "not-authorized", origin, at, "orders", None, 1, False),

@@ -18,11 +18,11 @@ from bridge.testing.fakes import (
     Timeline,
 )
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Progress
 
 TIMERS = "timer.requests"
-FIRST, SECOND = Shard(TIMERS, 0), Shard(TIMERS, 1)
+FIRST, SECOND = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)
 OPTIONS = TurnOptions(
     rules=Rules(max_delay_ms=60_000, roll_window_ms=60_000, own_topics=frozenset({TIMERS})),
     store=StoreOptions(tick_ms=100, slots=4096),
@@ -110,7 +110,7 @@ class TestTransactions:
         assert found == {None, Progress(7, NOTHING_SETTLED, 0)}
 
 
-def transaction(progress: dict[Shard, Progress], group_metadata: object, *outgoing: Outgoing) -> Transaction:
+def transaction(progress: dict[TimerPartition, Progress], group_metadata: object, *outgoing: Outgoing) -> Transaction:
     return Transaction(list(outgoing), dict.fromkeys(progress, b"decided"), progress, group_metadata)
 
 
@@ -197,7 +197,7 @@ class TestSink:
 
 
 class TestSource:
-    def test_a_shard_is_revoked_before_another_gets_it(self, kafka: FakeKafka, group: FakeGroup) -> None:
+    def test_a_partition_is_revoked_before_another_gets_it(self, kafka: FakeKafka, group: FakeGroup) -> None:
         one = FakeSource(kafka, group, "one")
         one.poll(0, 1)
         two = FakeSource(kafka, group, "two")

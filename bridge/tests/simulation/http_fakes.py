@@ -49,7 +49,7 @@ from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
 from kafka_timer import Headers, Sent, TimerProducer
 from schemas.headers import Rules
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 T = TypeVar("T")
 
@@ -139,7 +139,9 @@ class MemorySide:
             log = kafka.partition(each.place)
             (entry,) = log.committed(each.offset, each.offset + 1)
             key, headers = request_of(record_of(entry), each.code)
-            kafka.produce(each.shard.topic, entry.value, key=key, headers=headers, partition=each.shard.partition)
+            kafka.produce(
+                each.partition.topic, entry.value, key=key, headers=headers, partition=each.partition.partition
+            )
             kafka.produce("timer.resent", marker_of(each), key=marker_key(each))
             on_sent([each])
         return RedriveCount(len(records), ())
@@ -224,8 +226,8 @@ class Place:
             self.kafka.create(topic, PARTITIONS)
         for topic in (*_OWN[1:], "orders", "bills"):
             self.kafka.create(topic)
-        shards = [Shard(TIMERS, number) for number in range(PARTITIONS)]
-        self.group = FakeGroup("timers", shards)
+        timer_partitions = [TimerPartition(TIMERS, number) for number in range(PARTITIONS)]
+        self.group = FakeGroup("timers", timer_partitions)
         options = TurnOptions(
             rules=RULES, store=StoreOptions(tick_ms=10_000, slots=1 << 17), receipts="all", max_wait_ms=1000
         )

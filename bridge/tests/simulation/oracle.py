@@ -2,7 +2,7 @@
 
 Looked at after each commit, in the order of the commits. What a commit reads (the requests and copies between the old C
 and its own) is taken in first, by the settings of the instance that publishes; then its records must be just these:
-1. An output names a request of a shard whose progress stands in the same transaction, and moves C past it or did so.
+1. An output names a request of a partition whose progress stands in the same transaction, and moves C past it or did.
 2. Each refused request lies on the rejected topic, once, in the transaction that reads it, with its one code, its bytes
    and headers kept. Refused is also what the policy of its timer topic denies, and what is beyond its quota. A record
    that cannot be decoded lies there without bytes and headers.
@@ -23,7 +23,7 @@ and its own) is taken in first, by the settings of the instance that publishes; 
    waits, the timers whose keys lie in one of its stretches live, the others have left, whatever K says. A target begins
    to wait only if it is limited, paused or takes no records, and ends when none of its timers is due and it is not
    paused. A timer is rolled if it waits for most of a window, or if its transaction failed for its target.
-8. Within a transaction a shard's deliveries stand in order of (due, origin). With 7, so do those of several.
+8. Within a transaction a partition's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
 10. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness).
@@ -54,7 +54,7 @@ from bridge.tests.simulation.request_generator import (
 from bridge.tests.simulation.timeliness import InstancePace, Left, Opening, Timeliness
 from schemas.control import Paused
 from schemas.journal import END, JournalRecord, Wait
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
 REJECTED, JOURNAL, RECEIPTS = "timer.rejected", "timer.journal", "timer.receipts"
@@ -65,7 +65,7 @@ _ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls"
 _REASON = ("timer-error", "timer-error-detail", "timer-origin")
 _COPY_EXTRA_BYTES = 512
 _IDLE_COMMITS = 3
-"""Transactions of one shard that may be sealed before the first of them is seen, and one that is not finished."""
+"""Transactions of one partition that may be sealed before the first of them is seen, and one that is not finished."""
 
 
 class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the program)
@@ -78,9 +78,9 @@ class Note(NamedTuple):
     highest_ms: int
     lowest_ms: int
     options: TurnOptions
-    opened: Mapping[Shard, int]
-    """Up to which offset requests could be read when it opened the shard."""
-    paused: frozenset[Shard]
+    opened: Mapping[TimerPartition, int]
+    """Up to which offset requests could be read when it opened the partition."""
+    paused: frozenset[TimerPartition]
     """Those of which intake cannot go on."""
     control: int
     """How far it has read the control topic."""
@@ -160,8 +160,8 @@ class Said(NamedTuple):
 
 
 @dataclass(slots=True)
-class ShardBook:
-    """What is known of one shard."""
+class PartitionBook:
+    """What is known of one partition."""
 
     progress: Progress = BEGINNING
     unread: dict[int, Unread] = field(default_factory=dict)
@@ -218,7 +218,7 @@ class ShardBook:
 
 @dataclass(slots=True)
 class Expected:
-    """What one commit must say of one shard, beyond the timers that leave."""
+    """What one commit must say of one partition, beyond the timers that leave."""
 
     rejected: Mapping[int, str]
     """Code of each request that it refuses or parks, by offset."""
@@ -251,10 +251,10 @@ def visit_ms(due_ms: int, timestamp_ms: int, window_ms: int) -> int:
 class Oracle:
     """See the module. `only_outputs`: leaves out 6, 7 and 9, so that what is found was harm done to a reader."""
 
-    def __init__(self, kafka: FakeKafka, shards: Sequence[Shard], *, only_outputs: bool = False) -> None:
+    def __init__(self, kafka: FakeKafka, partitions: Sequence[TimerPartition], *, only_outputs: bool = False) -> None:
         self._kafka = kafka
         self.only_outputs = only_outputs
-        self._books = {shard: ShardBook() for shard in shards}
+        self._books = {timer_partition: PartitionBook() for timer_partition in partitions}
         self._seen = 0
         self._begun_ms = 0
         """When the transaction that is judged began (true time)."""
@@ -272,19 +272,21 @@ class Oracle:
         self._control[key].append((entry.offset, on))
         self._told_ms[key] = self._kafka.timeline.now_ms
 
-    def ask(self, shard: Shard, wish: Wish, entry: Entry) -> None:
+    def ask(self, timer_partition: TimerPartition, wish: Wish, entry: Entry) -> None:
         """`entry` was appended to the timer topic as `wish` says."""
-        self._books[shard].unread[entry.offset] = Unread(entry, wish)
+        self._books[timer_partition].unread[entry.offset] = Unread(entry, wish)
         self.counts["requests"] += 1
 
-    def forged(self, shard: Shard, entry: Entry) -> None:
+    def forged(self, timer_partition: TimerPartition, entry: Entry) -> None:
         """`entry` was appended by somebody else than a bridge and says that it is a copy."""
-        self._books[shard].unread[entry.offset] = Unread(entry, None)
+        self._books[timer_partition].unread[entry.offset] = Unread(entry, None)
         self.counts["forged"] += 1
 
-    def undecodable(self, shard: Shard, entry: Entry) -> None:
+    def undecodable(self, timer_partition: TimerPartition, entry: Entry) -> None:
         """`entry` was appended, and no client can decode it: it is refused without its contents when it is skipped."""
-        self._books[shard].unread[entry.offset] = Unread(replace(entry, key=None, value=None, headers=()), None)
+        self._books[timer_partition].unread[entry.offset] = Unread(
+            replace(entry, key=None, value=None, headers=()), None
+        )
         self.counts["undecodable"] += 1
 
     def observe(self) -> int:
@@ -303,45 +305,49 @@ class Oracle:
         """So many were looked at."""
         return self._seen
 
-    def pending(self, shard: Shard) -> Counter[str]:
-        """Timers of `shard` by real topic, by what was committed."""
-        return Counter(timer.wish.target for timer in self._books[shard].timers.values())
+    def pending(self, timer_partition: TimerPartition) -> Counter[str]:
+        """Timers of `partition` by real topic, by what was committed."""
+        return Counter(timer.wish.target for timer in self._books[timer_partition].timers.values())
 
-    def due_ranges(self, shards: Iterable[Shard]) -> dict[str, tuple[int, int, int]]:
-        """For each real topic: how many timers of `shards` live, first and last due time; by what was committed."""
+    def due_ranges(self, partitions: Iterable[TimerPartition]) -> dict[str, tuple[int, int, int]]:
+        """For each real topic: how many timers of `partitions` live, first and last due time; by what was committed."""
         dues: dict[str, list[int]] = {}
-        for shard in shards:
-            for timer in self._books[shard].timers.values():
+        for timer_partition in partitions:
+            for timer in self._books[timer_partition].timers.values():
                 dues.setdefault(timer.wish.target, []).append(timer.due_ms)
         return {target: (len(own), min(own), max(own)) for target, own in dues.items()}
 
-    def paused(self) -> list[tuple[Shard, str]]:
+    def paused(self) -> list[tuple[TimerPartition, str]]:
         """Targets that are paused, as committed."""
-        return [(shard, target) for shard, book in self._books.items() for target in sorted(book.paused)]
+        return [
+            (timer_partition, target) for timer_partition, book in self._books.items() for target in sorted(book.paused)
+        ]
 
-    def live_ids(self, shard: Shard) -> list[bytes]:
+    def live_ids(self, timer_partition: TimerPartition) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
-        return sorted({timer.wish.id for timer in self._books[shard].timers.values() if timer.wish.id is not None})
+        return sorted(
+            {timer.wish.id for timer in self._books[timer_partition].timers.values() if timer.wish.id is not None}
+        )
 
-    def live_origins(self, shard: Shard) -> list[int]:
+    def live_origins(self, timer_partition: TimerPartition) -> list[int]:
         """Return the origins of the timers that live, as committed."""
-        return sorted(self._books[shard].timers)
+        return sorted(self._books[timer_partition].timers)
 
-    def progress(self, shard: Shard) -> Progress:
+    def progress(self, timer_partition: TimerPartition) -> Progress:
         """C, K and L, as committed."""
-        return self._books[shard].progress
+        return self._books[timer_partition].progress
 
-    def forget_deleted(self, shard: Shard, alive: Container[int], kept: int) -> None:
+    def forget_deleted(self, timer_partition: TimerPartition, alive: Container[int], kept: int) -> None:
         """Forget the timers whose requests retention has taken, unless their origins are in `alive`.
 
         kept: the store knew all requests below this offset.
         """
-        book, first = self._books[shard], self._kafka.partition(shard).first
+        book, first = self._books[timer_partition], self._kafka.partition(timer_partition).first
         lost = [timer.key.origin_offset for timer in book.live() if timer.entry.offset < first]
         lost = [origin for origin in lost if origin not in alive]
         for origin in lost:
             timer = book.remove(origin)
-            _check(timer.entry.offset >= kept, f"{shard}: lost, though its store held it", (timer, kept))
+            _check(timer.entry.offset >= kept, f"{timer_partition}: lost, though its store held it", (timer, kept))
         self.counts["lost to retention"] += len(lost)
 
     def unsettled(self) -> int:
@@ -352,8 +358,8 @@ class Oracle:
 
     def describe_unsettled(self) -> str:
         return "; ".join(
-            f"{shard}/{offset} {what}"
-            for shard, book in self._books.items()
+            f"{timer_partition}/{offset} {what}"
+            for timer_partition, book in self._books.items()
             for offset, what in [*list(book.unread.items())[:3], *list(book.timers.items())[:3]]
         )
 
@@ -363,30 +369,35 @@ class Oracle:
         self.counts["transactions"] += 1
         note = transaction.note
         assert isinstance(note, Note)
-        reached = {shard: progress for (_, shard), progress in transaction.offsets.items()}
-        outputs: dict[Shard, list[Output]] = {shard: [] for shard in reached}
+        reached = {timer_partition: progress for (_, timer_partition), progress in transaction.offsets.items()}
+        outputs: dict[TimerPartition, list[Output]] = {timer_partition: [] for timer_partition in reached}
         journals = {(log.topic, log.number): entry for log, entry in transaction.records}
         for log, entry in transaction.records:
             if log.topic not in JOURNALS.values():
-                shard, origin = _about(log, entry)
-                known = shard in reached and origin < reached[shard].next_offset
+                timer_partition, origin = _about(log, entry)
+                known = timer_partition in reached and origin < reached[timer_partition].next_offset
                 _check(known, "published without its progress", entry)
-                outputs[shard].append((log, entry, origin))
-        for shard, progress in reached.items():
-            own = note._replace(options=note.options.of(shard.topic))
-            journal = journals.get((JOURNALS[shard.topic], shard.partition))
+                outputs[timer_partition].append((log, entry, origin))
+        for timer_partition, progress in reached.items():
+            own = note._replace(options=note.options.of(timer_partition.topic))
+            journal = journals.get((JOURNALS[timer_partition.topic], timer_partition.partition))
             self._begun_ms = transaction.begun_ms
-            self._judge_shard(shard, progress, outputs[shard], own, journal)
+            self._judge_partition(timer_partition, progress, outputs[timer_partition], own, journal)
 
-    def _judge_shard(
-        self, shard: Shard, progress: Progress, outputs: list[Output], note: Note, journal: Entry | None
+    def _judge_partition(
+        self,
+        timer_partition: TimerPartition,
+        progress: Progress,
+        outputs: list[Output],
+        note: Note,
+        journal: Entry | None,
     ) -> None:
-        book = self._books[shard]
+        book = self._books[timer_partition]
         for known in book.timers.values():
             known.is_fresh = False
         expected = Expected({origin: _code(entry) for log, entry, origin in outputs if log.topic == REJECTED})
-        stays_paused = self._read_waits(shard, book, note, journal)
-        self._read(shard, book, progress, note, expected)
+        stays_paused = self._read_waits(timer_partition, book, note, journal)
+        self._read(timer_partition, book, progress, note, expected)
         left: list[Left] = []
         last = (-1, -1)
         told: list[Entry] = []
@@ -397,16 +408,16 @@ class Oracle:
             if log.topic == REJECTED and origin in expected.refused:
                 self._check_refused(*expected.refused.pop(origin), entry)
                 continue
-            if log.topic == shard.topic and origin in expected.owed:
-                self._check_next(shard, book, expected.owed.pop(origin), log, entry, note)
+            if log.topic == timer_partition.topic and origin in expected.owed:
+                self._check_next(timer_partition, book, expected.owed.pop(origin), log, entry, note)
                 continue
-            timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == shard.topic)
+            timer = self._timer_of(book, origin, entry, expected, is_copy=log.topic == timer_partition.topic)
             if not timer.must_go_round:
-                self._check_may_leave(shard, book, timer, progress, note, entry)
-                is_delivered = log.topic not in (shard.topic, REJECTED)
-                self._note_left(shard, timer, left, is_delivered=is_delivered)
-            if log.topic == shard.topic:
-                self._check_copy(shard, book, timer, log, entry, note)
+                self._check_may_leave(timer_partition, book, timer, progress, note, entry)
+                is_delivered = log.topic not in (timer_partition.topic, REJECTED)
+                self._note_left(timer_partition, timer, left, is_delivered=is_delivered)
+            if log.topic == timer_partition.topic:
+                self._check_copy(timer_partition, book, timer, log, entry, note)
                 continue
             _check(not timer.must_go_round, "left at the time of before it was moved", entry)
             waits = timer.wish.target in stays_paused
@@ -418,35 +429,43 @@ class Oracle:
                 self._check_delivered(timer, log, entry, note, expected)
                 _check(last < (timer.due_ms, origin), "out of order", entry)
                 last = (timer.due_ms, origin)
-        self._check_complete(shard, book, expected, note)
+        self._check_complete(timer_partition, book, expected, note)
         receipts = Counter(self._said(book, entry, expected) for entry in told)
         wanted = _wanted(expected.receipts, note.options.receipts)
-        _check(receipts == wanted, f"{shard}: receipts missing, too much", (wanted - receipts, receipts - wanted))
+        _check(
+            receipts == wanted, f"{timer_partition}: receipts missing, too much", (wanted - receipts, receipts - wanted)
+        )
         book.left_ids -= expected.ended_ids | {s.id for s in expected.receipts if s.id and s.kind == "rejected"}
         book.left_ids |= {said.id for said in expected.receipts if said.id and said.kind == DELIVERED}
         self.counts["receipts"] += receipts.total()
-        self._check_progress(shard, progress, note)
+        self._check_progress(timer_partition, progress, note)
         others = {each.target for each in left} - self.failed_targets - book.paused
         limits = {target: _limit(target, note) for target in others}
-        wrong = self._timeliness.judge(shard, left, limits, note.pace, self._begun_ms)
-        _check(not wrong or self.only_outputs, f"{shard}: {wrong}", note.pace)
+        wrong = self._timeliness.judge(timer_partition, left, limits, note.pace, self._begun_ms)
+        _check(not wrong or self.only_outputs, f"{timer_partition}: {wrong}", note.pace)
 
-    def _check_complete(self, shard: Shard, book: ShardBook, expected: Expected, note: Note) -> None:
+    def _check_complete(
+        self, timer_partition: TimerPartition, book: PartitionBook, expected: Expected, note: Note
+    ) -> None:
         """All that had to be published is: copies and rejected records."""
         unending = [timer for timer in expected.owed.values() if not timer.may_be_over(note.highest_ms)]
-        _check(not unending, f"{shard}: its next occurrence was not made", unending)
+        _check(not unending, f"{timer_partition}: its next occurrence was not made", unending)
         stays = [timer for timer in book.timers.values() if timer.must_go_round]
-        _check(not stays, f"{shard}: moved, but no copy of it was made", stays)
-        _check(not expected.refused, f"{shard}: not refused in the transaction that reads them", expected.refused)
+        _check(not stays, f"{timer_partition}: moved, but no copy of it was made", stays)
+        _check(
+            not expected.refused, f"{timer_partition}: not refused in the transaction that reads them", expected.refused
+        )
 
-    def _note_left(self, shard: Shard, timer: TrackedTimer, left: list[Left], *, is_delivered: bool) -> None:
+    def _note_left(
+        self, timer_partition: TimerPartition, timer: TrackedTimer, left: list[Left], *, is_delivered: bool
+    ) -> None:
         target = timer.wish.target
         read_ms = self._begun_ms if timer.is_fresh or timer.may_rest else timer.read_ms
-        read_ms = max(read_ms, self._told_ms.get((shard.topic, target), 0))
+        read_ms = max(read_ms, self._told_ms.get((timer_partition.topic, target), 0))
         left.append(Left(target, timer.key.visit_ms, read_ms, is_delivered))
 
     def _timer_of(
-        self, book: ShardBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool
+        self, book: PartitionBook, origin: int, entry: Entry, expected: Expected, *, is_copy: bool
     ) -> TrackedTimer:
         timer = book.timers.get(origin)
         if is_copy and (timer is None or timer.is_flying):
@@ -457,17 +476,21 @@ class Oracle:
 
     # -- what it reads
 
-    def _read(self, shard: Shard, book: ShardBook, progress: Progress, note: Note, expected: Expected) -> None:
+    def _read(
+        self, timer_partition: TimerPartition, book: PartitionBook, progress: Progress, note: Note, expected: Expected
+    ) -> None:
         book.forget_aborted()
         for offset in sorted(offset for offset in book.unread if offset < progress.next_offset):
             unread = book.unread.pop(offset)
-            _check(_state(unread.entry) is State.COMMITTED, f"{shard}: C moved past an open transaction", unread)
+            _check(
+                _state(unread.entry) is State.COMMITTED, f"{timer_partition}: C moved past an open transaction", unread
+            )
             if unread.entry.is_undecodable:
                 self._refuse(unread.entry, "undecodable", expected)
             elif unread.wish is None:
                 self._land(book, unread.entry, note, expected)
             elif unread.wish.action == MOVE:
-                self._take_move(shard, book, unread.wish, unread.entry, note, expected)
+                self._take_move(timer_partition, book, unread.wish, unread.entry, note, expected)
             elif not unread.wish.target and unread.wish.action != CANCEL:
                 (code,) = unread.wish.may
                 self._refuse(unread.entry, code, expected)
@@ -478,7 +501,7 @@ class Oracle:
         expected.refused[entry.offset] = (code, entry)
         expected.receipts[Said("rejected", entry.offset, entry.offset, None, code)] += 1
 
-    def _take(self, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
+    def _take(self, book: PartitionBook, wish: Wish, entry: Entry, note: Note, expected: Expected) -> None:
         offset, rules = entry.offset, note.options.rules
         due_ms = wish.due_ms(entry.append_ms, rules.levels_ms)
         if wish.action != CANCEL:
@@ -504,7 +527,7 @@ class Oracle:
             if wish.id is not None:
                 book.ids[wish.id] = offset
 
-    def _end(self, book: ShardBook, origin: int, wish: Wish, offset: int, expected: Expected) -> None:
+    def _end(self, book: PartitionBook, origin: int, wish: Wish, offset: int, expected: Expected) -> None:
         ended = book.remove(origin)
         if ended.must_go_round:
             expected.ghosts[origin] = ended
@@ -518,7 +541,13 @@ class Oracle:
         self.counts["ended by origin"] += wish.of is not None
 
     def _take_move(
-        self, shard: Shard, book: ShardBook, wish: Wish, entry: Entry, note: Note, expected: Expected
+        self,
+        timer_partition: TimerPartition,
+        book: PartitionBook,
+        wish: Wish,
+        entry: Entry,
+        note: Note,
+        expected: Expected,
     ) -> None:
         due_ms = wish.due_ms(entry.append_ms, note.options.rules.levels_ms)
         origin = book.named_by(wish)
@@ -543,17 +572,21 @@ class Oracle:
             self.counts["moved by origin"] += wish.of is not None
             self.counts["moved in flight"] += is_on_its_way
 
-    def _read_waits(self, shard: Shard, book: ShardBook, note: Note, journal: Entry | None) -> set[str]:
+    def _read_waits(
+        self, timer_partition: TimerPartition, book: PartitionBook, note: Note, journal: Entry | None
+    ) -> set[str]:
         """Note the targets that wait from now on. Return those that were paused, and are, with no word in between."""
         before, paused, since = book.waits, book.paused, book.control[0]
         book.control.append(note.control)
         waits = () if journal is None else JournalRecord.from_bytes(journal.value or b"").waits
         book.waits = {wait.target: wait for wait in waits}
-        known = {key.target: told for key, told in self._control.items() if key.timer_topic == shard.topic}
+        known = {key.target: told for key, told in self._control.items() if key.timer_topic == timer_partition.topic}
         asked = {target: {on for at, on in told if since <= at < note.control} for target, told in known.items()}
         for target in paused ^ book.paused:
             is_asked = (target in book.paused) in asked.get(target, ())
-            _check(is_asked or self.only_outputs, f"{shard}: paused or resumed, and nobody asked for it", target)
+            _check(
+                is_asked or self.only_outputs, f"{timer_partition}: paused or resumed, and nobody asked for it", target
+            )
         self.counts["paused"] += len(book.paused - paused)
         may_wait = self.failed_targets | _limited_targets(book, note)
         briefly_paused = {target for target, told in asked.items() if True in told}  # perhaps resumed before its commit
@@ -561,12 +594,12 @@ class Oracle:
         for target in book.waits.keys() - before.keys():
             is_asked = any(at < note.control for at, on in known.get(target, ()) if on)
             may_begin = is_asked or target in self.failed_targets or _is_limited(target, note)
-            _check(may_begin or self.only_outputs, f"{shard}: a target waits without a reason", target)
+            _check(may_begin or self.only_outputs, f"{timer_partition}: a target waits without a reason", target)
             self.counts["waits begun"] += 1
         self.counts["waits ended"] += len(before.keys() - book.waits.keys())
         return {target for target in paused & book.paused if not asked.get(target)}
 
-    def _land(self, book: ShardBook, entry: Entry, note: Note, expected: Expected) -> None:
+    def _land(self, book: PartitionBook, entry: Entry, note: Note, expected: Expected) -> None:
         place = next((place for place, copy in book.flights.items() if _same(copy, entry)), None)
         # A copy that is made instead of a delivery is awaited from then on: a forged one may have been judged before.
         is_of_failed = entry.transaction is None and _target(entry) in self.failed_targets
@@ -591,14 +624,20 @@ class Oracle:
 
     # -- what it publishes
 
-    def _leave(self, book: ShardBook, origin: int, expected: Expected) -> None:
+    def _leave(self, book: PartitionBook, origin: int, expected: Expected) -> None:
         timer = book.remove(origin)
         expected.dues_ms[origin] = timer.due_ms
         if timer.wish.series is not None:
             expected.owed[origin] = timer
 
     def _check_may_leave(
-        self, shard: Shard, book: ShardBook, timer: TrackedTimer, reached: Progress, note: Note, entry: Entry
+        self,
+        timer_partition: TimerPartition,
+        book: PartitionBook,
+        timer: TrackedTimer,
+        reached: Progress,
+        note: Note,
+        entry: Entry,
     ) -> None:
         """A timer that leaves is at or below K, or was held; and all that had to be read first is read."""
         if self.only_outputs:
@@ -606,8 +645,8 @@ class Oracle:
         is_its_turn = timer.is_held or timer.may_rest or book.has_left(timer, reached.settled)
         _check(is_its_turn, "left, but its key is above K, or in a stretch that waits", (reached, book.waits, entry))
         is_late = timer.is_fresh and timer.key <= book.progress.settled
-        if not is_late and shard not in note.paused:
-            skipped = [offset for offset in book.unread if offset < note.opened[shard]]
+        if not is_late and timer_partition not in note.paused:
+            skipped = [offset for offset in book.unread if offset < note.opened[timer_partition]]
             _check(not skipped, "left before others were read that were there when it opened", (skipped, entry))
 
     def _check_refused(self, code: str, request: Entry, entry: Entry) -> None:
@@ -665,15 +704,21 @@ class Oracle:
         self.counts["delivered after rolls"] += timer.rolls > 0
 
     def _check_copy(
-        self, shard: Shard, book: ShardBook, timer: TrackedTimer, log: Partition, entry: Entry, note: Note
+        self,
+        timer_partition: TimerPartition,
+        book: PartitionBook,
+        timer: TrackedTimer,
+        log: Partition,
+        entry: Entry,
+        note: Note,
     ) -> None:
         wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
-        _check(log.number == shard.partition, "a copy on another partition", entry)
+        _check(log.number == timer_partition.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         says = dict(entry.headers).get("timer-deliver-ms")
         follows_rule = wish.series is not None and self._follow_rule(timer, wish.series, says, note)
         due_ms = next((ms for ms in timer.moved_ms if says == b"%d" % ms), timer.due_ms)
-        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls, timer.number, timer.scheduled_ms)
+        headers = wish.copy_headers(due_ms, f"{timer_partition}/{origin}", rolls, timer.number, timer.scheduled_ms)
         _check([*entry.headers] == headers, "not the headers of a copy", (headers, entry))
         at_ms = entry.timestamp_ms
         is_time = timer.key.visit_ms <= at_ms < timer.due_ms or _is_old(book, timer, entry, note)
@@ -712,16 +757,22 @@ class Oracle:
         return True
 
     def _check_next(
-        self, shard: Shard, book: ShardBook, timer: TrackedTimer, log: Partition, entry: Entry, note: Note
+        self,
+        timer_partition: TimerPartition,
+        book: PartitionBook,
+        timer: TrackedTimer,
+        log: Partition,
+        entry: Entry,
+        note: Note,
     ) -> None:
         """A copy for the next occurrence, with the delivery or the rejection of this one."""
         wish, origin, rolls = timer.wish, timer.key.origin_offset, timer.rolls + 1
         assert wish.series is not None
-        _check(log.number == shard.partition, "a copy on another partition", entry)
+        _check(log.number == timer_partition.partition, "a copy on another partition", entry)
         _check((entry.key, entry.value) == (wish.key, wish.value), "bytes altered", entry)
         _check(timer.number < wish.series.most, "beyond the count of its rule", (timer, entry))
         due_ms = _next_time(timer, dict(entry.headers).get("timer-deliver-ms"), note)
-        headers = wish.copy_headers(due_ms, f"{shard}/{origin}", rolls, timer.number + 1, due_ms)
+        headers = wish.copy_headers(due_ms, f"{timer_partition}/{origin}", rolls, timer.number + 1, due_ms)
         _check([*entry.headers] == headers, "not the headers of the next occurrence", (headers, entry))
         timer.number += 1
         timer.due_ms = timer.scheduled_ms = timer.copy_due_ms = due_ms
@@ -733,7 +784,7 @@ class Oracle:
         book.unread[entry.offset] = Unread(entry, None)
         self.counts["next occurrences"] += 1
 
-    def _said(self, book: ShardBook, entry: Entry, expected: Expected) -> Said:
+    def _said(self, book: PartitionBook, entry: Entry, expected: Expected) -> Said:
         """What a receipt says, where it is not wrong in itself."""
         told = _read_receipt(entry.value or b"{}")
         request, about = _offset(told["request"]), told.get("origin")
@@ -757,27 +808,27 @@ class Oracle:
 
     # -- where it stands
 
-    def _check_progress(self, shard: Shard, progress: Progress, note: Note) -> None:
-        book = self._books[shard]
+    def _check_progress(self, timer_partition: TimerPartition, progress: Progress, note: Note) -> None:
+        book = self._books[timer_partition]
         before = book.progress
         book.progress = progress
         if self.only_outputs:
             return
         went_back = progress[0] < before[0] or progress[1] < before[1] or progress[2] < before[2]
-        _check(not went_back, f"{shard} went back", (before, progress))
+        _check(not went_back, f"{timer_partition} went back", (before, progress))
         low = min((timer.entry.offset for timer in book.live()), default=progress.next_offset)
-        _check(progress.low_offset == low, f"{shard}: L is not {low}", progress)
+        _check(progress.low_offset == low, f"{timer_partition}: L is not {low}", progress)
         for timer in book.live():
             if book.has_left(timer, progress.settled) and not timer.is_held:
-                _check(timer.is_fresh or timer.may_rest, f"{shard}: K passed a live timer", (timer, progress))
+                _check(timer.is_fresh or timer.may_rest, f"{timer_partition}: K passed a live timer", (timer, progress))
                 is_held = timer.may_rest or timer.key.visit_ms > note.lowest_ms
                 is_held |= timer.wish.target in book.may_be_old
-                _check(is_held, f"{shard}: a late one was not settled", (timer, progress, note.lowest_ms))
+                _check(is_held, f"{timer_partition}: a late one was not settled", (timer, progress, note.lowest_ms))
                 timer.is_held = True
                 self.counts["held"] += 1
-        self._check_waits_end(shard, book, note)
+        self._check_waits_end(timer_partition, book, note)
 
-    def _check_waits_end(self, shard: Shard, book: ShardBook, note: Note) -> None:
+    def _check_waits_end(self, timer_partition: TimerPartition, book: PartitionBook, note: Note) -> None:
         """Demand that a target goes on in the order of all once none of its timers waits and it is not paused.
 
         A turn finds that out before the next transaction, unless it still reads what was there when it opened.
@@ -789,7 +840,7 @@ class Oracle:
         due = {timer.wish.target for timer in book.live() if timer.is_held or timer.key.visit_ms <= now_ms}
         others = min((t.key for t in book.live() if not (t.is_held or t.wish.target in book.waits)), default=END)
         next_key = min(others, Key(note.lowest_ms, -1))  # K cannot go further
-        is_reading = any(offset < note.pace.openings.get(shard, Opening()).end for offset in book.unread)
+        is_reading = any(offset < note.pace.openings.get(timer_partition, Opening()).end for offset in book.unread)
         idle = {
             wait.target
             for wait in book.waits.values()
@@ -798,17 +849,17 @@ class Oracle:
         }
         book.idle_waits = Counter({target: book.idle_waits[target] + 1 for target in idle})
         stuck = [target for target, commits in book.idle_waits.items() if commits > _IDLE_COMMITS]
-        _check(not stuck, f"{shard}: its timers still wait, though none is due", (stuck, book.waits))
+        _check(not stuck, f"{timer_partition}: its timers still wait, though none is due", (stuck, book.waits))
 
 
-def _about(log: Partition, entry: Entry) -> tuple[Shard, int]:
+def _about(log: Partition, entry: Entry) -> tuple[TimerPartition, int]:
     """The request that an output is of."""
     if log.topic == RECEIPTS:
         name = str(_read_receipt(entry.value or b"{}")["request"])
     else:
         name = (dict(entry.headers)["timer-origin"] or b"").decode()
     topic, partition, offset = name.split("/")
-    return Shard(topic, int(partition)), int(offset)
+    return TimerPartition(topic, int(partition)), int(offset)
 
 
 @lru_cache(maxsize=256)
@@ -834,13 +885,13 @@ def _is_limited(target: str, note: Note) -> bool:
     return _limit(target, note) is not None
 
 
-def _limited_targets(book: ShardBook, note: Note) -> set[str]:
+def _limited_targets(book: PartitionBook, note: Note) -> set[str]:
     if not note.options.targets:
         return set()
     return {target for target in {timer.wish.target for timer in book.timers.values()} if _is_limited(target, note)}
 
 
-def _is_old(book: ShardBook, timer: TrackedTimer, entry: Entry, note: Note) -> bool:
+def _is_old(book: PartitionBook, timer: TrackedTimer, entry: Entry, note: Note) -> bool:
     """Whether it has waited for its target for most of a window."""
     old_ms = timer.key.visit_ms + note.options.rules.roll_window_ms * 3 // 4
     return timer.wish.target in book.may_be_old and entry.timestamp_ms >= old_ms
@@ -864,7 +915,9 @@ def _same(copy: Entry, entry: Entry) -> bool:
     return (copy.key, copy.value, [*copy.headers]) == (entry.key, entry.value, [*entry.headers])
 
 
-def _refusal(wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: ShardBook, rejected: str | None) -> str:
+def _refusal(
+    wish: Wish, due_ms: int, entry: Entry, options: TurnOptions, book: PartitionBook, rejected: str | None
+) -> str:
     """Return why a well-formed schedule is refused, empty if it is accepted.
 
     The quota does not count a timer that is leaving. If its target takes nothing, it is rolled and counts again; a

@@ -30,7 +30,7 @@ from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from schemas import recurrence
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from schemas.recurrence import Occurrence
 from timer.format.batch import Batch
@@ -157,9 +157,9 @@ def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Pa
     return lambda patches: _replace(patches, owner, name, wrong(getattr(owner, name)))
 
 
-def _write_journal(sink: FakeSink, journal: dict[Shard, bytes]) -> None:
-    for shard, value in journal.items():
-        sink._kafka.produce(sink.journal_of(shard), value, partition=shard.partition)
+def _write_journal(sink: FakeSink, journal: dict[TimerPartition, bytes]) -> None:
+    for timer_partition, value in journal.items():
+        sink._kafka.produce(sink.journal_of(timer_partition), value, partition=timer_partition.partition)
 
 
 def journal_before(patches: Patches) -> None:
@@ -493,7 +493,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "copies judged again": copies_judged_again,
     # A timer does not count as pending while its copy is on its way.
     "quota without copies": _with(CopiesInFlight, "alive_count", lambda _: 0),
-    # An aborted transaction is published again under a fresh generation, also for shards that are another's by now.
+    # An aborted transaction is published again under a fresh generation, also for partitions that are another's by now.
     "lost shards repeated": _with(
         CommitPipeline,
         "retry_oldest",

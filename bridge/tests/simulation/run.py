@@ -30,7 +30,7 @@ from bridge.tests.simulation.request_generator import (
 from bridge.tests.simulation.world import World
 from kafka_timer import headers
 from schemas import recurrence
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.options import Engine
@@ -66,10 +66,10 @@ def small_intervals() -> Iterator[None]:
 def damage_judged() -> Iterator[None]:
     """A rebuild heals what the store itself got wrong, so it would never be seen."""
 
-    def judged(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
+    def judged(partition: TimerPartition, disk: Disk, wrong: CorruptStoreError) -> None:
         if isinstance(disk, SimDisk) and not disk.may_be_torn:
-            raise Violation(f"{shard} is rebuilt, though nothing can have damaged its store: {wrong}")
-        invalidate_store(shard, disk, wrong)
+            raise Violation(f"{partition} is rebuilt, though nothing can have damaged its store: {wrong}")
+        invalidate_store(partition, disk, wrong)
 
     with ExitStack() as patches:
         for module in (recovery, assigned_partitions):

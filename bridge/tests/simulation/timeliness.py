@@ -1,13 +1,13 @@
 """Judge when timers leave, for bridge.tests.simulation.oracle: no faster than the rate of their target, and on time.
 
-Rate: within one life of a shard (from its opening to its end), the deliveries to a limited target stay below one burst
-(`max_per_s`, at least 1) and `max_per_s` for each second that the clock of the instance went ahead. Each opening begins
-with a full bucket, so a restart or a move may add one burst.
+Rate: within one life of a partition (from its opening to its end), the deliveries to a limited target stay below one
+burst (`max_per_s`, at least 1) and `max_per_s` for each second that the clock of the instance went ahead. Each opening
+begins with a full bucket, so a restart or a move may add one burst.
 
-Lateness: counted in the time that passes within the turns of the instance that owns the shard, since the instances of a
-simulation take turns. A timer leaves within LATEST_MS after its time, after it was read, and after the last disturbance
-(a fault, an opening, a word of an operator). If its target is limited, each timer that leaves since then, and one lot
-more, may take 1/`max_per_s`.
+Lateness: counted in the time that passes within the turns of the instance that owns the partition, since the instances
+of a simulation take turns. A timer leaves within LATEST_MS after its time, after it was read, and after the last
+disturbance (a fault, an opening, a word of an operator). If its target is limited, each timer that leaves since
+then, and one lot more, may take 1/`max_per_s`.
 """
 
 from collections import Counter, deque
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.partition.options import TargetLimit
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 LATEST_MS = 20
 """A poll of 10 ms while transactions are under way or requests are read first, and twice the lag of markers (5 ms)."""
 _SEALED = 3
-"""Transactions of a shard that may be published again after later timers were taken out."""
+"""Transactions of a partition that may be published again after later timers were taken out."""
 _ROUNDING = 1e-6
 
 
 class Opening(NamedTuple):
-    """An instance opened a shard: `passed_ms` at that time, and the end of what was there to be read."""
+    """An instance opened a partition: `passed_ms` at that time, and the end of what was there to be read."""
 
     passed_ms: int = 0
     end: int = 0
@@ -35,7 +35,7 @@ class Opening(NamedTuple):
 class InstancePace(NamedTuple):
     """The time of the publishing instance, as its transaction began."""
 
-    openings: Mapping[Shard, Opening]
+    openings: Mapping[TimerPartition, Opening]
     passed_ms: int
     """How far its clock went ahead, in all."""
     turns: Sequence[Sequence[int]]
@@ -55,7 +55,7 @@ class Left(NamedTuple):
 
 @dataclass(slots=True)
 class _Rate:
-    """Deliveries to one target in one life of a shard. level: those beyond what the time so far allows."""
+    """Deliveries to one target in one life of a partition. level: those beyond what the time so far allows."""
 
     opening: Opening
     passed: deque[int]
@@ -73,14 +73,14 @@ class _Rate:
 
 
 class Timeliness:
-    """Judge the transactions of all shards, in their order."""
+    """Judge the transactions of all partitions, in their order."""
 
     def __init__(self) -> None:
-        self._rates: dict[tuple[Shard, str], _Rate] = {}
+        self._rates: dict[tuple[TimerPartition, str], _Rate] = {}
 
     def judge(
         self,
-        shard: Shard,
+        partition: TimerPartition,
         left: Sequence[Left],
         limits: Mapping[str, TargetLimit | None],
         pace: InstancePace,
@@ -90,12 +90,12 @@ class Timeliness:
 
         left: what left in it. limits: of the targets to be judged; others may be late.
         """
-        opening = pace.openings.get(shard, Opening())
+        opening = pace.openings.get(partition, Opening())
         gone, delivered = Counter(each.target for each in left), Counter(e.target for e in left if e.is_delivered)
         for target, timers in gone.items():
-            rate = self._rates.get((shard, target))
+            rate = self._rates.get((partition, target))
             if rate is None or rate.opening is not opening:
-                rate = self._rates[shard, target] = _Rate(opening, deque([opening.passed_ms] * _SEALED, _SEALED))
+                rate = self._rates[partition, target] = _Rate(opening, deque([opening.passed_ms] * _SEALED, _SEALED))
             rate.left.append((begun_ms, timers))
             limit = limits.get(target)
             if limit is not None and delivered[target]:
@@ -103,17 +103,19 @@ class Timeliness:
                 if beyond > 0:
                     return f"{beyond:.1f} deliveries to {target} beyond {limit.max_per_s}/s"
         for each in left:
-            if each.target in limits and (late := self._late(shard, each, limits[each.target], pace, begun_ms)):
+            if each.target in limits and (late := self._late(partition, each, limits[each.target], pace, begun_ms)):
                 return late
         return ""
 
-    def _late(self, shard: Shard, each: Left, limit: TargetLimit | None, pace: InstancePace, begun_ms: int) -> str:
+    def _late(
+        self, partition: TimerPartition, each: Left, limit: TargetLimit | None, pace: InstancePace, begun_ms: int
+    ) -> str:
         ready_ms = max(each.at_ms - pace.error_ms, each.read_ms)
         late_ms = sum(max(0, min(end, begun_ms) - max(begin, ready_ms)) for begin, end in pace.turns)
         if late_ms == 0:
             return ""
         allowed_ms = float(LATEST_MS)
         if limit is not None:
-            since = sum(timers for at_ms, timers in self._rates[shard, each.target].left if at_ms >= ready_ms)
+            since = sum(timers for at_ms, timers in self._rates[partition, each.target].left if at_ms >= ready_ms)
             allowed_ms += (since + max(1, limit.max_per_s // 10)) * 1000 / limit.max_per_s
         return f"left {late_ms} ms late, {allowed_ms} are allowed: {each}" if late_ms > allowed_ms else ""

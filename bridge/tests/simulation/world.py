@@ -3,7 +3,7 @@
 Requests come in crowds, with and without ids, cancels among them, some malformed, some of another sender's open
 transaction; most lie several roll windows ahead, and somebody forges copies. There may be a second timer topic, and
 each may deny targets, hold few timers, take few requests or let few timers out a second. Instances crash at a drawn
-call and come back on their disk as it was, torn, emptied or as it was long ago, often with other settings; shards
+call and come back on their disk as it was, torn, emptied or as it was long ago, often with other settings; partitions
 move, politely or not, also in the middle of a transaction; clocks jump; transactions end in passing faults; disks are
 full for a while, or nearly.
 In some worlds senders send what no Kafka client can decode, and an operator skips it some time later.
@@ -47,7 +47,7 @@ from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.control import Paused, control_record
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import JournalRecord
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from timer.format.unit import Rows, joined
 from timer.options import Engine
 from timer.store import Store
@@ -77,32 +77,32 @@ class World:
         self.counts: Counter[str] = Counter()
         self.timeline = Timeline()
         self.kafka = FakeKafka(self.timeline, rng, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS)
-        self.shards = [Shard(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
+        self.partitions = [TimerPartition(TIMERS, number) for number in range(rng.choice((1, 1, 2, 3)))]
         if rng.random() < 0.3:
-            self.shards.append(Shard(MORE_TIMERS, 0))
+            self.partitions.append(TimerPartition(MORE_TIMERS, 0))
         self._create_topics()
         reach_ms = rng.choice((200, 1000, 3000))
         self.reach_ms = reach_ms
-        self.oracle = Oracle(self.kafka, self.shards, only_outputs=only_outputs)
+        self.oracle = Oracle(self.kafka, self.partitions, only_outputs=only_outputs)
         self.wishes = Wishes(rng, reach_ms)
-        self.schedules: list[tuple[Shard, Wish, Entry]] = []
+        self.schedules: list[tuple[TimerPartition, Wish, Entry]] = []
         """What may be forged."""
         self.has_forger = rng.random() < 0.6
-        self.group = FakeGroup("timers", self.shards)
+        self.group = FakeGroup("timers", self.partitions)
         self.planned = 0
         """Requests that are to be sent at a time to come."""
-        self.olds: list[dict[Shard, SimDisk]] = []
+        self.olds: list[dict[TimerPartition, SimDisk]] = []
         self.nested = False
         self.is_mended = self.is_pending_deleted = False
-        self.kept: dict[Shard, int] = {}
-        """The end of what the last checkpoint of a shard holds, since retention took it."""
+        self.kept: dict[TimerPartition, int] = {}
+        """The end of what the last checkpoint of a partition holds, since retention took it."""
         self.is_limited = rng.random() < 0.4
         self.apart = Random(f"apart {seed}")
         """For what was added later, so that seeds keep the histories that they had."""
         self.poisoning = Random(f"undecodable {seed}")
         self.is_poisoned = self.poisoning.random() < 0.2
         """Somebody sends records that no client can decode; each is skipped some time later."""
-        self.poison: list[tuple[Shard, int]] = []
+        self.poison: list[tuple[TimerPartition, int]] = []
         self.more = Random(f"more {seed}")
         self.has_more = self.more.random() < 0.5
         self.more_wishes = Wishes(self.more, reach_ms)
@@ -129,7 +129,7 @@ class World:
 
     def _create_topics(self) -> None:
         for timer_topic, journal in JOURNALS.items():
-            count = sum(shard.topic == timer_topic for shard in self.shards)
+            count = sum(timer_partition.topic == timer_topic for timer_partition in self.partitions)
             for name in (timer_topic, journal):
                 self.kafka.create(name, max(1, count))
         self.kafka.create(ORDERS, ORDERS_PARTITIONS)
@@ -181,11 +181,13 @@ class World:
 
     def send_undecodable(self) -> None:
         """Nothing behind it is read before an operator skips it."""
-        shard = self.poisoning.choice(self.shards)
-        entry = self.kafka.produce(shard.topic, b"zeros", partition=shard.partition, is_undecodable=True)
-        self.oracle.undecodable(shard, entry)
-        self.poison.append((shard, entry.offset))
-        self.tell("undecodable %s/%d", shard, entry.offset)
+        timer_partition = self.poisoning.choice(self.partitions)
+        entry = self.kafka.produce(
+            timer_partition.topic, b"zeros", partition=timer_partition.partition, is_undecodable=True
+        )
+        self.oracle.undecodable(timer_partition, entry)
+        self.poison.append((timer_partition, entry.offset))
+        self.tell("undecodable %s/%d", timer_partition, entry.offset)
         place, in_ms = self.poison[-1], self.poisoning.choice((0, 20, 300, self.reach_ms))
         self.timeline.at(self.timeline.now_ms + in_ms, lambda: self.kafka.skip(*place))
 
@@ -193,59 +195,65 @@ class World:
         self.planned -= 1
         self.send_one()
 
-    def send_one(self, transaction: FakeTransaction | None = None, shard: Shard | None = None) -> None:
-        self.ask(shard or self.rng.choice(self.shards), self.wishes.draw(self.timeline.now_ms), transaction)
+    def send_one(
+        self, transaction: FakeTransaction | None = None, timer_partition: TimerPartition | None = None
+    ) -> None:
+        self.ask(
+            timer_partition or self.rng.choice(self.partitions), self.wishes.draw(self.timeline.now_ms), transaction
+        )
 
         if self.origins.random() < self.origin_chance:
-            self.ask_by_origin(self.origins.choice(self.shards))
+            self.ask_by_origin(self.origins.choice(self.partitions))
         if self.series.random() < self.series_chance:
-            self.ask_again_and_again(self.series.choice(self.shards))
+            self.ask_again_and_again(self.series.choice(self.partitions))
 
-    def ask_again_and_again(self, shard: Shard) -> None:
+    def ask_again_and_again(self, timer_partition: TimerPartition) -> None:
         """Ask for a recurring timer, and now and then meddle with it just as an occurrence is due."""
         rng, now_ms = self.series, self.timeline.now_ms
         wish = self.series_wishes.recurring(now_ms, self.reach_ms)
-        self.ask(shard, wish)
+        self.ask(timer_partition, wish)
         if wish.series is None or rng.random() < 0.5:
             return
-        due_ms = wish.due_ms(now_ms, self.rules_of(shard).levels_ms)
+        due_ms = wish.due_ms(now_ms, self.rules_of(timer_partition).levels_ms)
         if due_ms - now_ms > 2 * self.reach_ms:
             return
         at_ms = max(now_ms, due_ms + rng.randint(0, 2) * wish.series.step_ms + rng.choice((-1, 0, 1, 5, 20)))
         self.planned += 1
-        self.timeline.at(at_ms, lambda: self._meddle(shard, wish))
+        self.timeline.at(at_ms, lambda: self._meddle(timer_partition, wish))
 
-    def _meddle(self, shard: Shard, wish: Wish) -> None:
+    def _meddle(self, timer_partition: TimerPartition, wish: Wish) -> None:
         """Cancel or move a recurring timer, or let its target take nothing for a while."""
         self.planned -= 1
         if wish.target in (ORDERS, BILLS) and not self.is_mended and self.series.random() < 0.2:
             self.take_away(wish.target, self.series)
         elif wish.id is not None:
-            self.ask(shard, self.series_wishes.end_of(wish.id, self.timeline.now_ms))
+            self.ask(timer_partition, self.series_wishes.end_of(wish.id, self.timeline.now_ms))
 
-    def ask_by_origin(self, shard: Shard) -> None:
+    def ask_by_origin(self, timer_partition: TimerPartition) -> None:
         """Cancel or move a timer by its origin: one that lives, or whatever an offset holds."""
-        live = self.oracle.live_origins(shard)
+        live = self.oracle.live_origins(timer_partition)
         offset = self.origins.choice(live) if live and self.origins.random() < 0.7 else self.origins.randint(0, 60)
-        self.ask(shard, self.origin_wishes.by_origin(*shard, offset, self.timeline.now_ms))
+        self.ask(timer_partition, self.origin_wishes.by_origin(*timer_partition, offset, self.timeline.now_ms))
 
-    def ask(self, shard: Shard, wish: Wish, transaction: FakeTransaction | None = None) -> None:
+    def ask(self, timer_partition: TimerPartition, wish: Wish, transaction: FakeTransaction | None = None) -> None:
         """Sends a request, or what an operator wants."""
         if wish.action in (PAUSE, RESUME):
-            self.control(Paused(shard.topic, wish.target), on=wish.action == PAUSE)
+            self.control(Paused(timer_partition.topic, wish.target), on=wish.action == PAUSE)
             return
         entry = self.kafka.produce(
-            shard.topic,
+            timer_partition.topic,
             wish.value,
             key=wish.key,
             headers=wish.headers,
-            partition=shard.partition,
+            partition=timer_partition.partition,
             transaction=transaction,
         )
-        self.oracle.ask(shard, wish, entry)
+        self.oracle.ask(timer_partition, wish, entry)
         if wish.target and wish.action not in (CANCEL, MOVE):
-            self.schedules.append((shard, wish, entry))
-        self.tell("request %s/%d at %d: %s %s", shard, entry.offset, entry.append_ms, sorted(wish.may), wish.control)
+            self.schedules.append((timer_partition, wish, entry))
+        self.tell(
+            "request %s/%d at %d: %s %s", timer_partition, entry.offset, entry.append_ms, sorted(wish.may), wish.control
+        )
 
     def control(self, key: Paused, *, on: bool) -> None:
         """Some keys are deleted later: what has been journalled by then stays so."""
@@ -263,37 +271,43 @@ class World:
         if not self.has_forger:
             return
         for _ in range(self.rng.choice((1, 1, 3))):
-            shard, found = self._forged()
+            timer_partition, found = self._forged()
             if found is None:
                 return
             entry = self.kafka.produce(
-                shard.topic, found.value, key=found.key, headers=found.headers, partition=shard.partition
+                timer_partition.topic,
+                found.value,
+                key=found.key,
+                headers=found.headers,
+                partition=timer_partition.partition,
             )
-            self.oracle.forged(shard, entry)
-            self.tell("forged %s/%d at %d: %s", shard, entry.offset, entry.append_ms, entry.headers)
+            self.oracle.forged(timer_partition, entry)
+            self.tell("forged %s/%d at %d: %s", timer_partition, entry.offset, entry.append_ms, entry.headers)
 
-    def _forged(self) -> tuple[Shard, Entry | None]:
+    def _forged(self) -> tuple[TimerPartition, Entry | None]:
         rng, drawn = self.rng, self.rng.random()
         far = [asked for asked in self.schedules if self._due_ms(asked) > self.timeline.now_ms]
         if drawn < 0.6 and far:
-            shard, wish, entry = asked = rng.choice(far[-8:])
-            headers = wish.copy_headers(self._due_ms(asked), f"{shard}/{entry.offset}", rng.choice((1, 1, 1, 2)))
+            timer_partition, wish, entry = asked = rng.choice(far[-8:])
+            headers = wish.copy_headers(
+                self._due_ms(asked), f"{timer_partition}/{entry.offset}", rng.choice((1, 1, 1, 2))
+            )
             made = replace(entry, headers=headers)
-            return shard, made if drawn < 0.3 else self._altered(made)
-        shard = rng.choice(self.shards)
-        copies = [e for e in self.kafka.partition(shard).everything() if ROLLS in dict(e.headers)][-6:]
+            return timer_partition, made if drawn < 0.3 else self._altered(made)
+        timer_partition = rng.choice(self.partitions)
+        copies = [e for e in self.kafka.partition(timer_partition).everything() if ROLLS in dict(e.headers)][-6:]
         if not copies:
-            return shard, None
+            return timer_partition, None
         copy = rng.choice(copies)
-        return shard, copy if drawn < 0.8 else self._altered(copy)
+        return timer_partition, copy if drawn < 0.8 else self._altered(copy)
 
-    def _due_ms(self, asked: tuple[Shard, Wish, Entry]) -> int:
-        shard, wish, entry = asked
-        return wish.due_ms(entry.append_ms, self.rules_of(shard).levels_ms)
+    def _due_ms(self, asked: tuple[TimerPartition, Wish, Entry]) -> int:
+        timer_partition, wish, entry = asked
+        return wish.due_ms(entry.append_ms, self.rules_of(timer_partition).levels_ms)
 
-    def rules_of(self, shard: Shard) -> Rules:
+    def rules_of(self, timer_partition: TimerPartition) -> Rules:
         """Of one of the instances, by now."""
-        return self.instances[0].instance.options.of(shard.topic).rules
+        return self.instances[0].instance.options.of(timer_partition.topic).rules
 
     def _altered(self, copy: Entry) -> Entry:
         rng = self.rng
@@ -314,7 +328,7 @@ class World:
         return replace(copy, headers=headers)
 
     def send_behind_a_hung_one(self) -> None:
-        """Nothing of a shard can be read for a while: copies and cancels pile up behind each other."""
+        """Nothing of a partition can be read for a while: copies and cancels pile up behind each other."""
         transaction = self.kafka.begin("sender")
         self.send_one(transaction)
         end = self.rng.choice((self.kafka.commit, self.kafka.abort))
@@ -360,20 +374,22 @@ class World:
 
     def cancel_in_time(self) -> None:
         """Let two timers be due in the same ms, and a cancel of the first be read just then."""
-        shard, in_ms = self.more.choice(self.shards), self.more.choice((90, 250, 550))
-        owner = next((life for life in self.instances if life.member == self.group.owner[shard]), self.instances[0])
+        timer_partition, in_ms = self.more.choice(self.partitions), self.more.choice((90, 250, 550))
+        owner = next(
+            (life for life in self.instances if life.member == self.group.owner[timer_partition]), self.instances[0]
+        )
         wishes = [self.more_wishes.far(owner.clock.now_ms() + in_ms, has_id=has_id) for has_id in (True, False)]
         for wish in wishes:
-            self.ask(shard, wish)
+            self.ask(timer_partition, wish)
         id_, at_ms = wishes[0].id or b"", self.timeline.now_ms + in_ms
-        self.timeline.at(at_ms, lambda: self.ask(shard, self.more_wishes.cancel_of(id_)))
+        self.timeline.at(at_ms, lambda: self.ask(timer_partition, self.more_wishes.cancel_of(id_)))
         self._turn_until(at_ms + 1)
 
     def hold(self) -> None:
         """Let a timer be held as the clock goes back behind K, let it leave, then kill the instance."""
-        shard, life = self.more.choice(self.shards), self.more.choice(self.instances)
+        timer_partition, life = self.more.choice(self.partitions), self.more.choice(self.instances)
         for in_ms in (100, 50):
-            self.ask(shard, self.more_wishes.far(life.clock.now_ms() + in_ms))
+            self.ask(timer_partition, self.more_wishes.far(life.clock.now_ms() + in_ms))
             self._turn_until(self.timeline.now_ms + 1)
             if in_ms == 100:
                 for ms in (100, -100):
@@ -395,7 +411,7 @@ class World:
     def keep_a_copy(self) -> None:
         """Directories as they are now; they may come back much later."""
         life = self.rng.choice(self.instances)
-        self.olds.append({shard: disk.copy() for shard, disk in life.instance.disks.items()})
+        self.olds.append({timer_partition: disk.copy() for timer_partition, disk in life.instance.disks.items()})
 
     def come_back(self) -> None:
         """A directory from long ago, behind a retention that took what it would need to catch up.
@@ -408,26 +424,26 @@ class World:
             self._all_turn()
         self._bring_back(self.rng.choice(self.olds[-3:]))
 
-    def _bring_back(self, old: dict[Shard, SimDisk]) -> None:
+    def _bring_back(self, old: dict[TimerPartition, SimDisk]) -> None:
         self.retain()
         life = self.rng.choice(self.instances)
         self.tell(f"{life.name} gets an old directory")
         self.counts["come back"] += 1
         life.instance.kill()
-        life.instance.disks |= {shard: disk.copy() for shard, disk in old.items()}
+        life.instance.disks |= {timer_partition: disk.copy() for timer_partition, disk in old.items()}
         life.start()
 
     def cross(self) -> None:
         """A timer is rolled while its cancel waits to be read before the copy; then somebody dies between the two."""
-        shard, wish = self.rng.choice(self.shards), self.wishes.far(self.timeline.now_ms + self.reach_ms)
+        timer_partition, wish = self.rng.choice(self.partitions), self.wishes.far(self.timeline.now_ms + self.reach_ms)
         assert wish.id is not None
-        self.ask(shard, wish)
+        self.ask(timer_partition, wish)
         self._all_turn()
         hung = [self.kafka.begin("sender") for _ in range(2)]
-        self.send_one(hung[0], shard)
-        self.ask(shard, self.wishes.cancel_of(wish.id))
-        self.send_one(hung[1], shard)
-        self.timeline.advance(self.rules_of(shard).roll_window_ms)
+        self.send_one(hung[0], timer_partition)
+        self.ask(timer_partition, self.wishes.cancel_of(wish.id))
+        self.send_one(hung[1], timer_partition)
+        self.timeline.advance(self.rules_of(timer_partition).roll_window_ms)
         self._all_turn()
         for transaction in hung:  # there may be a checkpoint between the cancel and the copy
             self.rng.choice((self.kafka.commit, self.kafka.abort))(transaction)
@@ -437,13 +453,13 @@ class World:
     def be_away(self) -> None:
         """A directory comes back: what it held has ended or moved, L too, and retention took that time away."""
         life = self.rng.choice(self.instances)
-        for shard in self.shards:
-            self.ask(shard, self.wishes.far(self.timeline.now_ms + self.reach_ms))
+        for timer_partition in self.partitions:
+            self.ask(timer_partition, self.wishes.far(self.timeline.now_ms + self.reach_ms))
         self._all_turn()
-        old = {shard: disk.copy() for shard, disk in life.instance.disks.items()}
-        for shard in self.shards:
-            for id_ in self.oracle.live_ids(shard):
-                self.ask(shard, self.wishes.end_of(id_, self.timeline.now_ms))
+        old = {timer_partition: disk.copy() for timer_partition, disk in life.instance.disks.items()}
+        for timer_partition in self.partitions:
+            for id_ in self.oracle.live_ids(timer_partition):
+                self.ask(timer_partition, self.wishes.end_of(id_, self.timeline.now_ms))
         self._all_turn()
         self.send()
         self.turns()
@@ -456,11 +472,11 @@ class World:
                 life.turn()
 
     def move(self) -> None:
-        shard, life = self.rng.choice(self.shards), self.rng.choice(self.instances)
+        timer_partition, life = self.rng.choice(self.partitions), self.rng.choice(self.instances)
         if life.is_up:
-            self.tell(f"{shard} is to move to {life.name}")
+            self.tell(f"{timer_partition} is to move to {life.name}")
             self.counts["moves"] += 1
-            self.group.move(shard, life.member)
+            self.group.move(timer_partition, life.member)
 
     def put_out(self) -> None:
         """A session times out; the instance does not know."""
@@ -485,11 +501,11 @@ class World:
 
     def retain(self) -> None:
         """Retention takes what lies below L, and the journal of that time."""
-        for shard in self.shards:
-            low = self.oracle.progress(shard).low_offset
+        for timer_partition in self.partitions:
+            low = self.oracle.progress(timer_partition).low_offset
             log, journal = (
-                self.kafka.partition(shard),
-                self.kafka.partition(Shard(JOURNALS[shard.topic], shard.partition)),
+                self.kafka.partition(timer_partition),
+                self.kafka.partition(TimerPartition(JOURNALS[timer_partition.topic], timer_partition.partition)),
             )
             low_ms = next((entry.append_ms for entry in log.everything() if entry.offset >= low), self.timeline.now_ms)
             log.delete_before(min(low, log.last_stable))
@@ -551,7 +567,7 @@ class World:
         self.timeline.at(self.timeline.now_ms + rng.randint(1, self.reach_ms), give_back)
 
     def meanwhile(self, life: "InstanceRuns", where: str) -> None:
-        """At a call of `life`, others may act; it may even be another's turn to own its shards."""
+        """At a call of `life`, others may act; it may even be another's turn to own its partitions."""
         if where == "sink.abort":
             life.own_turns.clear()
         if self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
@@ -586,8 +602,8 @@ class World:
             if turn_ == deletes_at and len(self.instances) == 1:
                 self.delete_pending()
             if not self.planned and turn_ % 20 == 0:
-                for shard, target in self.oracle.paused():
-                    self.control(Paused(shard.topic, target), on=False)
+                for timer_partition, target in self.oracle.paused():
+                    self.control(Paused(timer_partition.topic, target), on=False)
             if not self.oracle.unsettled() and not self.planned:
                 return
             for life in self.instances:
@@ -604,14 +620,20 @@ class World:
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
         (life,) = self.instances
-        for shard, phase in life.instance.bridge.phases.items() if life.instance.bridge is not None else ():
-            log = self.kafka.partition(shard)
+        for timer_partition, phase in life.instance.bridge.phases.items() if life.instance.bridge is not None else ():
+            log = self.kafka.partition(timer_partition)
             if phase is Phase.OPEN:
-                log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
+                log.delete_before(min(self.oracle.progress(timer_partition).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
-            checkpoints = {shard: read_checkpoint(disk) for shard, disk in life.instance.disks.items()}
-            self.kept = {shard: found.progress.next_offset for shard, found in checkpoints.items() if found is not None}
+            checkpoints = {
+                timer_partition: read_checkpoint(disk) for timer_partition, disk in life.instance.disks.items()
+            }
+            self.kept = {
+                timer_partition: found.progress.next_offset
+                for timer_partition, found in checkpoints.items()
+                if found is not None
+            }
             life.start()
 
     def live_once_more(self) -> None:
@@ -641,7 +663,7 @@ class InstanceRuns:
         self.world = world
         self.name = name
         self.clock = FakeClock(world.timeline, world.rng.choice((0, 0, -200, 200)))
-        self.openings: dict[Shard, Opening] = {}
+        self.openings: dict[TimerPartition, Opening] = {}
         self.own_turns: list[list[int]] = []
         """See bridge.tests.simulation.timeliness.InstancePace."""
         self._passed_ms, self._last_ms = 0, self.clock.now_ms()
@@ -657,7 +679,7 @@ class InstanceRuns:
             on_start=self._check_opened,
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
-        self._paused: frozenset[Shard] = frozenset()
+        self._paused: frozenset[TimerPartition] = frozenset()
         self._checked: tuple[object, ...] = ()
 
     @property
@@ -668,7 +690,7 @@ class InstanceRuns:
     def member(self) -> str:
         return self.instance.source.member if self.instance.source else self.name
 
-    def pending(self) -> dict[Shard, Counter[str]]:
+    def pending(self) -> dict[TimerPartition, Counter[str]]:
         return self.instance.bridge.pending_by_topic() if self.instance.bridge else {}
 
     def jump(self, ms: int) -> None:
@@ -746,7 +768,9 @@ class InstanceRuns:
         elif fate == "deleted":
             self.instance.lose_disks()
         elif fate == "old" and world.olds:
-            self.instance.disks |= {shard: disk.copy() for shard, disk in rng.choice(world.olds).items()}
+            self.instance.disks |= {
+                timer_partition: disk.copy() for timer_partition, disk in rng.choice(world.olds).items()
+            }
         if rng.random() < 0.6:
             self.start()
 
@@ -806,41 +830,45 @@ class InstanceRuns:
         pace = InstancePace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
         return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms(), pace)
 
-    def _check_opened(self, shard: Shard) -> None:
-        """A shard that was just opened holds what its requests say."""
+    def _check_opened(self, timer_partition: TimerPartition) -> None:
+        """A partition that was just opened holds what its requests say."""
         world = self.world
         self._see_clock()
-        self.openings[shard] = Opening(self._passed_ms, world.kafka.partition(shard).last_stable)
+        self.openings[timer_partition] = Opening(self._passed_ms, world.kafka.partition(timer_partition).last_stable)
         self.own_turns.clear()
-        if world.oracle.only_outputs or world.group.owner[shard] != self.member:
+        if world.oracle.only_outputs or world.group.owner[timer_partition] != self.member:
             return
         world.oracle.observe()
-        if world.kafka.partition(shard).first > world.oracle.progress(shard).low_offset:
+        if world.kafka.partition(timer_partition).first > world.oracle.progress(timer_partition).low_offset:
             assert self.instance.bridge is not None
-            store = self.instance.bridge.shards[shard].store
-            world.oracle.forget_deleted(shard, set(_live(store)["origin"].tolist()), world.kept.get(shard, 0))
-        pending, expected = self.pending()[shard], world.oracle.pending(shard)
+            store = self.instance.bridge.partitions[timer_partition].store
+            world.oracle.forget_deleted(
+                timer_partition, set(_live(store)["origin"].tolist()), world.kept.get(timer_partition, 0)
+            )
+        pending, expected = self.pending()[timer_partition], world.oracle.pending(timer_partition)
         if pending != expected:
-            raise Violation(f"{self.name} rebuilt {shard} with {pending} timers, {expected} live")
+            raise Violation(f"{self.name} rebuilt {timer_partition} with {pending} timers, {expected} live")
 
     def _check_pending(self) -> None:
-        """When nothing is on its way, a shard holds as many timers as its requests say; after commits and openings."""
+        """When nothing is on its way, a partition holds as many timers as its requests say: after commits, openings."""
         bridge = self.instance.bridge
         if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
             return
-        state = (self.world.oracle.commits, *bridge.shards.values())
+        state = (self.world.oracle.commits, *bridge.partitions.values())
         if state == self._checked:
             return
-        if any(self.world.group.owner[shard] != self.member for shard in bridge.shards):
+        if any(self.world.group.owner[timer_partition] != self.member for timer_partition in bridge.partitions):
             return
-        for shard, pending in self.pending().items():
-            expected = self.world.oracle.pending(shard)
+        for timer_partition, pending in self.pending().items():
+            expected = self.world.oracle.pending(timer_partition)
             if pending != expected:
-                raise Violation(f"{self.name} counts {pending} timers of {shard}, {expected} live")
-            store = bridge.shards[shard].store
+                raise Violation(f"{self.name} counts {pending} timers of {timer_partition}, {expected} live")
+            store = bridge.partitions[timer_partition].store
             if store.queries.pending_bytes != (live_bytes := int(_live(store)["body_size"].sum())):
-                raise Violation(f"{self.name} counts {store.queries.pending_bytes} bytes of {shard}, {live_bytes} live")
-        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.shards)
+                raise Violation(
+                    f"{self.name} counts {store.queries.pending_bytes} bytes of {timer_partition}, {live_bytes} live"
+                )
+        ranges, expected_ranges = bridge.due_ranges(), self.world.oracle.due_ranges(bridge.partitions)
         if ranges != expected_ranges:
             raise Violation(f"{self.name} says {ranges} are due, where {expected_ranges} live")
         self._checked = state

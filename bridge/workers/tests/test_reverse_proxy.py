@@ -73,13 +73,13 @@ def guarded() -> Iterator[WorkersPlace]:
 
 
 def test_probes_are_those_of_all_workers_and_name_the_one_that_is_not_well(place: WorkersPlace) -> None:
-    shards = {f"timer.requests/{number}": "running" for number in range(4)}
+    partitions = {f"timer.requests/{number}": "running" for number in range(4)}
     for path in ("/health/live", "/health/ready"):
-        assert place.page.get(path) == (200, {"status": "ok", "shards": shards})
+        assert place.page.get(path) == (200, {"status": "ok", "shards": partitions})
     place.instances[1].status.waiting_for_broker("no broker")
     status, told = place.page.get("/health/ready")
     assert (status, told["reason"], told["detail"]) == (503, "worker 2: waiting for the broker", "no broker")
-    assert told["shards"] == shards
+    assert told["shards"] == partitions
     place.end(2)
     assert place.page.get("/health/ready")[1]["reason"] == "worker 2: the worker does not run: ask again"
     assert place.page.get("/health/live")[0] == 200, "the supervisor starts it again; a restart of all would not help"

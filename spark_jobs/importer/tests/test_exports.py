@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import UsageError
 from spark_jobs.importer.exports import is_export, older_partitions
@@ -10,7 +10,7 @@ from spark_jobs.importer.exports import is_export, older_partitions
 
 def metadata_of(stores: dict[int, tuple[int, ...]]) -> dict[bytes, bytes]:
     """The metadata of an export of these partitions."""
-    told = {Shard("timers", partition): age for partition, age in stores.items()}
+    told = {TimerPartition("timers", partition): age for partition, age in stores.items()}
     return {STORES.encode(): format_stores(told).encode()}
 
 
@@ -22,9 +22,9 @@ def test_each_partition_counts_in_the_file_that_has_it_from_latest() -> None:
         "third": metadata_of({1: (4, 7, 2, 1), 3: (0, -1, -1, 0)}),
     }
     assert older_partitions(exports) == {
-        "first": [Shard("timers", 1)],
-        "second": [Shard("timers", 0)],
-        "third": [Shard("timers", 1)],
+        "first": [TimerPartition("timers", 1)],
+        "second": [TimerPartition("timers", 0)],
+        "third": [TimerPartition("timers", 1)],
     }
 
 

@@ -19,7 +19,7 @@ from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import request_sender
 from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 def settings() -> Settings:
@@ -27,8 +27,8 @@ def settings() -> Settings:
 
 
 def lying(offset: int, topic: str) -> Parked:
-    place = Shard("timer.rejected", 0)
-    return Parked(place, offset, 1_000, "unknown-topic", Shard(topic, 0), offset, "orders", None, 10)
+    place = TimerPartition("timer.rejected", 0)
+    return Parked(place, offset, 1_000, "unknown-topic", TimerPartition(topic, 0), offset, "orders", None, 10)
 
 
 MARKS, RESENT = "timer.redriven", "timer.resent"
@@ -50,19 +50,19 @@ class Log:
         assert topic == MARKS
         return len(self.marks) if self.is_there else None
 
-    def bounds(self, shard: Shard) -> tuple[int, int]:
-        if shard.topic == RESENT:
-            assert shard.partition == 0
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        if partition.topic == RESENT:
+            assert partition.partition == 0
             return 0, len(self.resent)
-        return self.firsts[shard.partition], len(self.marks[shard.partition])
+        return self.firsts[partition.partition], len(self.marks[partition.partition])
 
-    def requests(self, shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
-        if shard.topic == RESENT:
+    def requests(self, partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+        if partition.topic == RESENT:
             pairs = enumerate(self.resent[from_offset:to_offset], from_offset)
             yield [Record(number, 1_000, *pair, []) for number, pair in pairs]
             return
-        values = self.marks[shard.partition]
-        self.asked.append((shard.partition, from_offset, to_offset))
+        values = self.marks[partition.partition]
+        self.asked.append((partition.partition, from_offset, to_offset))
         for at in range(from_offset, to_offset, 100):
             numbers = range(at, min(at + 100, to_offset))
             yield [Record(number, 1_000, b"", values[number], []) for number in numbers]
@@ -134,7 +134,7 @@ def test_markers_that_were_not_read_to_the_end_are_read_again(log: Log, monkeypa
     kafka = ConfluentKafkaPort(settings())
     log.marks = [[b"a%d" % number for number in range(300)], []]
 
-    def broken(shard: Shard, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
+    def broken(partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]:
         yield [Record(0, 1_000, b"", b"a0", [])]
         raise BrokerUnavailableError("gone")
 
@@ -215,7 +215,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
             return found
 
         def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
-            return [(each, Outgoing(*each.shard, None, b"v", [], 0)) for each in chunk]
+            return [(each, Outgoing(*each.partition, None, b"v", [], 0)) for each in chunk]
 
     begun = Event()
     monkeypatch.setattr(sender, "ConfluentRedrive", Waiting)

@@ -21,7 +21,7 @@ from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
-from schemas.origin import Shard
+from schemas.origin import TimerPartition
 
 
 def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, list[int]]:
@@ -136,7 +136,7 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     monkeypatch.setattr(TopicProbe, "unavailable", lambda *_, **__: none)
     monkeypatch.setattr(TopicProbe, "partitions_of", lambda *_: 1)
     status = Status(time.monotonic)
-    status.partition_running(Shard("timer.requests", 0))
+    status.partition_running(TimerPartition("timer.requests", 0))
     made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Retrier(status=status))
     group_metadata = b"CGMDv2:" + struct.pack("=i", 1) + b"group\0member\0"
     reasons = []
