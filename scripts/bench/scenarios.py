@@ -22,9 +22,9 @@ import numpy as np
 
 from bridge.errors import BridgeError
 from scripts.bench.plain_transactions import ORIGINS, copy_loop, plain_transactions
-from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, now_ms, sleep_until
+from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sleep_until
 from scripts.common.delivery_figures import account, late_ms, lateness
-from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, send_all, timer
+from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, now_ms, send_all, timer
 from scripts.common.processes import BridgeProcess
 
 Measured = Mapping[str, object]

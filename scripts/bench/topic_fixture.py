@@ -21,7 +21,17 @@ from bridge.dev.embedded_kafka import G1, SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.common import processes
 from scripts.common.delivery_figures import DeliveryAccount
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, OffsetRange, Receiver, TimerRequest, send_all, timer
+from scripts.common.kafka_io import (
+    BROKER_CLOCK,
+    Admin,
+    Delivery,
+    OffsetRange,
+    Receiver,
+    TimerRequest,
+    now_ms,
+    send_all,
+    timer,
+)
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 
 GIVE_UP_S = 120.0
@@ -197,10 +207,6 @@ class TopicFixture:
             while not seen.lost and (came := receiver.poll(_QUIET_S)):
                 deliveries += came
         return deliveries
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def sleep_until(at_ms: int) -> None:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.chaos.proxy import Proxy
-from scripts.chaos.three_brokers import ThreeBrokers
+from scripts.chaos.three_brokers import Proxy, ThreeBrokers
 from scripts.common.processes import BridgeProcess, workers
 
 DISK_MB = 64

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from scripts.bench.topic_fixture import Sizes, TopicFixture, now_ms
+from scripts.bench.topic_fixture import Sizes, TopicFixture
 from scripts.common import command
 from scripts.common.delivery_figures import DeliveryAccount
-from scripts.common.kafka_io import OffsetRange, Receiver
+from scripts.common.kafka_io import Receiver, now_ms
 from scripts.common.processes import BridgeProcess
 
 FOLDER = Path(".run/soak")
@@ -103,9 +102,16 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
             usage = bridge.usage()
             say("counting deliveries")
-            seen, late_ms = _received(topics, list(targets.values()), spans, bridge)
+            seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
+            with Receiver(topics.servers, list(targets.values())) as receiver:
+                while came := receiver.poll(_QUIET_S):
+                    bridge.demand_alive()
+                    for delivery in came:
+                        seen.note(delivery.origin)
+                    late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
     found = growth([each for each in samples if each.at_s > min(_WARM_S, seconds / 3)])
-    early, percentiles = int((late_ms < 0).sum()), np.percentile(late_ms, [50, 99, 100])
+    late = np.concatenate(late_ms)
+    early, percentiles = int((late < 0).sum()), np.percentile(late, [50, 99, 100])
     return {
         "per_s": per_s,
         "seconds": seconds,
@@ -114,9 +120,7 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         "duplicates": seen.duplicates,
         "strangers": seen.strangers,
         "early": early,
-        "late_p50_ms": float(percentiles[0]),
-        "late_p99_ms": float(percentiles[1]),
-        "late_max_ms": int(percentiles[2]),
+        **{f"late_{name}_ms": float(ms) for name, ms in zip(("p50", "p99", "max"), percentiles, strict=True)},
         "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(seen.expected, 1), 1),
         "rss_mb": usage.rss_mb,
         "peak_rss_mb": usage.peak_rss_mb,
@@ -124,20 +128,6 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         "is_flat": all(share <= MOST_GROWTH for share in found.values()),
         "is_exact": not (seen.lost or seen.duplicates or seen.strangers or early),
     }
-
-
-def _received(
-    topics: TopicFixture, targets: Sequence[str], spans: Sequence[OffsetRange], bridge: BridgeProcess
-) -> tuple[DeliveryAccount, npt.NDArray[np.int32]]:
-    """Return the account and the lateness of all deliveries, ms."""
-    seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
-    with Receiver(topics.servers, targets) as receiver:
-        while came := receiver.poll(_QUIET_S):
-            bridge.demand_alive()
-            for delivery in came:
-                seen.note(delivery.origin)
-            late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
-    return seen, np.concatenate(late_ms)
 
 
 def main() -> int:

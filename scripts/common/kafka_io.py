@@ -3,7 +3,6 @@
 TimerSender -> any topic            idempotent, not transactional: a usual producer
 Receiver    <- target topics        read_committed
 Admin       <- topics, ends, progress
-read_all    <- all committed records of some topics
 """
 
 import time
@@ -16,12 +15,10 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     Message,
     Producer,
     TopicPartition,
-    libversion,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
@@ -233,7 +230,12 @@ class Receiver:
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """Wait for one record, then return all that have arrived."""
+        """Return the deliveries among `messages`, with the time when they arrived."""
+        messages, seen_ms = self.messages(timeout_s), now_ms()
+        return [_delivery(message, seen_ms) for message in messages]
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        """Wait for one record, then return all that have arrived. Raises BridgeError."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge does with its clients
@@ -242,47 +244,23 @@ class Receiver:
                 self._assign()
             return []
         messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]
-        seen_ms = time.time_ns() // 1_000_000
+        for message in messages:
+            if message.error() is not None:
+                raise BridgeError(f"a topic could not be read: {message.error()}")
         self._quiet_s = time.monotonic()
-        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages if m.error() is None}
-        return [_delivery(message, seen_ms) for message in messages]
+        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages}
+        return messages
 
 
 def _delivery(message: Message, seen_ms: int) -> Delivery:
-    if message.error() is not None:
-        raise BridgeError(f"a target topic could not be read: {message.error()}")
     headers: dict[str, Any] = dict(message.headers() or [])
     _, appended_ms = message.timestamp()
     origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
     return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
 
 
-def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]:
-    """Return all committed records of the topics, each partition in order. Raises BridgeError."""
-    admin = Admin(bootstrap_servers)
-    ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
-    consumer = reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
-    consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
-    try:
-        while ends:
-            message = consumer.poll(_TIMEOUT_S)
-            if message is None:
-                raise BridgeError(f"no record of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
-            wrong = message.error()
-            if wrong is None:
-                yield message
-            elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                raise BridgeError(f"{message.topic()} could not be read: {wrong}")
-            else:  # at the end, after all messages and markers; a new leader may report an earlier end first
-                place = str(message.topic()), int(message.partition() or 0)
-                if int(message.offset() or 0) >= ends.get(place, 0):
-                    ends.pop(place, None)
-    finally:
-        consumer.close()
-
-
-def librdkafka_version() -> str:
-    return str(libversion()[0])
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _repeated(what: str, look: Callable[[], T]) -> T:

@@ -38,9 +38,9 @@ from scripts.bench.scenarios import (
     flat,
     steady_of,
 )
-from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes, now_ms
+from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes
 from scripts.common import command, processes
-from scripts.common.kafka_io import Delivery, OffsetRange
+from scripts.common.kafka_io import Delivery, OffsetRange, now_ms
 
 ROCKETMQ_VERSION = "5.5.0"
 JARS = JarList("RocketMQ", ROCKETMQ_VERSION, Path(__file__).with_name("rocketmq-jars.txt"))
