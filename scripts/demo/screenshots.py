@@ -52,8 +52,7 @@ def take(name: str, address: str, *, is_dark: bool = False) -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        scheme = "dark" if is_dark else "light"
-        page = browser.new_page(viewport={"width": 1100, "height": 900}, color_scheme=scheme)
+        page = browser.new_page(viewport={"width": 1100, "height": 900}, color_scheme="dark" if is_dark else "light")
         page.goto(address)
         path = IMAGES / f"{name}.png"
         page.screenshot(path=path)
