@@ -111,15 +111,12 @@ class Admin:
         """
 
         def look() -> dict[int, int]:
-            places = self._consumer(group).committed(self._partitions(topic), _TIMEOUT_S)
+            places = self._consumers[group].committed(self._partitions(topic), _TIMEOUT_S)
             return {place.partition: place.offset for place in places if place.offset >= 0}
 
-        return _repeated(f"the offsets of group {group} could not be read", look)
-
-    def _consumer(self, group: str) -> Consumer:
         if group not in self._consumers:
             self._consumers[group] = Consumer({**self._address, "group.id": group})
-        return self._consumers[group]
+        return _repeated(f"the offsets of group {group} could not be read", look)
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
@@ -132,16 +129,9 @@ class TimerSender:
     """Sends without waiting; `flush` waits, and raises BridgeError if a record was not acknowledged."""
 
     def __init__(self, bootstrap_servers: str, **settings: str) -> None:
+        sizes = {"linger.ms": 5, "batch.num.messages": 10_000, "queue.buffering.max.messages": 1_000_000, **QUIET}
         self.producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "batch.num.messages": 10_000,
-                "queue.buffering.max.messages": 1_000_000,
-                **QUIET,
-                **settings,
-            }
+            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes, **settings}
         )
         self._failed: object = None
 
@@ -188,24 +178,18 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
 
 def reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
     """Return a read_committed consumer from the beginning, whose group never commits offsets."""
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
-            **settings,
-            **QUIET,
-        }
-    )
+    own = {"bootstrap.servers": bootstrap_servers, "group.id": group, "isolation.level": "read_committed"}
+    # earliest: a new leader may not know yet where its log begins
+    return Consumer({**own, "enable.auto.commit": False, "auto.offset.reset": "earliest", **settings, **QUIET})
 
 
 class Receiver:
     """Reads target topics from their beginning, read_committed. Its group never commits offsets."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._new_consumer: Callable[[], Consumer] = lambda: reader(
+            bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000}
+        )
         self._consumer = self._new_consumer()
         with kafka_errors("the target topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
@@ -215,9 +199,6 @@ class Receiver:
                     break
         self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
         self._assign()
-
-    def _new_consumer(self) -> Consumer:
-        return reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
 
     def _assign(self) -> None:
         self._quiet_s = time.monotonic()

@@ -28,16 +28,8 @@ from bridge.dev.child_process import ChildProcess
 from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from schemas.maven_jars import JarList, ensure
-from scripts.bench.scenarios import (
-    STEADY_DELAY_MS,
-    WARM_UP,
-    WARM_UP_RATES,
-    Flat,
-    Measured,
-    burst_of,
-    flat,
-    steady_of,
-)
+from scripts.bench import scenarios
+from scripts.bench.scenarios import STEADY_DELAY_MS, WARM_UP, Flat, Measured, flat
 from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes
 from scripts.common import command, processes
 from scripts.common.kafka_io import Delivery, OffsetRange, now_ms
@@ -196,29 +188,33 @@ class Peer:
         took_s = 0.0
         for _ in range(_WARM_UPS):
             begin_s = time.perf_counter()
-            self._send("warm-up", WARM_UP, now_ms() + AN_HOUR_MS)
+            self._send_before("warm-up", WARM_UP, now_ms() + AN_HOUR_MS)
             took_s = time.perf_counter() - begin_s
         self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
-        for per_s in WARM_UP_RATES:
+        for per_s in scenarios.WARM_UP_RATES:
             self.steady(per_s, seconds)
 
     def burst(self, number: int) -> Measured:
         topic, count = f"burst-{number}", self._sizes.messages
-        self._send(topic, count, now_ms() + self._head_start_ms)
-        return burst_of(self._receive(topic, count), _spans(count))
+        self._send_before(topic, count, now_ms() + self._head_start_ms)
+        return scenarios.burst_of(self._receive(topic, count), _spans(count))
 
     def steady(self, per_s: int, seconds: float) -> Measured:
-        topic, begin_s = f"steady-{per_s}", time.perf_counter()
-        count, failed = self._client.ask("pace", topic, per_s, seconds, STEADY_DELAY_MS, self._sizes.body_bytes)
+        topic, count, begin_s = f"steady-{per_s}", int(per_s * seconds), time.perf_counter()
+        self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
-        _demand_sent(failed)
-        return steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
+        return scenarios.steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
 
-    def _send(self, topic: str, count: int, due_ms: int) -> None:
+    def _send_before(self, topic: str, count: int, due_ms: int) -> None:
         """Raise BridgeError if the broker did not take all of them before they are due."""
-        _demand_sent(self._client.ask("send", topic, count, due_ms, self._sizes.body_bytes)[0])
+        self._send(topic, count, due_ms)
         if now_ms() >= due_ms:
             raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
+
+    def _send(self, topic: str, count: int, *times: int) -> None:
+        (failed,) = self._client.ask("send", topic, count, self._sizes.body_bytes, *times)
+        if failed:
+            raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
 
     def _receive(self, topic: str, count: int) -> list[Delivery]:
         self._client.ask("receive", topic, count, self._samples)
@@ -228,11 +224,6 @@ class Peer:
 
 def _spans(count: int) -> list[OffsetRange]:
     return [OffsetRange("rocketmq", 0, 0, count)]
-
-
-def _demand_sent(failed: int) -> None:
-    if failed:
-        raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
 
 
 def run(folder: Path, arguments: str) -> int:
