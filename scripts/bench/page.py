@@ -16,6 +16,7 @@ from scripts.bench.suite import FULL_PER_S, GOAL_RATES, SHAPES
 from scripts.bench.topic_fixture import COLLECTORS, G1_PREFIX, OTHER, ZGC
 
 PAGE = Path("docs/benchmarks.md")
+METHOD = Path(__file__).with_name("method.md")
 FAULTS = ("early", "lost", "duplicates", "strangers")
 """Counts of an account that have to be 0."""
 BUSY_SHARE = 0.15
@@ -191,27 +192,4 @@ one run, lowest and highest.
 Counted by `timer-origin`: {counts}.
 
 {"".join(f"## {title}{chr(10) * 2}{table}{chr(10) * 2}" for title, table in tables.items() if table)}\
-{_METHOD}"""
-
-
-_METHOD = """\
-## Method
-
-Each part has a new embedded broker on loopback, one copy of each topic, and a bridge with its defaults in a process of
-its own. Broker, bridge and sender share the machine. Servers write to memory, the bridge to the disk. The broker is
-warmed up by 20,000 messages, then 2,000 and 30,000 a second. Both sides of a ratio are measured in turn on the same
-servers. The highest rates are measured with both of Java's collectors, and the better one of each side counts.
-
-- **Lateness**: append time on the target topic minus the due time, by the broker's clock.
-- **Drain**: the rate from the first to the last delivery of a burst that is due in one millisecond, without a reader.
-- **Steady**: each message is due 2 s after it is sent. *out* is the rate while others are still sent; 80,000/s is more
-  than the bridge moves. *cpu_us* is CPU of the bridge per message in and out, *broker_us* CPU of the broker.
-- **Plain transactions**: as many and as small as those of the bridge, by two producers in turn, without a bridge;
-  *acknowledged* is since the begin of a transaction. In **scale** they send the same records to the same targets.
-- **Copy loop**: one thread that consumes, produces and commits in transactions of 2,000, and waits for each commit.
-- **Pending**: half of the timers have ids. Starts are from the launch to the ready line: after SIGTERM, after SIGKILL,
-  without the stores.
-- **RocketMQ**: its defaults, except for 1 to 2 GB of heap and 256 messages a fetch from memory. Bursts have its default
-  tick of 1 s, with which they leave faster, steady loads a tick of 100 ms. One client has 256 sends in flight. Its
-  timer delivers at least once, the bridge in transactions.
-"""
+{METHOD.read_text()}"""

@@ -29,14 +29,13 @@ _LOOK_S = 0.02
 T = TypeVar("T")
 Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _PROTOCOLS = "listener.security.protocol.map"
+_FACTORS = ("default", "offsets.topic", "transaction.state.log")
 _COPIES = {
+    **{f"{name}.replication.factor": "3" for name in _FACTORS},
+    "min.insync.replicas": "2",
+    "transaction.state.log.min.isr": "2",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "offsets.topic.replication.factor": "3",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
 }
 
 

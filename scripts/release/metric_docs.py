@@ -1,6 +1,7 @@
 """docs/metrics.md, written from the help texts of the metrics: `make docs`."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
@@ -8,17 +9,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 
-_OPENING = """\
-# Metrics
-
-`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes
-this page from the help texts. Counters count committed work: a transaction that is retried counts once. While the
-bridge waits for a broker (`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With
-[workers](instances.md#workers) each has the label `worker`, and "this instance" means that worker.
-
-Alert rules and dashboards: [compose/](../compose). What to do: [operations.md](operations.md). `timer_canary_*`: of
-[the canary](operations.md#canary). `process_*` (memory:
-`process_resident_memory_bytes`, CPU, open files, start) are those of every Prometheus client."""
+_OPENING = Path(__file__).with_name("metrics_opening.md")
 _CHAPTERS = {
     "requests": "Work done",
     "rebalances": "Rebalances, recoveries and pauses",
@@ -35,7 +26,7 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield _OPENING
+    yield _OPENING.read_text().rstrip()
     for metric in Exposition(Metrics(), Status(), AlertLimits("", 0, 0)).collect():
         if title := _CHAPTERS.get(metric.name.removeprefix("timer_bridge_")):
             yield f"\n## {title}\n"

@@ -60,16 +60,7 @@ timerPrecisionMs = {tick_ms}
 maxTransferCountOnMessageInMemory = 256
 storePathRootDir = {store}
 """
-LOGBACK = """\
-<configuration>
-  <appender name="console" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
-    <encoder class="org.apache.rocketmq.logging.ch.qos.logback.classic.encoder.PatternLayoutEncoder">
-      <pattern>%d %p %m%n</pattern>
-    </encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="console"/></root>
-</configuration>
-"""
+LOGBACK = Path(__file__).with_name("logback.xml")
 _OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util")
 _EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
 _CLONE_NEWNET = 0x4000_0000
@@ -137,13 +128,12 @@ class Client:
 def running(folder: Path, load: Load) -> Iterator[Client]:
     """Run a name server, a broker and a client. They are killed at the end: a clean stop takes 13 s."""
     java, jars = find_java(), JARS.folder(CACHE).resolve()
-    (folder / "logback.xml").write_text(LOGBACK)
     conf = BROKER.format(name_server=NAME_SERVER, tick_ms=load.tick_ms, store=folder / "store")
     (folder / "broker.conf").write_text(conf)
     options = [
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
         *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTED),
-        *("-Djava.net.preferIPv4Stack=true", f"-Drmq.logback.configurationFile={folder / 'logback.xml'}"),
+        *("-Djava.net.preferIPv4Stack=true", f"-Drmq.logback.configurationFile={LOGBACK}"),
         *(f"-Drocketmq.home.dir={folder}", f"-Duser.home={folder}", "-cp"),
     ]
     with ExitStack() as ends:
