@@ -94,17 +94,10 @@ def _machine() -> str:
 
 
 def _versions() -> str:
-    packages = ("kafka-timer-bridge", "confluent-kafka", "numpy")
-    return ", ".join(
-        f"{name} {version}"
-        for name, version in {
-            "Kafka": KAFKA_VERSION,
-            "RocketMQ": ROCKETMQ_VERSION,
-            "Python": platform.python_version(),
-            "librdkafka": libversion()[0],
-            **{package: metadata.version(package) for package in packages},
-        }.items()
-    )
+    own = {"Python": platform.python_version(), "librdkafka": libversion()[0]}
+    packages = {name: metadata.version(name) for name in ("kafka-timer-bridge", "confluent-kafka", "numpy")}
+    versions = {"Kafka": KAFKA_VERSION, "RocketMQ": ROCKETMQ_VERSION, **own, **packages}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

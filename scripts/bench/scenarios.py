@@ -259,8 +259,8 @@ def _start_s(bridge: BridgeProcess) -> float:
 
 def drain_per_s(deliveries: Sequence[Delivery]) -> float:
     """Return the rate from the first to the last delivery, by the broker's clock."""
-    appended_ms = [delivery.appended_ms for delivery in deliveries]
-    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
+    appended_ms = [delivery.appended_ms for delivery in deliveries] or [0]
+    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1)
 
 
 def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:

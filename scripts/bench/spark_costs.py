@@ -68,9 +68,8 @@ class WrittenHistory:
 
     def __init__(self, requests: int, body_bytes: int, first_offset: int = 0) -> None:
         self.groups = -(-requests // GROUP)
-        self.requests = self.groups * GROUP
-        self._body, self.first_offset = "x" * body_bytes, first_offset
-        self._due_ms = now_ms()
+        self.requests, self.first_offset = self.groups * GROUP, first_offset
+        self._body, self._due_ms = "x" * body_bytes, now_ms()
 
     def timers(self) -> Iterator[PlacedRecord]:
         for group in range(self.groups):
@@ -206,11 +205,10 @@ def audit(args: argparse.Namespace, jobs: Jobs) -> Figures:
 
 def import_(args: argparse.Namespace, jobs: Jobs) -> Figures:
     file, due_ms = jobs.folder / "rows.parquet", now_ms() + FAR_MS
-    with pq.ParquetWriter(file, pa.schema([("due", pa.int64()), ("id", pa.string()), ("value", pa.binary())])) as made:
-        for first in range(0, args.requests, 100_000):
-            ids = [f"order-{number}" for number in range(first, min(args.requests, first + 100_000))]
-            columns = {"due": [due_ms] * len(ids), "id": ids, "value": [b"x" * args.body_bytes] * len(ids)}
-            made.write(pa.table(columns, made.schema))
+    ids = pa.array(f"order-{number}" for number in range(args.requests))
+    constants = {"due": due_ms, "value": b"x" * args.body_bytes}
+    columns = {name: pa.repeat(constant, args.requests) for name, constant in constants.items()}
+    pq.write_table(pa.table({"id": ids, **columns}), file, row_group_size=100_000)
     make_topics(jobs.servers)
     words = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
     words += ["--out", str(jobs.folder / "imported"), "--timer-topic", IMPORTS]
