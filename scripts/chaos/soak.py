@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -34,23 +34,15 @@ _SAMPLE_S = 10.0
 _LEAST_SAMPLES = 9
 _WARM_S = 130.0
 _QUIET_S = 10.0
-
-
-class Sample(NamedTuple):
-    """Sample of the bridge's process and its data directory."""
-
-    at_s: float
-    rss_mb: float
-    handles: int
-    threads: int
-    disk_mb: float
-    cpu_s: float
+Sample = dict[str, float]
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
+    """Return a sample of the bridge's process and its data directory."""
     usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
     handles, threads = (sum(1 for _ in (proc / part).iterdir()) for part in ("fd", "task"))
-    return Sample(round(time.monotonic() - since_s, 1), usage.rss_mb, handles, threads, bridge.disk_mb(), usage.cpu_s)
+    counts = {"handles": handles, "threads": threads, "disk_mb": bridge.disk_mb()}
+    return {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s, **counts}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
@@ -60,7 +52,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     third = len(samples) // 3
     found = {}
     for name in ("rss_mb", "handles", "threads", "disk_mb"):
-        values = [getattr(each, name) for each in samples]
+        values = [each[name] for each in samples]
         middle, last = np.median(values[third:-third]), np.median(values[-third:])
         found[name] = round(float(last / middle) - 1, 4)
     return found
@@ -74,7 +66,7 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
             time.sleep(_SAMPLE_S)
             bridge.demand_alive()
             samples.append(sample(bridge, since_s))
-            file.write(json.dumps(samples[-1]._asdict()) + "\n")
+            file.write(json.dumps(samples[-1]) + "\n")
             file.flush()
     return samples
 
@@ -109,7 +101,7 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
                     for delivery in came:
                         seen.note(delivery.origin)
                     late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
-    found = growth([each for each in samples if each.at_s > min(_WARM_S, seconds / 3)])
+    found = growth([each for each in samples if each["at_s"] > min(_WARM_S, seconds / 3)])
     late = np.concatenate(late_ms)
     early, percentiles = int((late < 0).sum()), np.percentile(late, [50, 99, 100])
     return {

@@ -22,7 +22,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /**
- * RocketMQ's side of the bench: does what each line of its standard input says, and answers "= NUMBERS".
+ * RocketMQ's side of the bench: does what each line of its standard input says, and answers "= NUMBER".
  *
  * <pre>
  * ready                                           nothing                                             "0"

@@ -105,27 +105,8 @@ def own_network() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
 
 
-class Client:
-    """Our Java client: a process that answers each line with a line of numbers."""
-
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
-        self._process, self._log = process, log
-        self.ask("ready")
-
-    def ask(self, *words: object) -> list[int]:
-        """Send a line and return the numbers of the answer. Raises BridgeError if the client has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("= "):
-                return [int(word) for word in line.removeprefix("= ").split()]
-        raise BridgeError(f"RocketMQ's client has ended: see {self._log}")
-
-
 @contextmanager
-def running(folder: Path, load: Load) -> Iterator[Client]:
+def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
     """Run a name server, a broker and a client. They are killed at the end: a clean stop takes 13 s."""
     java, jars = find_java(), JARS.folder(CACHE).resolve()
     conf = BROKER.format(name_server=NAME_SERVER, tick_ms=load.tick_ms, store=folder / "store")
@@ -152,7 +133,7 @@ def running(folder: Path, load: Load) -> Iterator[Client]:
         process = processes.start_piped(words, stdin=subprocess.PIPE, log=folder / "client.log")
         ends.callback(process.communicate)
         ends.callback(process.kill)
-        yield Client(process, folder / "client.log")
+        yield process
 
 
 def _compiled(java: str, jars: Path, folder: Path) -> Path:
@@ -167,11 +148,12 @@ def _compiled(java: str, jars: Path, folder: Path) -> Path:
 
 
 class Peer:
-    """The scenarios on a broker."""
+    """The scenarios on a broker, by our Java client: it answers each line with a line of a number."""
 
-    def __init__(self, client: Client, folder: Path, sizes: Sizes) -> None:
-        self._client, self._samples, self._sizes = client, folder / "samples", sizes
+    def __init__(self, client: "subprocess.Popen[str]", folder: Path, sizes: Sizes) -> None:
+        self._client, self._folder, self._sizes = client, folder, sizes
         self._head_start_ms = sizes.head_start_ms
+        self._ask("ready")
 
     def warm_up(self, seconds: float) -> None:
         """Let Java compile, then measure how long it takes to send: all has to be stored before the first is due."""
@@ -202,14 +184,24 @@ class Peer:
             raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
 
     def _send(self, topic: str, count: int, *times: int) -> None:
-        (failed,) = self._client.ask("send", topic, count, self._sizes.body_bytes, *times)
-        if failed:
+        if failed := self._ask("send", topic, count, self._sizes.body_bytes, *times):
             raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
 
     def _receive(self, topic: str, count: int) -> list[Delivery]:
-        self._client.ask("receive", topic, count, self._samples)
-        rows = np.fromfile(self._samples, ">i8").reshape(-1, 3).tolist()
+        self._ask("receive", topic, count, samples := self._folder / "samples")
+        rows = np.fromfile(samples, ">i8").reshape(-1, 3).tolist()
         return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored, 0) for number, due, stored in rows]
+
+    def _ask(self, *words: object) -> int:
+        """Raises BridgeError if the client has ended."""
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._client.stdin.write(" ".join(map(str, words)) + "\n")
+        self._client.stdin.flush()
+        for line in self._client.stdout:
+            if line.startswith("= "):
+                return int(line.removeprefix("= "))
+        raise BridgeError(f"RocketMQ's client has ended: see {self._folder / 'client.log'}")
 
 
 def _spans(count: int) -> list[OffsetRange]:
