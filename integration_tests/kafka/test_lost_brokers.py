@@ -12,7 +12,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from integration_tests.support.instances import Field
 from integration_tests.support.starting_broker import StartingBroker
-from scripts.chaos.proxy import Proxies
+from scripts.chaos.three_brokers import Proxies
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 

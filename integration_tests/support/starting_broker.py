@@ -12,7 +12,7 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator
 
-from scripts.chaos.proxy import Link, Proxy
+from scripts.chaos.three_brokers import Link, Proxy
 
 _METADATA = 3
 _FIRST_COMPACT_VERSION = 9

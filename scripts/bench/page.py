@@ -16,6 +16,7 @@ from scripts.bench.suite import FULL_PER_S, GOAL_RATES, SHAPES
 from scripts.bench.topic_fixture import COLLECTORS, G1_PREFIX, OTHER, ZGC
 
 PAGE = Path("docs/benchmarks.md")
+METHOD = Path(__file__).with_name("method.md")
 FAULTS = ("early", "lost", "duplicates", "strangers")
 """Counts of an account that have to be 0."""
 BUSY_SHARE = 0.15
@@ -23,17 +24,16 @@ _COMPARE = {"<=": operator.le, ">=": operator.ge}
 _COSTS = {"cpu_us": "cost.cpu_s", "broker_us": "broker_cpu_s"}
 """CPU of a message, by the measurement of all of them."""
 _DRAIN, _FULL = "burst.drain_per_s", f"steady.{FULL_PER_S}.out_per_s"
+_LATE, _CPU = ("late.p50_ms", "late.p99_ms"), ("cpu_us", "broker_us")
+_BURST = ("drain_per_s", "from_due_per_s", "first_late_ms", "cpu_us")
 _ROWS = {
-    "Steady load": ("steady.N", ("sent_per_s", "out_per_s", "late.p50_ms", "late.p99_ms", "late.max_ms", "cpu_us")),
-    "The same by RocketMQ": ("rocketmq.steady.N", ("sent_per_s", "out_per_s", "late.p50_ms", "late.p99_ms")),
+    "Steady load": ("steady.N", ("sent_per_s", "out_per_s", *_LATE, "late.max_ms", "cpu_us")),
+    "The same by RocketMQ": ("rocketmq.steady.N", ("sent_per_s", "out_per_s", *_LATE)),
     "Plain transactions": ("plain.N", ("records", "acknowledged.p50_ms", "acknowledged.p99_ms", "cpu_us")),
-    "Bodies of N bytes": ("bodies.N", ("drain_per_s", "from_due_per_s", "first_late_ms", "cpu_us")),
-    "N partition": ("partitions.N", ("drain_per_s", "from_due_per_s", "first_late_ms", "cpu_us")),
-    "Scale, the bridge: targets x partitions": (
-        "scale.N.bridge",
-        ("late.p50_ms", "late.p99_ms", "cpu_us", "broker_us"),
-    ),
-    "Scale, plain transactions": ("scale.N.plain", ("late.p50_ms", "late.p99_ms", "cpu_us", "broker_us")),
+    "Bodies of N bytes": ("bodies.N", _BURST),
+    "N partition": ("partitions.N", _BURST),
+    "Scale, the bridge: targets x partitions": ("scale.N.bridge", (*_LATE, *_CPU)),
+    "Scale, plain transactions": ("scale.N.plain", (*_LATE, *_CPU)),
 }
 """Tables: names of measurements, N for the first column, and the columns."""
 
@@ -57,56 +57,52 @@ class Figure(NamedTuple):
         return bool(self.goal) and not _COMPARE[sign](value, float(limit))
 
 
-FIGURES = (
-    Figure("drain_to_rocketmq", "", f"*{_DRAIN}", f"rocketmq.*{_DRAIN}", ">= 1.2"),
-    Figure("drain_to_copy", "", f"*{_DRAIN}", "*copy.per_s", ">= 1.3"),
-    Figure("intake_to_copy", "", "*intake.per_s", "*copy.per_s", ">= 0.8"),
-    Figure("steady_to_copy", "in and out at once", f"*{_FULL}", "*copy.per_s", ">= 0.6"),
-    *(
-        Figure(f"cpu_{rate}_to_plain", f"CPU at {rate:,}/s", f"steady.{rate}.cpu_us", f"plain.{rate}.cpu_us", "<= 2")
-        for rate in GOAL_RATES
-    ),
-    Figure("p99_to_plain", "10,000/s", "steady.10000.late.p99_ms", "plain.10000.acknowledged.p99_ms", "<= 2"),
-    Figure("idle_cpu_percent", "% of a core, 16 partitions", "idle.cpu_percent", goal="<= 1"),
-    Figure("ready_after_kill_s", "s, all pending", "pending.ready_after_kill_s", goal="<= 10"),
-    Figure(
-        "cost_of_pending",
-        "CPU of a burst among all pending to one among 10,000",
-        "pending.burst.cost.cpu_s",
-        "pending.burst_before.cost.cpu_s",
-        "<= 1.2",
-    ),
-    Figure("pending_rss_mb", "MB, all pending", "pending.rss_mb", goal="<= 300"),
-    *(
-        Figure(f"{key}{suffix}_per_s", f"msg/s, {collector}", name.replace("*", begin))
-        for key, name in {
-            "drain": f"*{_DRAIN}",
-            "rocketmq_drain": f"rocketmq.*{_DRAIN}",
-            "copy_loop": "*copy.per_s",
-            "intake": "*intake.per_s",
-            "steady": f"*{_FULL}",
-        }.items()
-        for begin, suffix, collector in ((ZGC, "", "ZGC"), (G1_PREFIX, "_g1", "G1"))
-    ),
-    *(Figure(f"lateness_{rate}_p99_ms", f"ms at {rate:,}/s", f"steady.{rate}.late.p99_ms") for rate in GOAL_RATES),
-    *(Figure(f"cpu_{rate}_us", f"us a message at {rate:,}/s", f"steady.{rate}.cpu_us") for rate in GOAL_RATES),
-    *(
-        Figure(f"{scale}.{name}_to_plain", "", f"{scale}.bridge.{name}", f"{scale}.plain.{name}")
-        for scale in (f"scale.{targets}x{partitions}" for targets, partitions in SHAPES)
-        for name in ("late.p99_ms", "cpu_us", "broker_us")
-    ),
-    *(
-        Figure(name, unit, f"pending.{name}")
-        for name, unit in {
-            "ready_after_stop_s": "s, all pending",
-            "ready_after_loss_s": "s, all pending, without the stores",
-            "taken_in_per_s": "msg/s, until all are pending",
-            "look_up_p99_ms": "ms, one of all pending by its id, HTTP",
-            "disk_mb": "MB, all pending",
-            "rss_empty_mb": "MB, 10,000 pending",
-        }.items()
-    ),
-)
+_BY_COLLECTOR = {
+    "drain": f"*{_DRAIN}",
+    "rocketmq_drain": f"rocketmq.*{_DRAIN}",
+    "copy_loop": "*copy.per_s",
+    "intake": "*intake.per_s",
+    "steady": f"*{_FULL}",
+}
+_PENDING = {
+    "ready_after_stop_s": "s, all pending",
+    "ready_after_loss_s": "s, all pending, without the stores",
+    "taken_in_per_s": "msg/s, until all are pending",
+    "look_up_p99_ms": "ms, one of all pending by its id, HTTP",
+    "disk_mb": "MB, all pending",
+    "rss_empty_mb": "MB, 10,000 pending",
+}
+
+
+def _all_figures() -> Iterator[Figure]:
+    yield Figure("drain_to_rocketmq", "", f"*{_DRAIN}", f"rocketmq.*{_DRAIN}", ">= 1.2")
+    yield Figure("drain_to_copy", "", f"*{_DRAIN}", "*copy.per_s", ">= 1.3")
+    yield Figure("intake_to_copy", "", "*intake.per_s", "*copy.per_s", ">= 0.8")
+    yield Figure("steady_to_copy", "in and out at once", f"*{_FULL}", "*copy.per_s", ">= 0.6")
+    for rate in GOAL_RATES:
+        cpu, plain = f"steady.{rate}.cpu_us", f"plain.{rate}.cpu_us"
+        yield Figure(f"cpu_{rate}_to_plain", f"CPU at {rate:,}/s", cpu, plain, "<= 2")
+    yield Figure("p99_to_plain", "10,000/s", "steady.10000.late.p99_ms", "plain.10000.acknowledged.p99_ms", "<= 2")
+    yield Figure("idle_cpu_percent", "% of a core, 16 partitions", "idle.cpu_percent", goal="<= 1")
+    yield Figure("ready_after_kill_s", "s, all pending", "pending.ready_after_kill_s", goal="<= 10")
+    among, alone = "pending.burst.cost.cpu_s", "pending.burst_before.cost.cpu_s"
+    yield Figure("cost_of_pending", "CPU of a burst among all pending to one among 10,000", among, alone, "<= 1.2")
+    yield Figure("pending_rss_mb", "MB, all pending", "pending.rss_mb", goal="<= 300")
+    for key, name in _BY_COLLECTOR.items():
+        for begin, suffix, collector in ((ZGC, "", "ZGC"), (G1_PREFIX, "_g1", "G1")):
+            yield Figure(f"{key}{suffix}_per_s", f"msg/s, {collector}", name.replace("*", begin))
+    for rate in GOAL_RATES:
+        yield Figure(f"lateness_{rate}_p99_ms", f"ms at {rate:,}/s", f"steady.{rate}.late.p99_ms")
+        yield Figure(f"cpu_{rate}_us", f"us a message at {rate:,}/s", f"steady.{rate}.cpu_us")
+    for targets, partitions in SHAPES:
+        for name in ("late.p99_ms", *_CPU):
+            scale = f"scale.{targets}x{partitions}"
+            yield Figure(f"{scale}.{name}_to_plain", "", f"{scale}.bridge.{name}", f"{scale}.plain.{name}")
+    for name, unit in _PENDING.items():
+        yield Figure(name, unit, f"pending.{name}")
+
+
+FIGURES = tuple(_all_figures())
 
 
 def numbers(name: str, measured: Flat) -> list[float]:
@@ -153,14 +149,8 @@ def _figures(rounds: Sequence[Flat]) -> Iterator[Sequence[str]]:
         if found := figure.values(own):
             goal = f"{figure.goal} **missed**" if figure.is_missed(statistics.median(found)) else figure.goal
             others = figure.values(other)
-            ratios = [a / b for a, b in zip(found, others, strict=False)]
-            yield (
-                f"`{figure.key}`",
-                text(found),
-                figure.unit,
-                goal,
-                *((text(others), text(ratios)) if any(other) else ()),
-            )
+            compared = text(others), text([a / b for a, b in zip(found, others, strict=False)])
+            yield (f"`{figure.key}`", text(found), figure.unit, goal, *(compared if any(other) else ()))
 
 
 def _rows(rounds: Sequence[Flat], pattern: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -202,27 +192,4 @@ one run, lowest and highest.
 Counted by `timer-origin`: {counts}.
 
 {"".join(f"## {title}{chr(10) * 2}{table}{chr(10) * 2}" for title, table in tables.items() if table)}\
-{_METHOD}"""
-
-
-_METHOD = """\
-## Method
-
-Each part has a new embedded broker on loopback, one copy of each topic, and a bridge with its defaults in a process of
-its own. Broker, bridge and sender share the machine. Servers write to memory, the bridge to the disk. The broker is
-warmed up by 20,000 messages, then 2,000 and 30,000 a second. Both sides of a ratio are measured in turn on the same
-servers. The highest rates are measured with both of Java's collectors, and the better one of each side counts.
-
-- **Lateness**: append time on the target topic minus the due time, by the broker's clock.
-- **Drain**: the rate from the first to the last delivery of a burst that is due in one millisecond, without a reader.
-- **Steady**: each message is due 2 s after it is sent. *out* is the rate while others are still sent; 80,000/s is more
-  than the bridge moves. *cpu_us* is CPU of the bridge per message in and out, *broker_us* CPU of the broker.
-- **Plain transactions**: as many and as small as those of the bridge, by two producers in turn, without a bridge;
-  *acknowledged* is since the begin of a transaction. In **scale** they send the same records to the same targets.
-- **Copy loop**: one thread that consumes, produces and commits in transactions of 2,000, and waits for each commit.
-- **Pending**: half of the timers have ids. Starts are from the launch to the ready line: after SIGTERM, after SIGKILL,
-  without the stores.
-- **RocketMQ**: its defaults, except for 1 to 2 GB of heap and 256 messages a fetch from memory. Bursts have its default
-  tick of 1 s, with which they leave faster, steady loads a tick of 100 ms. One client has 256 sends in flight. Its
-  timer delivers at least once, the bridge in transactions.
-"""
+{METHOD.read_text()}"""

@@ -23,7 +23,7 @@ _TIMEOUT_S = 60.0
 
 
 class CopyCost(NamedTuple):
-    """Cost of a copy loop. `cpu_s`: of this process with librdkafka's threads."""
+    """`cpu_s`: of this process with librdkafka's threads."""
 
     elapsed_s: float
     cpu_s: float
@@ -37,10 +37,8 @@ def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, t
     name = f"copy-{uuid4().hex[:8]}"
     shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}
     consumer = reader(bootstrap_servers, name, {**shared, "queued.min.messages": 50_000})
-    batches = {"linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
-    producer = Producer(
-        {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **shared, **batches, **QUIET}
-    )
+    own = {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **QUIET}
+    producer = Producer({**own, **shared, "linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20})
     with kafka_errors("the copy loop could not go on"):
         producer.init_transactions(_TIMEOUT_S)
         partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions

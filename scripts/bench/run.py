@@ -23,13 +23,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import libversion
+
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
 from scripts.bench.page import FAULTS, PAGE, counted, page
 from scripts.bench.rocketmq.peer import ROCKETMQ_VERSION
 from scripts.bench.suite import PARTS, measure
 from scripts.bench.topic_fixture import OTHER, BenchServers, Sizes
-from scripts.common import command, kafka_io, processes
+from scripts.common import command, processes
 
 FOLDER = Path(".run/bench")
 QUICK: dict[str, Any] = {"messages": 20_000, "seconds": 3.0, "pending": 200_000, "tries": 2}
@@ -92,17 +94,10 @@ def _machine() -> str:
 
 
 def _versions() -> str:
-    packages = ("kafka-timer-bridge", "confluent-kafka", "numpy")
-    return ", ".join(
-        f"{name} {version}"
-        for name, version in {
-            "Kafka": KAFKA_VERSION,
-            "RocketMQ": ROCKETMQ_VERSION,
-            "Python": platform.python_version(),
-            "librdkafka": kafka_io.librdkafka_version(),
-            **{package: metadata.version(package) for package in packages},
-        }.items()
-    )
+    own = {"Python": platform.python_version(), "librdkafka": libversion()[0]}
+    packages = {name: metadata.version(name) for name in ("kafka-timer-bridge", "confluent-kafka", "numpy")}
+    versions = {"Kafka": KAFKA_VERSION, "RocketMQ": ROCKETMQ_VERSION, **own, **packages}
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _parse(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -22,9 +22,9 @@ import numpy as np
 
 from bridge.errors import BridgeError
 from scripts.bench.plain_transactions import ORIGINS, copy_loop, plain_transactions
-from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, now_ms, sleep_until
+from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sleep_until
 from scripts.common.delivery_figures import account, late_ms, lateness
-from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, send_all, timer
+from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, now_ms, send_all, timer
 from scripts.common.processes import BridgeProcess
 
 Measured = Mapping[str, object]
@@ -45,20 +45,18 @@ _LEAST_SLOPE_MS = 2_000
 
 
 class CpuCost(NamedTuple):
-    """CPU of the bridge's process. `transactions`: those that it has committed."""
+    """CPU of the bridge's process. `transactions`: committed ones."""
 
     cpu_s: float
     transactions: float
 
 
-def cost_of(bridge: BridgeProcess) -> CpuCost:
-    """Return the cost since the bridge's start."""
-    return CpuCost(bridge.usage().cpu_s, bridge.transactions())
+NO_COST = CpuCost(0, 0)
 
 
-def cost_since(before: CpuCost, bridge: BridgeProcess) -> CpuCost:
-    now = cost_of(bridge)
-    return CpuCost(now.cpu_s - before.cpu_s, now.transactions - before.transactions)
+def cost_of(bridge: BridgeProcess, since: CpuCost = NO_COST) -> CpuCost:
+    """Return the cost since the bridge's start, or since an earlier one."""
+    return CpuCost(bridge.usage().cpu_s - since.cpu_s, bridge.transactions() - since.transactions)
 
 
 def flat(measured: Measured) -> Flat:
@@ -98,7 +96,7 @@ def burst(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
     due_ms = now_ms() + topics.sizes.head_start_ms
     spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridge)
     topics.await_quiet(target, due_ms, bridge.demand_alive)  # a consumer would take the CPU that is measured
-    cost = cost_since(before, bridge)
+    cost = cost_of(bridge, before)
     return burst_of(topics.receive([target], spans, due_ms, bridge.demand_alive), spans) | {"cost": cost}
 
 
@@ -130,7 +128,7 @@ def intake(topics: TopicFixture, folder: Path) -> Measured:
         before, begin_s, left = cost_of(bridge), time.perf_counter(), topics.left(spans)
         topics.await_intake(spans, GIVE_UP_S, bridge)
         per_s = left / (time.perf_counter() - begin_s)
-        return {"per_s": per_s, "requests": left, "cost": cost_since(before, bridge)}
+        return {"per_s": per_s, "requests": left, "cost": cost_of(bridge, before)}
 
 
 def steady(
@@ -142,7 +140,7 @@ def steady(
     took_s = topics.send_at_rate(targets, per_s, seconds, STEADY_DELAY_MS, bridge.log_path)
     sent_ms, spans = now_ms(), topics.ranges_since(begins)
     topics.await_quiet(targets[0], sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
-    cost, broker_s = cost_since(before, bridge), topics.broker_cpu_s() - broker_s
+    cost, broker_s = cost_of(bridge, before), topics.broker_cpu_s() - broker_s
     deliveries = topics.receive(targets, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
     own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
     return steady_of(per_s, took_s, sent_ms, own, spans) | {"cost": cost, "broker_cpu_s": broker_s}
@@ -197,7 +195,7 @@ def idle(topics: TopicFixture, folder: Path, seconds: float) -> Measured:
         time.sleep(SETTLE_S)
         before, begin_s = cost_of(bridge), time.perf_counter()
         time.sleep(seconds)
-        return {"cpu_percent": 100 * cost_since(before, bridge).cpu_s / (time.perf_counter() - begin_s)}
+        return {"cpu_percent": 100 * cost_of(bridge, before).cpu_s / (time.perf_counter() - begin_s)}
 
 
 def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tries: int) -> Sequence[Measured]:
@@ -261,8 +259,8 @@ def _start_s(bridge: BridgeProcess) -> float:
 
 def drain_per_s(deliveries: Sequence[Delivery]) -> float:
     """Return the rate from the first to the last delivery, by the broker's clock."""
-    appended_ms = [delivery.appended_ms for delivery in deliveries]
-    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
+    appended_ms = [delivery.appended_ms for delivery in deliveries] or [0]
+    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1)
 
 
 def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -33,9 +32,9 @@ from bridge.errors import BridgeError
 from schemas import headers as names
 from schemas.headers import MAX_INT64
 from schemas.progress import Key, Progress
-from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors
-from scripts.common.processes import TIMER_BRIDGE, SessionUsage
+from scripts.common import command, processes
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors, now_ms
+from scripts.common.processes import TIMER_BRIDGE
 
 FOLDER = Path(".run/spark-costs")
 TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer.receipts", "imports"
@@ -59,8 +58,7 @@ class PlacedRecord(NamedTuple):
     """A record for a partition without other producers: its offset is known before it is sent."""
 
     topic: str
-    partition: int
-    key: bytes | None
+    group: int
     value: bytes | None
     headers: Headers
 
@@ -70,52 +68,45 @@ class WrittenHistory:
 
     def __init__(self, requests: int, body_bytes: int, first_offset: int = 0) -> None:
         self.groups = -(-requests // GROUP)
-        self.requests = self.groups * GROUP
-        self._body, self.first_offset = "x" * body_bytes, first_offset
-        self._due_ms = time.time_ns() // 1_000_000
+        self.requests, self.first_offset = self.groups * GROUP, first_offset
+        self._body, self._due_ms = "x" * body_bytes, now_ms()
 
     def timers(self) -> Iterator[PlacedRecord]:
         for group in range(self.groups):
             for nth in range(GROUP):
-                yield PlacedRecord(TIMERS, group % PARTITIONS, b"%d" % group, *self._request(group, nth))
+                yield PlacedRecord(TIMERS, group, *self._request(group, nth))
 
     def outcomes(self) -> Iterator[PlacedRecord]:
         """Yield deliveries, rejected records and receipts."""
         due = b"%d" % self._due_ms
         for group in range(self.groups):
-            partition, key = group % PARTITIONS, b"%d" % group
-            for nth in DELIVERED:
+            for nth in (*DELIVERED, *REFUSED):
                 value, headers = self._request(group, nth)
-                times: Headers = [(names.DELIVER_MS, due), (names.RELEASED_MS, due)]
-                own = [(names.ORIGIN, self._origin(group, nth)), *times, (names.ROLLS, f"{nth == ROLLED:d}")]
-                yield PlacedRecord(_target(nth), partition, key, value, [*headers[-1:], *own])
-            for nth in REFUSED:
-                value, headers = self._request(group, nth)
-                why: Headers = [(names.ERROR, "unknown-topic"), (names.ERROR_DETAIL, "there is no such topic")]
-                why.append((names.ORIGIN, self._origin(group, nth)))
-                yield PlacedRecord(REJECTED, partition, key, value, [*headers, *why])
+                origin = (names.ORIGIN, self._origin(group, nth))
+                if nth in REFUSED:
+                    why: Headers = [(names.ERROR, "unknown-topic"), (names.ERROR_DETAIL, "no such topic")]
+                    yield PlacedRecord(REJECTED, group, value, [*headers, *why, origin])
+                    continue
+                own: Headers = [origin, (names.DELIVER_MS, due), (names.RELEASED_MS, due)]
+                own.append((names.ROLLS, f"{nth == ROLLED:d}"))
+                yield PlacedRecord(_target(nth), group, value, [*headers[-1:], *own])
             receipt = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": self._origin(group, CANCEL)}
             receipt["origin"] = self._origin(group, ENDED)
-            yield PlacedRecord(RECEIPTS, partition, key, json.dumps(receipt).encode(), [])
+            yield PlacedRecord(RECEIPTS, group, json.dumps(receipt).encode(), [])
 
     def _request(self, group: int, nth: int) -> tuple[bytes | None, Headers]:
         if nth == CANCEL:
-            return None, [(names.ACTION, "cancel"), (names.ID, _id(group, ENDED))]
+            return None, [(names.ACTION, "cancel"), (names.ID, f"order-{group}-{ENDED}")]
         if nth == COPY:
             value, headers = self._request(group, ROLLED)
             return value, [(names.ORIGIN, self._origin(group, ROLLED)), (names.ROLLS, "1"), *headers]
         due_ms = self._due_ms + (FAR_MS if nth in (ENDED, PENDING) else 0)
         headers = [(names.TOPIC, _target(nth)), (names.DELIVER_MS, b"%d" % due_ms)]
-        if nth % 2 == 0:
-            headers.append((names.ID, _id(group, nth)))
+        headers += [(names.ID, f"order-{group}-{nth}")] if nth % 2 == 0 else []
         return f"{group}/{nth} {self._body}".encode(), [*headers, ("traceparent", b"00-%032x-01" % group)]
 
     def _origin(self, group: int, nth: int) -> str:
         return f"{TIMERS}/{group % PARTITIONS}/{self.first_offset + group // PARTITIONS * GROUP + nth}"
-
-
-def _id(group: int, nth: int) -> str:
-    return f"order-{group}-{nth}"
 
 
 def _target(nth: int) -> str:
@@ -124,26 +115,24 @@ def _target(nth: int) -> str:
 
 
 def plain_timers(count: int, body_bytes: int, due_ms: int) -> Iterator[PlacedRecord]:
-    """Yield requests that are all due at `due_ms`."""
-    for number in range(count):
-        headers: Headers = [(names.TOPIC, TARGETS[0]), (names.DELIVER_MS, b"%d" % due_ms)]
-        yield PlacedRecord(TIMERS, number % PARTITIONS, b"%d" % number, b"x" * body_bytes, headers)
+    """Return requests that are all due at `due_ms`."""
+    headers: Headers = [(names.TOPIC, TARGETS[0]), (names.DELIVER_MS, b"%d" % due_ms)]
+    return (PlacedRecord(TIMERS, number, b"x" * body_bytes, headers) for number in range(count))
 
 
-def send(servers: str, records: Iterable[PlacedRecord], transaction_size: int = 0) -> None:
-    """Send the records, each partition's in order, in transactions of `transaction_size` if given."""
-    own = {"transactional.id": f"placed-{uuid4().hex[:8]}"} if transaction_size else {}
-    sender, left = TimerSender(servers, **own), iter(records)
+def send(servers: str, records: Iterable[PlacedRecord], *, in_transactions: bool = False) -> None:
+    """Send the records, each partition's in order."""
+    sender, left = TimerSender(servers, **({"transactional.id": "placed"} if in_transactions else {})), iter(records)
     with kafka_errors("records could not be sent"):
-        if transaction_size:
+        if in_transactions:
             sender.producer.init_transactions(60)
-        while batch := list(islice(left, transaction_size or 10_000)):
-            if transaction_size:
+        while batch := list(islice(left, TRANSACTION_SIZE)):
+            if in_transactions:
                 sender.producer.begin_transaction()
-            for topic, partition, key, value, headers in batch:
-                sender.send(topic, TimerRequest(key, value, headers), partition)
+            for topic, group, value, headers in batch:
+                sender.send(topic, TimerRequest(b"%d" % group, value, headers), group % PARTITIONS)
             sender.serve()
-            if transaction_size:
+            if in_transactions:
                 sender.producer.commit_transaction(60)
         sender.flush()
 
@@ -157,7 +146,7 @@ def stage(servers: str, history: WrittenHistory) -> None:
     if not history.first_offset:
         make_topics(servers)
     send(servers, history.timers())  # without transactions: their markers have offsets, too
-    send(servers, history.outcomes(), TRANSACTION_SIZE)
+    send(servers, history.outcomes(), in_transactions=True)
 
 
 def demand_found(history: WrittenHistory, out: Path) -> None:
@@ -176,22 +165,29 @@ class Jobs:
         self.folder, self.servers = folder, servers
         self._common = ["--bootstrap-servers", servers, "--master", f"local[{cores}]"]
 
-    def run(self, name: str, *words: str, exit_code: int = 0) -> Figures:
-        """Run a job and return its cost. Raises BridgeError if it ends with another exit code."""
+    def run(self, name: str, *words: str, exit_code: int = 0, requests: int = 0) -> Figures:
+        """Run a job and return its cost: CPU and peak memory of all processes of its session, sampled.
+
+        `peak_mb`: shared pages count once. Raises BridgeError if it ends with another exit code.
+        """
         command.say(name)
         started_s, call = time.perf_counter(), [*TIMER_BRIDGE, name, *words, *self._common]
         process = subprocess.Popen(call, stdin=subprocess.DEVNULL, start_new_session=True)
-        usage = SessionUsage(process.pid)
+        cpu_s, peak_mb = dict[int, float](), 0.0
         try:
             while process.poll() is None:
-                usage.sample()
+                each = processes.of_session(process.pid)
+                cpu_s |= {pid: used_s for pid, (used_s, _) in each.items()}
+                peak_mb = max(peak_mb, sum(used_mb for _, used_mb in each.values()))
                 time.sleep(0.5)
         finally:
             process.terminate()
             process.wait()
         if process.returncode != exit_code:
             raise BridgeError(f"{name} ended with exit code {process.returncode}")
-        return {"elapsed_s": time.perf_counter() - started_s, "cpu_s": usage.cpu_s, "peak_mb": usage.peak_mb}
+        took_s = time.perf_counter() - started_s
+        figures = {"elapsed_s": took_s, "cpu_s": sum(cpu_s.values()), "peak_mb": peak_mb}
+        return figures | ({"per_s": requests / took_s} if requests else {})
 
     def demand_in(self, topic: str, count: int) -> None:
         found = sum(Admin(self.servers).ends(topic).values())
@@ -202,29 +198,29 @@ class Jobs:
 def audit(args: argparse.Namespace, jobs: Jobs) -> Figures:
     history = WrittenHistory(args.requests, args.body_bytes)
     stage(jobs.servers, history)
-    found = jobs.run("audit", "--out", str(jobs.folder / "audit"))
+    found = jobs.run("audit", "--out", str(jobs.folder / "audit"), requests=history.requests)
     demand_found(history, jobs.folder / "audit")
-    return found | {"per_s": history.requests / found["elapsed_s"]}
+    return found
 
 
 def import_(args: argparse.Namespace, jobs: Jobs) -> Figures:
-    file, due_ms = jobs.folder / "rows.parquet", time.time_ns() // 1_000_000 + FAR_MS
-    with pq.ParquetWriter(file, pa.schema([("due", pa.int64()), ("id", pa.string()), ("value", pa.binary())])) as made:
-        for first in range(0, args.requests, 100_000):
-            ids = [f"order-{number}" for number in range(first, min(args.requests, first + 100_000))]
-            columns = {"due": [due_ms] * len(ids), "id": ids, "value": [b"x" * args.body_bytes] * len(ids)}
-            made.write(pa.table(columns, made.schema))
+    file, due_ms = jobs.folder / "rows.parquet", now_ms() + FAR_MS
+    ids = pa.array(f"order-{number}" for number in range(args.requests))
+    constants = {"due": due_ms, "value": b"x" * args.body_bytes}
+    columns = {name: pa.repeat(constant, args.requests) for name, constant in constants.items()}
+    pq.write_table(pa.table({"id": ids, **columns}), file, row_group_size=100_000)
     make_topics(jobs.servers)
-    columns_of = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
-    found = jobs.run("import", str(file), *columns_of, "--out", str(jobs.folder / "imported"), "--timer-topic", IMPORTS)
+    words = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
+    words += ["--out", str(jobs.folder / "imported"), "--timer-topic", IMPORTS]
+    found = jobs.run("import", str(file), *words, requests=args.requests)
     jobs.demand_in(IMPORTS, args.requests)
-    return found | {"per_s": args.requests / found["elapsed_s"]}
+    return found
 
 
 def backfill(args: argparse.Namespace, jobs: Jobs) -> Figures:
     """Measure a backfill of requests that have all left by the bridge's progress, which is committed here."""
     make_topics(jobs.servers)
-    send(jobs.servers, plain_timers(args.requests, args.body_bytes, time.time_ns() // 1_000_000))
+    send(jobs.servers, plain_timers(args.requests, args.body_bytes, now_ms()))
     consumer: Any = Consumer({"bootstrap.servers": jobs.servers, "group.id": "timer-bridge"})
     places = [
         TopicPartition(TIMERS, partition, end, metadata=Progress(end, Key(MAX_INT64, MAX_INT64), end, 1).metadata())
@@ -234,15 +230,15 @@ def backfill(args: argparse.Namespace, jobs: Jobs) -> Figures:
     consumer.close()
     out = str(jobs.folder / "audit")
     jobs.run("audit", "--settle-ms", "0", "--out", out, exit_code=FOUND_FAULTS)
-    found = jobs.run("backfill", "--audit", out, "--apply")
+    found = jobs.run("backfill", "--audit", out, "--apply", requests=args.requests)
     jobs.demand_in(TARGETS[0], args.requests)
-    return found | {"per_s": args.requests / found["elapsed_s"]}
+    return found
 
 
 def batch(args: argparse.Namespace, jobs: Jobs) -> Figures:
     """Measure the second batch of a streaming audit; the first one reads the pending timers, if any."""
     make_topics(jobs.servers)
-    send(jobs.servers, plain_timers(args.pending, args.body_bytes, time.time_ns() // 1_000_000 + FAR_MS))
+    send(jobs.servers, plain_timers(args.pending, args.body_bytes, now_ms() + FAR_MS))
     words = ("--stream", "--available-now", "--out", str(jobs.folder / "audit"))
     jobs.run("audit", *words)
     stage(jobs.servers, WrittenHistory(args.requests, args.body_bytes, args.pending // PARTITIONS))
@@ -254,16 +250,13 @@ JOBS = {"audit": audit, "import": import_, "backfill": backfill, "batch": batch}
 
 def measure(args: argparse.Namespace) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
-    cases = {name: (JOBS[name], args.pending) for name in args.only}
-    if "batch" in cases:
-        cases["batch alone"] = (batch, PARTITIONS)
-    for name, (job, pending) in cases.items():
-        folder = FOLDER / name.replace(" ", "-")
+    for name in [*args.only, *(["batch alone"] if "batch" in args.only else [])]:
+        folder, pending = FOLDER / name.replace(" ", "-"), PARTITIONS if name == "batch alone" else args.pending
         command.say(f"{name}: writing records")
         with EmbeddedKafka(folder / "kafka") as kafka:
             own = argparse.Namespace(**vars(args) | {"pending": pending})
-            found[name] = job(own, Jobs(folder, kafka.bootstrap_servers, args.cores))
-    if "batch" in cases:
+            found[name] = JOBS[name.split()[0]](own, Jobs(folder, kafka.bootstrap_servers, args.cores))
+    if "batch" in found:
         found["batch, to alone"] = {name: value / found["batch alone"][name] for name, value in found["batch"].items()}
     return found
 
@@ -275,17 +268,12 @@ def main() -> int:
     parser.add_argument("--pending", type=int, default=1_000_000, help="timers that are open in a batch")
     parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
     parser.add_argument("--cores", type=int, default=2, help="for Spark")
-    args = parser.parse_args()
-
-    def job() -> int:
-        with command.fresh(FOLDER) as folder:
-            text = json.dumps(measure(args), indent=2)
-            (folder / "results.json").write_text(text + "\n")
-        print(text)
-        return 0
-
-    return command.run("spark_costs", job)
+    with command.fresh(FOLDER) as folder:
+        text = json.dumps(measure(parser.parse_args()), indent=2)
+        (folder / "results.json").write_text(text + "\n")
+    print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("spark_costs", main))

@@ -33,12 +33,11 @@ PEER_RATES = (*GOAL_RATES, 20_000)
 IDLE_PARTITIONS, IDLE_S = 16, 30.0
 SHORT_S = 3.0
 """Duration of each rate of a warm-up where lateness has no goal."""
-BODIES = (100, 1_000, 10_000)
+BODIES, _SMALLER = (100, 1_000, 10_000), 0.4
+"""Bytes of other bodies, and the share of the messages in their bursts."""
 SHAPES = ((4, 1), (4, 200), (64, 200), (16, 1_000))
 """Targets, and partitions of each."""
 SCALE_PER_S = 5_000
-_SMALLER = 0.4
-"""Share of the messages in bursts of other bodies."""
 Tries = list[dict[str, object]]
 
 

@@ -21,7 +21,17 @@ from bridge.dev.embedded_kafka import G1, SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.common import processes
 from scripts.common.delivery_figures import DeliveryAccount
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, OffsetRange, Receiver, TimerRequest, send_all, timer
+from scripts.common.kafka_io import (
+    BROKER_CLOCK,
+    Admin,
+    Delivery,
+    OffsetRange,
+    Receiver,
+    TimerRequest,
+    now_ms,
+    send_all,
+    timer,
+)
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 
 GIVE_UP_S = 120.0
@@ -47,7 +57,7 @@ class Sizes:
 
     @property
     def head_start_ms(self) -> int:
-        """Return the time from the first send to the first due time, enough for intake on a slow machine."""
+        """Time from the first send to the first due time, enough for intake on a slow machine."""
         return 3_000 + self.messages // 12
 
 
@@ -96,15 +106,11 @@ class TopicFixture:
     def __init__(
         self, kafka: EmbeddedKafka, sizes: Sizes, name: str = "", command: Sequence[str] = TIMER_BRIDGE
     ) -> None:
-        self.kafka = kafka
-        self.servers = kafka.bootstrap_servers
-        self.sizes = sizes
+        self.kafka, self.servers, self.sizes = kafka, kafka.bootstrap_servers, sizes
         self.admin = Admin(self.servers)
-        self._command = command
+        self._command, self._targets = command, 0
         self._suffix = f".{name}" if name else ""
-        self.timer_topic = f"timer.requests{self._suffix}"
-        self._group = f"timer-bridge{self._suffix}"
-        self._targets = 0
+        self.timer_topic, self._group = f"timer.requests{self._suffix}", f"timer-bridge{self._suffix}"
 
     def bridge(self, folder: Path, arguments: Sequence[str] = ()) -> BridgeProcess:
         own = ["--partitions", str(self.sizes.partitions), "--group", self._group]
@@ -197,10 +203,6 @@ class TopicFixture:
             while not seen.lost and (came := receiver.poll(_QUIET_S)):
                 deliveries += came
         return deliveries
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def sleep_until(at_ms: int) -> None:

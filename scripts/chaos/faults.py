@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scripts.chaos.proxy import Proxy
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common.processes import BridgeProcess, workers
 
@@ -85,8 +84,13 @@ class Victim(BridgeProcess):
 
     def pause(self) -> Callable[[], None]:
         pids = [self.pid, *workers(self.pid).values()]
-        _signal(pids, signal.SIGSTOP)
-        return lambda: _signal(pids, signal.SIGCONT)
+
+        def send(number: int) -> None:
+            for pid in pids:
+                os.kill(pid, number)
+
+        send(signal.SIGSTOP)
+        return lambda: send(signal.SIGCONT)
 
     def step_clock(self, error_ms: int) -> Callable[[], None]:
         self._set_clock(error_ms)
@@ -107,11 +111,6 @@ class Victim(BridgeProcess):
         new = self._clock.with_suffix(".new")
         new.write_text(str(error_ms))
         new.replace(self._clock)
-
-
-def _signal(pids: Sequence[int], number: int) -> None:
-    for pid in pids:
-        os.kill(pid, number)
 
 
 def _mounted(folder: Path) -> bool:
@@ -135,7 +134,7 @@ class FaultSchedule:
         rng: random.Random,
         pause: Callable[[bool], None],
         *,
-        has_workers: bool = False,
+        has_workers: bool,
     ) -> None:
         self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
         self._left: list[str] = []
@@ -181,13 +180,16 @@ class FaultSchedule:
     def _link_fault(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:
         """Slow or cut the link of a bridge to one broker, or to all."""
         link = self._rng.randrange(len(self._brokers.links))
-        subject = f"link {link}"
-        if subject in busy:
+        if (subject := f"link {link}") in busy:
             return None
-        all_ = self._brokers.links[link]
-        proxies = self._rng.choice((all_, [self._rng.choice(all_)]))
-        _set(proxies, delay_ms, is_cut=is_cut)
-        return ChaosFault(subject, self._rng.uniform(0.5, 12), lambda: _set(proxies, 0, is_cut=False))
+        proxies = self._rng.sample(all_ := self._brokers.links[link], self._rng.choice((1, len(all_))))
+
+        def change(delay_ms: int, *, is_cut: bool) -> None:
+            for proxy in proxies:
+                proxy.delay_ms, proxy.is_cut = delay_ms, is_cut
+
+        change(delay_ms, is_cut=is_cut)
+        return ChaosFault(subject, self._rng.uniform(0.5, 12), lambda: change(0, is_cut=False))
 
     def _break(self, busy: set[str]) -> ChaosFault | None:
         if "broker" in busy:
@@ -201,8 +203,3 @@ class FaultSchedule:
             return None
         self._pause(True)
         return ChaosFault("real topic", self._rng.uniform(2, 8), lambda: self._pause(False))
-
-
-def _set(proxies: Sequence[Proxy], delay_ms: int, *, is_cut: bool) -> None:
-    for proxy in proxies:
-        proxy.delay_ms, proxy.is_cut = delay_ms, is_cut

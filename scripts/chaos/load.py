@@ -5,13 +5,13 @@ Each is due before the load ends or soon after, so that in the end nothing is pe
 
 import random
 import threading
-import time
 from collections import Counter
+from collections.abc import Iterator
 from uuid import uuid4
 
 from schemas import headers as names
 from schemas.control import DEFAULT_TOPIC, Paused, control_record
-from scripts.common.kafka_io import TimerRequest, TimerSender, cancel, named_timer, timer
+from scripts.common.kafka_io import TimerRequest, TimerSender, cancel, named_timer, now_ms, timer
 
 TARGETS = ("chaos.orders", "chaos.bills")
 LIMITS = f'[targets."{TARGETS[1]}"]\nmax_per_s = 100\n'
@@ -19,6 +19,7 @@ LIMITS = f'[targets."{TARGETS[1]}"]\nmax_per_s = 100\n'
 LONGEST_MS = 40_000
 _EACH_S = 0.05
 _MOST_AT_ONCE = 14
+_WEIGHTS = {"plain": 12, "cancelled": 3, "replaced": 3, "moved": 2, "expiring": 2, "far": 2}
 
 
 class ChaosLoad:
@@ -47,51 +48,44 @@ class ChaosLoad:
         self._sender.flush()
 
     def _run(self) -> None:
-        far = lambda: self._named("far schedule")  # noqa: E731
-        kinds = (self._plain, self._cancelled, self._replaced, self._moved, self._expiring, far)
         while not self._over.wait(_EACH_S):
             for _ in range(self._rng.randrange(_MOST_AT_ONCE)):
-                self._rng.choices(kinds, (12, 3, 3, 2, 2, 2))[0]()
+                for kind, request in self._drawn():
+                    self._sender.send(self._topic, request)
+                    self.sent[kind] += 1
             self._sender.serve()
 
-    def _due_ms(self, most_ms: int) -> int:
-        return time.time_ns() // 1_000_000 + self._rng.randint(-500, most_ms)
+    def _drawn(self) -> Iterator[tuple[str, TimerRequest]]:
+        """Yield a timer, and the request that ends or changes it, if any. Most timers with ids roll several times."""
+        rng, id_ = self._rng, uuid4().hex.encode()
 
-    def _send(self, kind: str, request: TimerRequest) -> None:
-        self._sender.send(self._topic, request)
-        self.sent[kind] += 1
+        def due_ms(most_ms: int) -> int:
+            return now_ms() + rng.randint(-500, most_ms)
 
-    def _target(self) -> str:
-        return self._rng.choice(TARGETS)
+        def named(most_ms: int = LONGEST_MS) -> TimerRequest:
+            return named_timer(rng.choice(TARGETS), due_ms(most_ms), uuid4().bytes, id_)
 
-    def _plain(self) -> None:
-        key = b"%d" % self._rng.randrange(50)
-        self._send("schedule", timer(self._target(), self._due_ms(4_000), uuid4().bytes, key))
+        match rng.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]:
+            case "plain":
+                key = b"%d" % rng.randrange(50)
+                yield "schedule", timer(rng.choice(TARGETS), due_ms(4_000), uuid4().bytes, key)
+            case "cancelled":  # at once, or so close to the due time that either may win
+                yield "schedule to be cancelled", named(rng.choice((100, 5_000, LONGEST_MS)))
+                yield "cancel", cancel(id_)
+            case "replaced":
+                yield "schedule to be replaced", named()
+                yield "replace", _with(named(10_000), names.ACTION, b"replace")
+            case "moved":
+                yield "schedule to be moved", named()
+                headers = [(names.ACTION, names.MOVE), (names.ID, id_), (names.DELIVER_MS, b"%d" % due_ms(10_000))]
+                yield "move", TimerRequest(id_, None, [*headers])
+            case "expiring":  # if its topic is paused when it is due, or no bridge is up
+                due = due_ms(4_000)
+                request = timer(TARGETS[0], due, uuid4().bytes)
+                yield "schedule that expires", _with(request, names.EXPIRE_MS, b"%d" % (due + 500))
+            case _:
+                yield "far schedule", named()
 
-    def _named(self, kind: str, most_ms: int = LONGEST_MS) -> bytes:
-        """Send a timer with an id, and return the id; most of these roll several times."""
-        id_ = uuid4().hex.encode()
-        self._send(kind, named_timer(self._target(), self._due_ms(most_ms), uuid4().bytes, id_))
-        return id_
 
-    def _cancelled(self) -> None:
-        """Cancel at once, or so close to the due time that either may win."""
-        id_ = self._named("schedule to be cancelled", self._rng.choice((100, 5_000, LONGEST_MS)))
-        self._send("cancel", cancel(id_))
-
-    def _expiring(self) -> None:
-        """Send a timer that expires if its topic is paused when it is due, or no bridge is up."""
-        due_ms = self._due_ms(4_000)
-        key, value, headers = timer(TARGETS[0], due_ms, uuid4().bytes)
-        self._send(
-            "schedule that expires", TimerRequest(key, value, [*headers, (names.EXPIRE_MS, b"%d" % (due_ms + 500))])
-        )
-
-    def _replaced(self) -> None:
-        id_ = self._named("schedule to be replaced")
-        new = named_timer(self._target(), self._due_ms(10_000), uuid4().bytes, id_)
-        self._send("replace", new._replace(headers=[*new.headers, (names.ACTION, b"replace")]))
-
-    def _moved(self) -> None:
-        id_, due = self._named("schedule to be moved"), (names.DELIVER_MS, b"%d" % self._due_ms(10_000))
-        self._send("move", TimerRequest(id_, None, [(names.ACTION, names.MOVE), (names.ID, id_), due]))
+def _with(request: TimerRequest, name: str, value: bytes) -> TimerRequest:
+    return request._replace(headers=[*request.headers, (name, value)])

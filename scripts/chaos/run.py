@@ -13,19 +13,25 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
+from confluent_kafka import Message
 from rich.console import Console
 
 from bridge.dev.kafka_jars import DEFAULT_CACHE
 from bridge.errors import BridgeError
-from scripts.chaos.fault_evidence import exceptions
+from schemas import headers as names
+from schemas.receipts import Receipt
+from schemas.tables import AuditClass
 from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim
 from scripts.chaos.load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, now_ms
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -45,6 +51,7 @@ _LOOK_S = 0.1
 _QUIET_S = 30.0
 """Longer than session and transaction timeouts."""
 _GIVE_UP_S = 600.0
+_MOST_ROWS = 20
 
 
 class Chaos:
@@ -61,9 +68,9 @@ class Chaos:
         jars_cache: Path = DEFAULT_CACHE,
     ) -> None:
         self._folder, self._minutes, self._seed, self._console = folder, minutes, seed, console
-        self._workers = workers
-        self._jars_cache = jars_cache
+        self._workers, self._jars_cache = workers, jars_cache
         self._began_s = time.monotonic()
+        self._victims: list[Victim] = []
         self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
@@ -75,30 +82,28 @@ class Chaos:
             Admin(servers).create_topics(TARGETS, partitions=2, copies=3, settings=BROKER_CLOCK)
             (config := self._folder / "limits.toml").write_text(LIMITS)
             arguments = [*_ARGUMENTS, "--config", str(config), "--workers", str(self._workers)]
-            victims = [
-                Victim(name, self._folder / name, brokers.bootstrap_of(link), arguments)
-                for link, name in enumerate(("one", "two"))
-            ]
-            for victim in victims:
+            for link, name in enumerate(("one", "two")):
+                victim = Victim(name, self._folder / name, brokers.bootstrap_of(link), arguments)
                 ends.callback(victim.close)
                 victim.launch()
-            for victim in victims:
+                self._victims.append(victim)
+            for victim in self._victims:
                 victim.await_ready()
             self._say("two bridges are ready; the load begins")
             with ChaosLoad(servers, TIMER_TOPIC, self._seed) as load:
-                self._inject(brokers, victims, load)
+                self._inject(brokers, load)
             self._say(f"all faults are repaired; {load.sent.total():,} requests were sent: {dict(load.sent)}")
             self.counts.update(load.sent)
-            self._await_end(servers, victims)
-            for victim in victims:
+            self._await_end(servers)
+            for victim in self._victims:
                 victim.stop()
             self._say("all timers have left; Spark reads Kafka's topics alone")
             return self._audited(servers)
 
-    def _inject(self, brokers: ThreeBrokers, victims: list[Victim], load: ChaosLoad) -> None:
+    def _inject(self, brokers: ThreeBrokers, load: ChaosLoad) -> None:
         """Inject faults for the given time, until each kind was injected once; then repair all."""
         rng = random.Random(self._seed)
-        schedule = FaultSchedule(brokers, victims, rng, load.pause, has_workers=self._workers > 1)
+        schedule = FaultSchedule(brokers, self._victims, rng, load.pause, has_workers=self._workers > 1)
         open_ = list[tuple[float, ChaosFault]]()
         self.counts.update({f"fault: {kind}": 0 for kind in schedule.kinds})
         self.skipped = schedule.skipped
@@ -107,7 +112,7 @@ class Chaos:
             for end_s, fault in [each for each in open_ if each[0] <= now_s]:
                 open_.remove((end_s, fault))
                 fault.repair()
-                self._record("mended", fault)
+                self._record("repaired", fault)
             if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in schedule.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
@@ -118,17 +123,17 @@ class Chaos:
                     self.counts[f"fault: {begun.name}"] += 1
                     self._say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
-            for victim in victims:
+            for victim in self._victims:
                 victim.demand_alive()
             time.sleep(_LOOK_S)
 
-    def _await_end(self, servers: str, victims: list[Victim]) -> None:
+    def _await_end(self, servers: str) -> None:
         """Wait until every timer is due and no request, copy or delivery has been written for a while."""
         admin, give_up_s = Admin(servers), time.monotonic() + _GIVE_UP_S
         time.sleep(LONGEST_MS / 1000)
         seen, since_s = dict[str, dict[int, int]](), time.monotonic()
         while time.monotonic() < give_up_s:
-            for victim in victims:
+            for victim in self._victims:
                 victim.demand_alive()
             now = {topic: admin.ends(topic) for topic in (TIMER_TOPIC, *TARGETS)}
             if now != seen:
@@ -140,12 +145,13 @@ class Chaos:
 
     def _audited(self, servers: str) -> AuditVerdict:
         """Return the audit's verdict, and write the records of each faulty timer."""
-        args = AuditArguments(access=KafkaAccess(servers), out=self._folder / "audit", tolerance_ms=TOLERANCE_MS)
+        out = self._folder / "audit"
+        args = AuditArguments(access=KafkaAccess(servers), out=out, tolerance_ms=TOLERANCE_MS)
         verdict = run_audit(args)
+        rows = exceptional_rows(out)
         try:
-            found = exceptions(
-                servers, self._folder / "audit", {TIMER_TOPIC, *TARGETS, args.rejected_topic}, args.receipts_topic
-            )
+            topics = {TIMER_TOPIC, *TARGETS, args.rejected_topic}
+            found = with_records(servers, rows, topics, args.receipts_topic) if rows else []
             (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
             self._console.print_json(data=found)
         except BridgeError as error:  # the verdict is valid without them
@@ -153,13 +159,61 @@ class Chaos:
         return verdict
 
     def _record(self, what: str, fault: ChaosFault) -> None:
-        at_ms, seconds = time.time_ns() // 1_000_000, round(fault.seconds, 2)
-        self.story.append(
-            {"at_ms": at_ms, "what": what, "fault": fault.name, "subject": fault.subject, "seconds": seconds}
-        )
+        event = {"what": what, "fault": fault.name, "subject": fault.subject, "seconds": round(fault.seconds, 2)}
+        self.story.append({"at_ms": now_ms(), **event})
 
     def _say(self, what: str) -> None:
         self._console.print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", highlight=False)
+
+
+def exceptional_rows(out: Path) -> list[dict[str, Any]]:
+    """Return the audit's first rows with a fault, then those without an outcome."""
+    rows = pq.read_table(out / "requests").to_pylist()
+    chosen = [row for row in rows if row["faults"] or row["class"] == AuditClass.PENDING]
+    chosen.sort(key=lambda row: not row["faults"])
+    return [{name: value for name, value in row.items() if value not in (None, [])} for row in chosen[:_MOST_ROWS]]
+
+
+def with_records(
+    servers: str, rows: Iterable[dict[str, Any]], topics: Collection[str], receipts_topic: str
+) -> list[dict[str, Any]]:
+    """Return each row with every record about it, in order of time, for people to judge. Raises BridgeError."""
+    found: list[dict[str, Any]] = [{"row": row, "records": []} for row in rows]
+    with Receiver(servers, [*topics, receipts_topic]) as receiver:
+        while messages := receiver.messages(10):
+            for message in messages:
+                origins = _origins(message, is_receipt=message.topic() == receipts_topic)
+                for each in found:
+                    if origins & {each["row"]["origin"], each["row"].get("ended_by")}:
+                        each["records"].append(_shown(message))
+    for each in found:
+        each["records"].sort(key=lambda record: record["at_ms"])
+    return found
+
+
+def _origins(message: Message, *, is_receipt: bool) -> set[str | None]:
+    """Return the origins that a record concerns: its own place, its `timer-origin`, and the origins in a receipt."""
+    origins: set[str | None] = {_place(message), _headers(message).get(names.ORIGIN)}
+    if is_receipt:
+        receipt = Receipt.model_validate_json(message.value() or b"")
+        origins |= {receipt.request, receipt.origin}
+    return origins - {None}
+
+
+def _shown(message: Message) -> dict[str, Any]:
+    clock, at_ms = message.timestamp()
+    shown = {"at_ms": at_ms, "clock": {1: "CreateTime", 2: "LogAppendTime"}.get(clock), "place": _place(message)}
+    value = (message.value() or b"")[:300].decode(errors="replace")
+    return {**shown, "headers": _headers(message), "value": value}
+
+
+def _headers(message: Message) -> dict[str, str]:
+    headers: Any = message.headers() or []
+    return {name: value.decode(errors="replace") for name, value in headers if value is not None}
+
+
+def _place(message: Message) -> str:
+    return f"{message.topic()}/{message.partition()}/{message.offset()}"
 
 
 def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
@@ -167,9 +221,7 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
     (folder / "faults.jsonl").write_text("".join(json.dumps(event) + "\n" for event in chaos.story))
     pending = verdict.counts["pending"]
     report = {
-        "seed": args.seed,
-        "minutes": args.minutes,
-        "workers": args.workers,
+        **{name: getattr(args, name) for name in ("seed", "minutes", "workers")},
         "what": dict(sorted(chaos.counts.items())),
         "skipped": chaos.skipped,
         "classes": {name: count for name, count in verdict.counts.items() if count},

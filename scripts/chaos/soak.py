@@ -13,18 +13,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from scripts.bench.topic_fixture import Sizes, TopicFixture, now_ms
+from scripts.bench.topic_fixture import Sizes, TopicFixture
 from scripts.common import command
 from scripts.common.delivery_figures import DeliveryAccount
-from scripts.common.kafka_io import OffsetRange, Receiver
+from scripts.common.kafka_io import Receiver, now_ms
 from scripts.common.processes import BridgeProcess
 
 FOLDER = Path(".run/soak")
@@ -35,23 +34,15 @@ _SAMPLE_S = 10.0
 _LEAST_SAMPLES = 9
 _WARM_S = 130.0
 _QUIET_S = 10.0
-
-
-class Sample(NamedTuple):
-    """Sample of the bridge's process and its data directory."""
-
-    at_s: float
-    rss_mb: float
-    handles: int
-    threads: int
-    disk_mb: float
-    cpu_s: float
+Sample = dict[str, float]
 
 
 def sample(bridge: BridgeProcess, since_s: float) -> Sample:
+    """Return a sample of the bridge's process and its data directory."""
     usage, proc = bridge.usage(), Path(f"/proc/{bridge.pid}")
     handles, threads = (sum(1 for _ in (proc / part).iterdir()) for part in ("fd", "task"))
-    return Sample(round(time.monotonic() - since_s, 1), usage.rss_mb, handles, threads, bridge.disk_mb(), usage.cpu_s)
+    counts = {"handles": handles, "threads": threads, "disk_mb": bridge.disk_mb()}
+    return {"at_s": round(time.monotonic() - since_s, 1), "rss_mb": usage.rss_mb, "cpu_s": usage.cpu_s, **counts}
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:
@@ -61,7 +52,7 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     third = len(samples) // 3
     found = {}
     for name in ("rss_mb", "handles", "threads", "disk_mb"):
-        values = [getattr(each, name) for each in samples]
+        values = [each[name] for each in samples]
         middle, last = np.median(values[third:-third]), np.median(values[-third:])
         found[name] = round(float(last / middle) - 1, 4)
     return found
@@ -75,7 +66,7 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
             time.sleep(_SAMPLE_S)
             bridge.demand_alive()
             samples.append(sample(bridge, since_s))
-            file.write(json.dumps(samples[-1]._asdict()) + "\n")
+            file.write(json.dumps(samples[-1]) + "\n")
             file.flush()
     return samples
 
@@ -103,9 +94,16 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
             usage = bridge.usage()
             say("counting deliveries")
-            seen, late_ms = _received(topics, list(targets.values()), spans, bridge)
-    found = growth([each for each in samples if each.at_s > min(_WARM_S, seconds / 3)])
-    early, percentiles = int((late_ms < 0).sum()), np.percentile(late_ms, [50, 99, 100])
+            seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
+            with Receiver(topics.servers, list(targets.values())) as receiver:
+                while came := receiver.poll(_QUIET_S):
+                    bridge.demand_alive()
+                    for delivery in came:
+                        seen.note(delivery.origin)
+                    late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
+    found = growth([each for each in samples if each["at_s"] > min(_WARM_S, seconds / 3)])
+    late = np.concatenate(late_ms)
+    early, percentiles = int((late < 0).sum()), np.percentile(late, [50, 99, 100])
     return {
         "per_s": per_s,
         "seconds": seconds,
@@ -114,9 +112,7 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         "duplicates": seen.duplicates,
         "strangers": seen.strangers,
         "early": early,
-        "late_p50_ms": float(percentiles[0]),
-        "late_p99_ms": float(percentiles[1]),
-        "late_max_ms": int(percentiles[2]),
+        **{f"late_{name}_ms": float(ms) for name, ms in zip(("p50", "p99", "max"), percentiles, strict=True)},
         "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(seen.expected, 1), 1),
         "rss_mb": usage.rss_mb,
         "peak_rss_mb": usage.peak_rss_mb,
@@ -124,20 +120,6 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
         "is_flat": all(share <= MOST_GROWTH for share in found.values()),
         "is_exact": not (seen.lost or seen.duplicates or seen.strangers or early),
     }
-
-
-def _received(
-    topics: TopicFixture, targets: Sequence[str], spans: Sequence[OffsetRange], bridge: BridgeProcess
-) -> tuple[DeliveryAccount, npt.NDArray[np.int32]]:
-    """Return the account and the lateness of all deliveries, ms."""
-    seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
-    with Receiver(topics.servers, targets) as receiver:
-        while came := receiver.poll(_QUIET_S):
-            bridge.demand_alive()
-            for delivery in came:
-                seen.note(delivery.origin)
-            late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
-    return seen, np.concatenate(late_ms)
 
 
 def main() -> int:

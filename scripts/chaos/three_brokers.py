@@ -1,33 +1,121 @@
-"""Three embedded brokers: after a kill, another one becomes leader.
+"""Three embedded brokers: after a kill, another one becomes leader. Links to them can be slow or cut.
 
 node 1   controller and broker, never killed          node 2, 3   brokers
 three copies of everything, two of which have to be in step
-link n   a listener of each broker, which the clients of this link reach through a proxy (scripts.chaos.proxy)
+link n   a listener of each broker, which the clients of this link reach through a proxy
+
+    client -> proxy.port -> proxy.target_port        proxy.delay_ms = 200        proxy.is_cut = True
+
+Connections stay open during a cut, and afterwards the bytes arrive, as TCP would send them again. All proxies run in
+one thread; any thread may set the attributes.
 """
 
+import asyncio
 import contextlib
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import DEFAULT_CACHE
-from scripts.chaos.proxy import Proxies, Proxy
 
+_CHUNK_BYTES = 1 << 16
+_LOOK_S = 0.02
+T = TypeVar("T")
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _PROTOCOLS = "listener.security.protocol.map"
+_FACTORS = ("default", "offsets.topic", "transaction.state.log")
 _COPIES = {
+    **{f"{name}.replication.factor": "3" for name in _FACTORS},
+    "min.insync.replicas": "2",
+    "transaction.state.log.min.isr": "2",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "offsets.topic.replication.factor": "3",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
 }
+
+
+class Proxy:
+    """Forwards one port to another."""
+
+    def __init__(self, port: int, target_port: int) -> None:
+        self.port = port
+        self.target_port = target_port
+        self.delay_ms = 0
+        self.is_cut = False
+
+    async def serve(self) -> asyncio.Server:
+        return await asyncio.start_server(self._join, HOST, self.port)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._until_joined()
+        try:
+            far_reader, far_writer = await asyncio.open_connection(HOST, self.target_port)
+        except OSError:  # the broker is down: the client sees a connection that ends
+            writer.close()
+            return
+        try:
+            await self._forward((reader, writer), (far_reader, far_writer))
+        finally:
+            writer.close()
+            far_writer.close()
+
+    async def _forward(self, client: Link, broker: Link) -> None:
+        """Forward both directions until both ends are closed. Tests override it."""
+        await asyncio.gather(self._pump(client[0], broker[1]), self._pump(broker[0], client[1]))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(_CHUNK_BYTES):
+                await asyncio.sleep(self.delay_ms / 1000)
+                await self._until_joined()
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def _until_joined(self) -> None:
+        while self.is_cut:
+            await asyncio.sleep(_LOOK_S)
+
+
+class Proxies:
+    """Runs between `start` and `stop`."""
+
+    def __init__(self) -> None:
+        self._proxies: list[Proxy] = []
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+
+    def add(self, proxy: Proxy) -> None:
+        """Add a proxy; call before `start`."""
+        self._proxies.append(proxy)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._servers = [self._run(proxy.serve()) for proxy in self._proxies]
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._run(self._end())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
 class ThreeBrokers:
@@ -36,7 +124,7 @@ class ThreeBrokers:
     def __init__(self, folder: Path, *, links: int = 0, jars_cache: Path = DEFAULT_CACHE) -> None:
         self._folder, self._jars_cache = folder, jars_cache
         shutil.rmtree(folder, ignore_errors=True)
-        ports = iter(_free_ports(4 + 6 * links))
+        ports = self._free_ports()
         self._proxies = Proxies()
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
         """For each link, the proxies of the three brokers."""
@@ -84,6 +172,13 @@ class ThreeBrokers:
             node.kill()
         self._proxies.stop()
 
+    @staticmethod
+    def _free_ports() -> Iterator[int]:
+        taken = set[int]()
+        while True:
+            taken.add(port := free_port(taken=taken))
+            yield port
+
     def _node(self, node_id: int, ports: Iterator[int], properties: dict[str, str]) -> EmbeddedKafka:
         port = next(ports)
         listeners = advertised = f"PLAINTEXT://{HOST}:{port}"
@@ -105,14 +200,5 @@ class ThreeBrokers:
         """Format the node's folder for the cluster of node 1."""
         lines = (self.nodes[0].folder / "data" / "meta.properties").read_text().splitlines()
         cluster_id = next(line for line in lines if line.startswith("cluster.id="))
-        data: Path = node.folder / "data"
-        data.mkdir(parents=True)
-        others: Sequence[str] = ("version=1", cluster_id, f"node.id={self.nodes.index(node) + 1}")
-        (data / "meta.properties").write_text("\n".join(others) + "\n")
-
-
-def _free_ports(count: int) -> list[int]:
-    ports: list[int] = []
-    while len(ports) < count:
-        ports.append(free_port(taken=set(ports)))
-    return ports
+        (data := node.folder / "data").mkdir(parents=True)
+        (data / "meta.properties").write_text(f"version=1\n{cluster_id}\nnode.id={self.nodes.index(node) + 1}\n")

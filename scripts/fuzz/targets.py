@@ -1,59 +1,196 @@
-"""Targets: decoders of untrusted bytes. Each takes any bytes. An error that it does not expect is a finding.
+"""Targets of the fuzzer: decoders of untrusted bytes. An error that a target does not expect is a finding.
 
-store        a store's folder, edited (scripts.fuzz.store_mutator): verified, inspected, opened and emptied
+store        a store's folder, edited: verified, inspected, opened and emptied
 checkpoint   the same with any text as its checkpoint
 frame        a frame of the body log, and the headers in it
 journal      records of the journal, one per line, and the decisions that they make together
 progress     metadata of a committed offset
-headers      a request's headers, in all spellings
+headers      a request's headers, in all spellings: first line the key, then name=value
+
+An input of `store` edits a valid store. Its checksums are recomputed, so that the fuzzer need not find one by chance.
+
+    flags 1 | edits, 12 bytes each: file 1, size 1, place 2, value 8
+    flags     SEALED: checksums are recomputed, AS_CLOSED: and the store counts as closed in the state of its checkpoint
+    size      0: the file is removed, 1 to 8: so many bytes of the value are written at the place, more: it is cut there
 """
 
-from collections.abc import Callable, Iterable
+import json
+import random
+import struct
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
+
+import numpy as np
 
 from bridge.partition.recover import read_checkpoint
 from schemas.headers import CONTROL, MAX_INT64, Claim, Rules, Schedule
 from schemas.journal import END, CopyInFlight, Decisions, JournalRecord, Wait
 from schemas.profiles import PROFILES, read
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
-from scripts.fuzz.store_mutator import (
-    OPTIONS,
-    START_MS,
-    Contents,
-    disk_of,
-    edited,
-    frames,
-    sealed_frame,
-    sealed_text,
-    seeds,
-    sound,
-)
-from timer.engines import open_store
+from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, WheelFullError
-from timer.format.body import pack_headers, peek, unpack, unpack_headers
-from timer.format.checkpoint import CLOSED, NAME
+from timer.format.batch import Batch
+from timer.format.body import HEAD_SIZE, Body, pack_headers, peek, unpack, unpack_headers
+from timer.format.checkpoint import CLOSED, NAME, WHEEL, Checkpoint
+from timer.format.unit import BLANK_SIZE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, unit_checks
+from timer.options import StoreOptions
 from timer.stopped_store import NoStoreError, StoppedStore, verify
-from timer.store import Store
 from timer.testing import SimDisk
+from timer.wheel.shutdown_snapshot import RESUME
+from timer.wheel.timer_wheel import SLOT, slot_checks
 
+START_MS = 1_700_000_000_000
+OPTIONS = StoreOptions(tick_ms=1000, slots=256, segment_bytes=1024)
+PER_SEGMENT = (OPTIONS.segment_bytes - BLANK_SIZE) // UNIT_SIZE
+SEALED, AS_CLOSED = 1, 2
+EDIT = struct.Struct(">BBHq")
 RULES = Rules(max_delay_ms=86_400_000, roll_window_ms=3_600_000, profiles=("native", *PROFILES))
+Contents = dict[str, bytes]
 
 
 class Target(NamedTuple):
     """A decoder. `check` raises on a finding. `seeds`: the first inputs."""
 
     check: Callable[[bytes], None]
-    seeds: Callable[[], Iterable[bytes]]
+    seeds: Callable[[], Iterator[bytes]]
 
 
-def _store(data: bytes) -> None:
-    _look_into(edited(data))
+# -- a valid store, and edits of it
 
 
-def _checkpoint(text: bytes) -> None:
-    sealed = sealed_text(text)
-    _look_into({**sound(), NAME: sealed, CLOSED: sealed})
+def _body(offset: int, due_ms: int) -> Body:
+    headers, plain = pack_headers([("timer-topic", b"orders"), ("trace", None)][: 1 + offset % 2])
+    id_ = b"id-%d" % offset if offset % 3 else None
+    target = "bills" if offset % 4 == 0 else "orders"
+    return Body(target, -1, offset, START_MS, due_ms, b"key", b"v" * (offset % 9), headers, plain, offset, 0, id_)
+
+
+@cache
+def sound() -> Contents:
+    """Return the files of a closed store: timers to deliver, to roll, out of order, ended, and in a target backlog."""
+    disk = SimDisk(random.Random(1))
+    store = create_store(disk, OPTIONS, Progress(0, NOTHING_SETTLED, 0))
+
+    def receive(first: int, *visits: tuple[int, int]) -> None:
+        batch = Batch()
+        for offset, (visit, due) in enumerate(visits, first):
+            place = batch.add if (START_MS + visit, offset) > store.settled else batch.hold
+            place(_body(offset, START_MS + due), START_MS + visit)
+        store.add(batch, first + len(visits))
+
+    receive(0, *((due, due) for due in range(0, 9000, 300)))
+    store.release_queue.take_due(START_MS + 1500, 100, 1 << 20)
+    receive(30, (9000, 90_000), (500, 100_000), (4000, 4000))
+    ended = Batch()
+    for row in store.queries.find([b"id-10", b"id-11", b"id-20"]).values():
+        ended.end(row)
+    store.add(ended, 33)
+    store.release_queue.pause("bills", is_paused=True)
+    store.committed(store.advance_progress())
+    store.start_checkpoint(0, (), ())
+    store.finish_checkpoint()
+    store.close()
+    return {name: content for name, content in disk.contents().items() if content}
+
+
+def disk_of(contents: Contents) -> SimDisk:
+    """Return a disk with these files, durable."""
+    disk = SimDisk()
+    for name, content in contents.items():
+        disk.start_replace(name, content).wait()
+    return disk
+
+
+def edited(data: bytes) -> Contents:
+    """Return the files that `data` describes."""
+    contents, names, flags = dict(sound()), sorted(sound()), data[0] if data else 0
+    for at in range(1, len(data) - EDIT.size + 1, EDIT.size):
+        which, size, place, value = EDIT.unpack_from(data, at)
+        content = contents.pop(name := names[which % len(names)], b"")
+        if size:
+            at_byte = place % (len(content) + 1)
+            after = value.to_bytes(8, "big", signed=True)[8 - size :] + content[at_byte + size :] if size <= 8 else b""
+            contents[name] = content[:at_byte] + after
+    if flags & SEALED:
+        seal(contents, as_closed=bool(flags & AS_CLOSED))
+    return contents
+
+
+def seal(contents: Contents, *, as_closed: bool) -> None:
+    """Recompute every checksum of every file."""
+    for name in [*contents]:
+        folder, _, base = name.partition("/")
+        if folder == "timer" and base.isdigit():
+            _seal_units(contents, name, int(base))
+        elif folder == "body":
+            contents[name] = b"".join(sealed_frame(frame) for frame in frames(contents[name]))
+        elif folder == WHEEL:
+            content = contents[name]
+            slots = np.frombuffer(content[: len(content) // SLOT.itemsize * SLOT.itemsize], SLOT).copy()
+            slots["magic"] = slot_checks(slots)
+            contents[name] = slots.tobytes() + content[slots.nbytes :]
+        elif name in (NAME, CLOSED):
+            contents[name] = sealed_text(contents[name].partition(b"\n")[2])
+    if as_closed and NAME in contents:
+        contents[CLOSED] = contents[NAME]
+    if RESUME in contents:
+        contents[RESUME] = _sealed_resume(contents[RESUME], contents.get(NAME, b""))
+
+
+def _seal_units(contents: Contents, name: str, base: int) -> None:
+    column_name = name.replace("timer/", "ids/")
+    column = contents.get(column_name, b"")
+    count = min(len(contents[name]) // UNIT_SIZE, len(column) // UNIT_EXTRA_DISK.itemsize, PER_SEGMENT)
+    units = np.frombuffer(contents[name][: count * UNIT_SIZE], UNIT)
+    rows = np.frombuffer(column[: count * UNIT_EXTRA_DISK.itemsize], UNIT_EXTRA_DISK).copy()
+    rows["check"] = unit_checks(units, rows, base // OPTIONS.segment_bytes * PER_SEGMENT)
+    contents[column_name] = rows.tobytes() + column[count * UNIT_EXTRA_DISK.itemsize :]
+
+
+def frames(content: bytes) -> Iterator[bytes]:
+    """Return each frame, and then the rest that has no valid size."""
+    while len(content) >= HEAD_SIZE <= (size := int.from_bytes(content[:4], "big")) <= len(content):
+        yield content[:size]
+        content = content[size:]
+    yield content
+
+
+def sealed_frame(frame: bytes) -> bytes:
+    """Return the frame with its size and CRC recomputed."""
+    if len(frame) < HEAD_SIZE:
+        return frame
+    return struct.pack(">II", len(frame), zlib.crc32(frame[8:])) + frame[8:]
+
+
+def sealed_text(text: bytes) -> bytes:
+    """Return a checkpoint with this text."""
+    return b"%08x\n%s" % (zlib.crc32(text), text)
+
+
+def _sealed_resume(content: bytes, checkpoint: bytes) -> bytes:
+    found = Checkpoint.from_bytes(checkpoint)
+    line, _, rest = content.partition(b"\n")
+    with suppress(ValueError, TypeError, RecursionError):  # it is malicious enough
+        head = json.loads(line)
+        head["checkpoint"] = zlib.crc32(found.to_bytes() if found else b"")
+        content = json.dumps(head).encode() + b"\n" + rest
+    return content[:-4] + zlib.crc32(content[:-4]).to_bytes(4, "big")
+
+
+def _store_seeds() -> Iterator[bytes]:
+    """Return no edit, and for each file: without it, cut, and with extreme numbers at many places."""
+    for flags in (0, SEALED, SEALED | AS_CLOSED):
+        yield bytes([flags])
+        for which in range(len(sound())):
+            edits = [(0, 0, 0), (9, 40, 0)]
+            edits += [(size, place, value) for size in (1, 8) for place in range(0, 64, 4) for value in (-1, 1 << 40)]
+            yield from (bytes([flags]) + EDIT.pack(which, *edit) for edit in edits)
+
+
+# -- the checks
 
 
 def _look_into(contents: Contents) -> None:
@@ -66,10 +203,10 @@ def _look_into(contents: Contents) -> None:
         stopped.dues()
         stopped.with_id(b"id-1")
     with suppress(CorruptStoreError, WheelFullError):
-        _live_on(disk_of(contents))
+        _empty(disk_of(contents))
 
 
-def _live_on(disk: SimDisk) -> None:
+def _empty(disk: SimDisk) -> None:
     found = read_checkpoint(disk)
     if found is None or found.tick_ms != OPTIONS.tick_ms:  # the bridge rebuilds a store of another tick
         return
@@ -77,7 +214,11 @@ def _live_on(disk: SimDisk) -> None:
     try:
         store.queries.due_ranges()
         store.queries.find([b"id-1", b"id-13"])
-        _list(store)
+        following: int | None = 0
+        while following is not None:
+            rows, following = store.queries.list_pending(following)
+            for at in range(len(rows)):
+                store.queries.peek(rows[at : at + 1])
         for target in store.release_queue.paused():
             store.release_queue.pause(target, is_paused=False)
         for now_ms in (START_MS + 3000, START_MS + 50_000, START_MS + 86_400_000):
@@ -91,12 +232,9 @@ def _live_on(disk: SimDisk) -> None:
         store.close()
 
 
-def _list(store: Store) -> None:
-    following: int | None = 0
-    while following is not None:
-        rows, following = store.queries.list_pending(following)
-        for at in range(len(rows)):
-            store.queries.peek(rows[at : at + 1])
+def _checkpoint(text: bytes) -> None:
+    sealed = sealed_text(text)
+    _look_into({**sound(), NAME: sealed, CLOSED: sealed})
 
 
 def _frame(data: bytes) -> None:
@@ -105,92 +243,55 @@ def _frame(data: bytes) -> None:
     with suppress(CorruptStoreError):
         unpack(data, 0)
     with suppress(CorruptStoreError):
-        unpack_headers(unpack(sealed_frame(data), 0).headers)
-
-
-def _frames() -> Iterable[bytes]:
-    for name, content in sound().items():
-        if name.startswith("body/"):
-            yield from (content[at : at + size] for at, size in frames(content))
+        unpack_headers(unpack(sealed_frame(data[:8] + b"\1" + data[9:]), 0).headers)
 
 
 def _journal(data: bytes) -> None:
     with suppress(ValueError):
-        records = [JournalRecord.from_bytes(line) for line in data.split(b"\n")]
-        _tell(records)
+        decisions = Decisions([JournalRecord.from_bytes(line) for line in data.split(b"\n")], known=5)
+        for offset in (0, 3, MAX_INT64):
+            decisions.rules_from(offset)
 
 
-def _tell(records: list[JournalRecord]) -> None:
-    decisions = Decisions(records, known=5)
-    for offset in (0, 3, MAX_INT64):
-        decisions.rules_from(offset)
-
-
-def _journals() -> Iterable[bytes]:
+def _journal_seeds() -> Iterator[bytes]:
     flight = CopyInFlight(3, 1, START_MS, "orders", "0a", "0b")
     wait = Wait("orders", is_paused=True, stretches=((Key(1, 2), Key(3, 4)), (Key(5, 6), END)))
     first = JournalRecord(from_offset=0, next_offset=5, rules=RULES, refused=(1,), ended=(2,), rolled=(flight,))
-    more = JournalRecord(
-        from_offset=5,
-        next_offset=9,
-        rules=RULES,
-        landed=((3, 1),),
-        dropped=(4,),
-        held=(5,),
-        released=(5,),
-        waits=(wait,),
-    )
+    ends = {"landed": ((3, 1),), "dropped": (4,), "held": (5,), "released": (5,), "waits": (wait,)}
+    more = JournalRecord(from_offset=5, next_offset=9, rules=RULES, **ends)
     again = JournalRecord(from_offset=2, next_offset=4, rules=RULES, held=(1,))
     yield from (b"\n".join(record.to_bytes() for record in some) for some in ((first,), (first, more), (more, again)))
 
 
 def _progress(data: bytes) -> None:
     with suppress(ForeignProgressError):
-        progress = Progress.committed(7, data[:4096].decode("utf-8", "replace"))
-        Progress.committed(7, progress.metadata())
-
-
-def _progresses() -> Iterable[bytes]:
-    yield Progress(7, NOTHING_SETTLED, 0).metadata().encode()
-    yield Progress(7, Key(START_MS, 3), 2, 99).metadata().encode()
+        Progress.committed(7, Progress.committed(7, data[:4096].decode("utf-8", "replace")).metadata())
 
 
 def _headers(data: bytes) -> None:
-    """Parse headers, one per line: name, `=`, value; without `=`: null. The first line is the key, if any."""
     key, *lines = data.split(b"\n")
-    headers = [_header(*line.partition(b"=")) for line in lines]
-    asked = read(headers, START_MS, RULES, key or None, None if len(data) % 2 else b"value")
-    match asked:
+    parts = [line.partition(b"=") for line in lines]
+    headers = [(name.decode("utf-8", "replace"), value if parting else None) for name, parting, value in parts]
+    match read(headers, START_MS, RULES, key or None, None if len(data) % 2 else b"value"):
         case Schedule(target=target, due_ms=due_ms) | Claim(schedule=Schedule(target=target, due_ms=due_ms)):
             assert target.isascii()
             assert due_ms >= 0
-    encoded, _ = pack_headers(headers)
-    assert unpack_headers(encoded) == headers
+    assert unpack_headers(pack_headers(headers)[0]) == headers
 
 
-def _header(name: bytes, parting: bytes, value: bytes) -> tuple[str, bytes | None]:
-    return name.decode("utf-8", "replace"), value if parting else None
-
-
-def _header_sets() -> Iterable[bytes]:
-    values = (b"5", b"orders", b"cancel", b"2026-12-24T18:00:00Z", b"99999999999999999999", b"", b"-1", b"a+b")
-    for profile in PROFILES.values():
-        for value in values:
+def _header_seeds() -> Iterator[bytes]:
+    for value in (b"5", b"orders", b"cancel", b"2026-12-24T18:00:00Z", b"99999999999999999999", b"", b"-1", b"a+b"):
+        for profile in PROFILES.values():
             yield b"key\n" + b"\n".join(name.encode() + b"=" + value for name in sorted(profile.control))
-    for value in values:
         for name in sorted(CONTROL):
             yield b"\ntimer-topic=orders\ntimer-delay-ms=5\n" + name.encode() + b"=" + value
 
 
-def _checkpoints() -> Iterable[bytes]:
-    yield sound()[NAME].partition(b"\n")[2]
-
-
 TARGETS = {
-    "store": Target(_store, seeds),
-    "checkpoint": Target(_checkpoint, _checkpoints),
-    "frame": Target(_frame, _frames),
-    "journal": Target(_journal, _journals),
-    "progress": Target(_progress, _progresses),
-    "headers": Target(_headers, _header_sets),
+    "store": Target(lambda data: _look_into(edited(data)), _store_seeds),
+    "checkpoint": Target(_checkpoint, lambda: iter([sound()[NAME].partition(b"\n")[2]])),
+    "frame": Target(_frame, lambda: (frame for n in sound() if n.startswith("body/") for frame in frames(sound()[n]))),
+    "journal": Target(_journal, _journal_seeds),
+    "progress": Target(_progress, lambda: (p.metadata().encode() for p in (Progress(7, Key(START_MS, 3), 2, 99),))),
+    "headers": Target(_headers, _header_seeds),
 }

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-ROOT_PAGES = {
-    "README.md": "index.md",
-    **{name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")},
-}
+_SAME = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+ROOT_PAGES = {"README.md": "index.md", **dict(zip(_SAME, _SAME, strict=True))}
 SITE_PAGES = {site: source for source, site in ROOT_PAGES.items()}
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^)#]*)(?P<anchor>#[^)]*)?\)")
 

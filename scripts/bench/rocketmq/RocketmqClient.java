@@ -22,12 +22,12 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /**
- * RocketMQ's side of the bench: does what each line of its standard input says, and answers "= NUMBERS".
+ * RocketMQ's side of the bench: does what each line of its standard input says, and answers "= NUMBER".
  *
  * <pre>
  * ready                                           nothing                                             "0"
- * send TOPIC COUNT DUE_MS BODY_BYTES              as fast as it goes                                  "FAILED"
- * pace TOPIC RATE SECONDS DELAY_MS BODY_BYTES     RATE a second, each due DELAY_MS later              "COUNT FAILED"
+ * send TOPIC COUNT BODY_BYTES DUE_MS              as fast as it goes, all due at DUE_MS               "FAILED"
+ * send TOPIC COUNT BODY_BYTES DELAY_MS RATE       RATE a second, each due DELAY_MS later              "FAILED"
  * receive TOPIC COUNT FILE                        once nothing more is stored in TOPIC: number,
  *                                                 due, stored, three longs a message                  "COUNT"
  * </pre>
@@ -74,11 +74,8 @@ public final class RocketmqClient {
                 return "0";
             case "send":
                 create(words[1]);
-                return "" + send(words[1], Integer.parseInt(words[2]), Long.parseLong(words[3]), words[4]);
-            case "pace":
-                create(words[1]);
-                return pace(words[1], Integer.parseInt(words[2]), Double.parseDouble(words[3]),
-                        Long.parseLong(words[4]), words[5]);
+                return "" + send(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]),
+                        Long.parseLong(words[4]), words.length > 5 ? Integer.parseInt(words[5]) : 0);
             case "receive":
                 return "" + receive(words[1], Long.parseLong(words[2]), Path.of(words[3]));
             default:
@@ -101,31 +98,22 @@ public final class RocketmqClient {
         }
     }
 
-    private long send(String topic, int count, long due, String bodyBytes) throws Exception {
-        for (int number = 0; number < count; number++) {
-            send(topic, number, due, Integer.parseInt(bodyBytes));
-        }
-        return failed();
-    }
-
-    private String pace(String topic, int rate, double seconds, long delayMs, String bodyBytes) throws Exception {
-        int count = (int) (rate * seconds);
+    /** Returns the number of failures. At most IN_FLIGHT messages wait for their answer. */
+    private long send(String topic, int count, int bodyBytes, long time, int rate) throws Exception {
         long begin = System.nanoTime();
         for (int number = 0; number < count; number++) {
-            while ((System.nanoTime() - begin) * 1e-9 * rate < number) {
+            while (rate > 0 && (System.nanoTime() - begin) * 1e-9 * rate < number) {
                 Thread.sleep(1);
             }
-            send(topic, number, System.currentTimeMillis() + delayMs, Integer.parseInt(bodyBytes));
+            long due = rate > 0 ? System.currentTimeMillis() + time : time;
+            Message message = new Message(topic, ByteBuffer.allocate(bodyBytes).putLong(number).putLong(due).array());
+            message.setDeliverTimeMs(due);
+            room.acquire();
+            attempt(message);
         }
-        return count + " " + failed();
-    }
-
-    /** At most IN_FLIGHT messages wait for their answer. */
-    private void send(String topic, int number, long due, int bodyBytes) throws Exception {
-        Message message = new Message(topic, ByteBuffer.allocate(bodyBytes).putLong(number).putLong(due).array());
-        message.setDeliverTimeMs(due);
-        room.acquire();
-        attempt(message);
+        room.acquire(IN_FLIGHT);
+        room.release(IN_FLIGHT);
+        return failures.getAndSet(0);
     }
 
     /** A busy broker has stored nothing: send again. */
@@ -153,12 +141,6 @@ public final class RocketmqClient {
                 room.release();
             }
         });
-    }
-
-    private long failed() throws InterruptedException {
-        room.acquire(IN_FLIGHT);
-        room.release(IN_FLIGHT);
-        return failures.getAndSet(0);
     }
 
     /** Reads all messages as soon as none was stored for a while, so that no consumer takes CPU before. */
@@ -190,9 +172,7 @@ public final class RocketmqClient {
             List<MessageExt> messages = consumer.poll(GIVE_UP_MS);
             while (!messages.isEmpty()) {
                 for (MessageExt message : messages) {
-                    ByteBuffer body = ByteBuffer.wrap(message.getBody());
-                    out.writeLong(body.getLong());
-                    out.writeLong(body.getLong());
+                    out.write(message.getBody(), 0, 2 * Long.BYTES);
                     out.writeLong(message.getStoreTimestamp());
                     read++;
                 }

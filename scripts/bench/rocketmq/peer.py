@@ -28,19 +28,11 @@ from bridge.child_process import ChildProcess
 from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from schemas.maven_jars import JarList, ensure
-from scripts.bench.scenarios import (
-    STEADY_DELAY_MS,
-    WARM_UP,
-    WARM_UP_RATES,
-    Flat,
-    Measured,
-    burst_of,
-    flat,
-    steady_of,
-)
-from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes, now_ms
+from scripts.bench import scenarios
+from scripts.bench.scenarios import STEADY_DELAY_MS, WARM_UP, Flat, Measured, flat
+from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes
 from scripts.common import command, processes
-from scripts.common.kafka_io import Delivery, OffsetRange
+from scripts.common.kafka_io import Delivery, OffsetRange, now_ms
 
 ROCKETMQ_VERSION = "5.5.0"
 JARS = JarList("RocketMQ", ROCKETMQ_VERSION, Path(__file__).with_name("rocketmq-jars.txt"))
@@ -68,16 +60,7 @@ timerPrecisionMs = {tick_ms}
 maxTransferCountOnMessageInMemory = 256
 storePathRootDir = {store}
 """
-LOGBACK = """\
-<configuration>
-  <appender name="console" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
-    <encoder class="org.apache.rocketmq.logging.ch.qos.logback.classic.encoder.PatternLayoutEncoder">
-      <pattern>%d %p %m%n</pattern>
-    </encoder>
-  </appender>
-  <root level="WARN"><appender-ref ref="console"/></root>
-</configuration>
-"""
+LOGBACK = Path(__file__).with_name("logback.xml")
 _OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util")
 _EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
 _CLONE_NEWNET = 0x4000_0000
@@ -122,36 +105,16 @@ def own_network() -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
 
 
-class Client:
-    """Our Java client: a process that answers each line with a line of numbers."""
-
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
-        self._process, self._log = process, log
-        self.ask("ready")
-
-    def ask(self, *words: object) -> list[int]:
-        """Send a line and return the numbers of the answer. Raises BridgeError if the client has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("= "):
-                return [int(word) for word in line.removeprefix("= ").split()]
-        raise BridgeError(f"RocketMQ's client has ended: see {self._log}")
-
-
 @contextmanager
-def running(folder: Path, load: Load) -> Iterator[Client]:
+def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
     """Run a name server, a broker and a client. They are killed at the end: a clean stop takes 13 s."""
     java, jars = find_java(), JARS.folder(CACHE).resolve()
-    (folder / "logback.xml").write_text(LOGBACK)
     conf = BROKER.format(name_server=NAME_SERVER, tick_ms=load.tick_ms, store=folder / "store")
     (folder / "broker.conf").write_text(conf)
     options = [
         *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
         *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTED),
-        *("-Djava.net.preferIPv4Stack=true", f"-Drmq.logback.configurationFile={folder / 'logback.xml'}"),
+        *("-Djava.net.preferIPv4Stack=true", f"-Drmq.logback.configurationFile={LOGBACK}"),
         *(f"-Drocketmq.home.dir={folder}", f"-Duser.home={folder}", "-cp"),
     ]
     with ExitStack() as ends:
@@ -170,7 +133,7 @@ def running(folder: Path, load: Load) -> Iterator[Client]:
         process = processes.start_piped(words, stdin=subprocess.PIPE, log=folder / "client.log")
         ends.callback(process.communicate)
         ends.callback(process.kill)
-        yield Client(process, folder / "client.log")
+        yield process
 
 
 def _compiled(java: str, jars: Path, folder: Path) -> Path:
@@ -185,54 +148,64 @@ def _compiled(java: str, jars: Path, folder: Path) -> Path:
 
 
 class Peer:
-    """The scenarios on a broker."""
+    """The scenarios on a broker, by our Java client: it answers each line with a line of a number."""
 
-    def __init__(self, client: Client, folder: Path, sizes: Sizes) -> None:
-        self._client, self._samples, self._sizes = client, folder / "samples", sizes
+    def __init__(self, client: "subprocess.Popen[str]", folder: Path, sizes: Sizes) -> None:
+        self._client, self._folder, self._sizes = client, folder, sizes
         self._head_start_ms = sizes.head_start_ms
+        self._ask("ready")
 
     def warm_up(self, seconds: float) -> None:
         """Let Java compile, then measure how long it takes to send: all has to be stored before the first is due."""
         took_s = 0.0
         for _ in range(_WARM_UPS):
             begin_s = time.perf_counter()
-            self._send("warm-up", WARM_UP, now_ms() + AN_HOUR_MS)
+            self._send_before("warm-up", WARM_UP, now_ms() + AN_HOUR_MS)
             took_s = time.perf_counter() - begin_s
         self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
-        for per_s in WARM_UP_RATES:
+        for per_s in scenarios.WARM_UP_RATES:
             self.steady(per_s, seconds)
 
     def burst(self, number: int) -> Measured:
         topic, count = f"burst-{number}", self._sizes.messages
-        self._send(topic, count, now_ms() + self._head_start_ms)
-        return burst_of(self._receive(topic, count), _spans(count))
+        self._send_before(topic, count, now_ms() + self._head_start_ms)
+        return scenarios.burst_of(self._receive(topic, count), _spans(count))
 
     def steady(self, per_s: int, seconds: float) -> Measured:
-        topic, begin_s = f"steady-{per_s}", time.perf_counter()
-        count, failed = self._client.ask("pace", topic, per_s, seconds, STEADY_DELAY_MS, self._sizes.body_bytes)
+        topic, count, begin_s = f"steady-{per_s}", int(per_s * seconds), time.perf_counter()
+        self._send(topic, count, STEADY_DELAY_MS, per_s)
         took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
-        _demand_sent(failed)
-        return steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
+        return scenarios.steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
 
-    def _send(self, topic: str, count: int, due_ms: int) -> None:
+    def _send_before(self, topic: str, count: int, due_ms: int) -> None:
         """Raise BridgeError if the broker did not take all of them before they are due."""
-        _demand_sent(self._client.ask("send", topic, count, due_ms, self._sizes.body_bytes)[0])
+        self._send(topic, count, due_ms)
         if now_ms() >= due_ms:
             raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
 
+    def _send(self, topic: str, count: int, *times: int) -> None:
+        if failed := self._ask("send", topic, count, self._sizes.body_bytes, *times):
+            raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
+
     def _receive(self, topic: str, count: int) -> list[Delivery]:
-        self._client.ask("receive", topic, count, self._samples)
-        rows = np.fromfile(self._samples, ">i8").reshape(-1, 3).tolist()
+        self._ask("receive", topic, count, samples := self._folder / "samples")
+        rows = np.fromfile(samples, ">i8").reshape(-1, 3).tolist()
         return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored, 0) for number, due, stored in rows]
+
+    def _ask(self, *words: object) -> int:
+        """Raises BridgeError if the client has ended."""
+        assert self._client.stdin is not None
+        assert self._client.stdout is not None
+        self._client.stdin.write(" ".join(map(str, words)) + "\n")
+        self._client.stdin.flush()
+        for line in self._client.stdout:
+            if line.startswith("= "):
+                return int(line.removeprefix("= "))
+        raise BridgeError(f"RocketMQ's client has ended: see {self._folder / 'client.log'}")
 
 
 def _spans(count: int) -> list[OffsetRange]:
     return [OffsetRange("rocketmq", 0, 0, count)]
-
-
-def _demand_sent(failed: int) -> None:
-    if failed:
-        raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
 
 
 def run(folder: Path, arguments: str) -> int:

@@ -9,7 +9,7 @@ from spark_jobs.platform.connector import jar_list
 BOM: dict[str, Any] = {
     "metadata": {"component": {"bom-ref": "root"}},
     "components": [
-        {"name": "Jinja2", "bom-ref": "j"},
+        {"name": "Prometheus_Client", "bom-ref": "j"},
         {"name": "pydantic_core", "bom-ref": "p"},
         {"name": "pytest", "bom-ref": "t"},
     ],
