@@ -16,7 +16,6 @@ from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
-from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
@@ -32,6 +31,8 @@ from spark_jobs.platform.flags import (
     switch,
 )
 
+EVERYTHING = ("*",)
+"""Patterns of target topics that select none to be read beside those that requests name."""
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""

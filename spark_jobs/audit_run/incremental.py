@@ -31,8 +31,7 @@ from spark_jobs.audit_rules.judgement import (
 from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.kept_rows import Keep
-from spark_jobs.platform.tables import as_table, write_table
+from spark_jobs.platform.tables import Keep, as_table, write_table
 
 DAY_MS = 86_400_000
 _LINKS = ("origin", "asked", "follows", "next", "rejections")

@@ -17,8 +17,8 @@ from schemas import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify
+from spark_jobs.audit_rules.evidence import pauses
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
-from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.tests.test_series import again, came, numbered
 from spark_jobs.kafka.admin import Span
