@@ -34,8 +34,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from schemas import resent
 from schemas.resent import Job, MarkTopics
 from spark_jobs.errors import UsageError, command
-from spark_jobs.importer.exports import is_export, older_partitions
-from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError
+from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError, is_export, older_partitions
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.resend import MarkReader
