@@ -110,17 +110,8 @@ screenshots: $(READY) ## docs/img: the page and the audit's report, with the fli
 	$(BIN)/python -m scripts.demo.screenshots
 
 .PHONY: bench
-bench: $(READY) ## half an hour: the bridge beside RocketMQ, a copy loop and its last release [ARGS=--quick: 3 minutes]
+bench: $(READY) ## the bridge beside plain transactions and RocketMQ: docs/benchmarks.md [ARGS=--quick: five minutes]
 	$(BIN)/python -m scripts.bench.run $(ARGS)
-
-.PHONY: bench-page
-bench-page: $(READY) ## docs/benchmarks.md, capacity.md and engines.md from the last `make bench` [ARGS=--release]
-	$(BIN)/python -m scripts.bench.report.page $(ARGS)
-	$(BIN)/python -m scripts.bench.report.engines
-
-.PHONY: bench-pending
-bench-pending: $(READY) ## each engine with many pending timers: memory, disk, start, rebuild [TIMERS=1000000]
-	$(BIN)/python -m scripts.bench.pending $(if $(TIMERS),--timers $(TIMERS))
 
 .PHONY: chaos
 chaos: $(READY) ## random faults in two bridges and three brokers under load; Spark audits the result [MINUTES=20 SEED=1]

@@ -52,7 +52,7 @@ class MembershipLostError(BridgeError):
 
 
 class PartitionUnreadableError(BridgeError):
-    """One partition cannot be read now: it waits, and all others go on (docs/design/kafka-reads.md).
+    """One partition cannot be read now: it waits, and all others go on (docs/design/reads-and-bounds.md).
 
     undecodable: offset of the record that the Kafka client cannot decode, or None if no answer came in time.
     """

@@ -10,7 +10,7 @@ A `Shard` names one partition of one timer topic. Ownership changes only inside 
 `Source.serve_rebalance`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
@@ -72,19 +72,36 @@ class Ownership:
 
 
 @dataclass(slots=True)
+class Membership:
+    """Our membership of the consumer group as of the last poll. The source refreshes it, transactions carry it.
+
+    A transaction carries the `group_metadata` of its submit, and is not refreshed: a stale owner publishes nothing.
+    """
+
+    group_metadata: object = b""
+    """Member id and generation."""
+    is_member: bool = False
+    """True if the group has accepted us. A member without partitions is a spare."""
+
+    def refresh(self, group_metadata: object, *, is_member: bool) -> None:
+        self.group_metadata, self.is_member = group_metadata, is_member
+
+
+@dataclass(slots=True)
 class Polled:
-    """Result of one poll. A transaction passes `group_metadata` on unchanged."""
+    """Result of one poll."""
 
     ownership: Ownership
     records: dict[Shard, list[Record]]
-    group_metadata: object
-    """Member id and generation as of this poll."""
-    is_member: bool = True
-    """True if the group has accepted us. A member without partitions is a spare."""
     undecodable: dict[Shard, int] = field(default_factory=dict)
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
     has_read: bool = True
     """False if no record was asked for, so that one may be there."""
+
+    def keep(self, shards: Container[Shard]) -> None:
+        """Forget the records of other partitions."""
+        self.records = {shard: records for shard, records in self.records.items() if shard in shards}
+        self.undecodable = {shard: offset for shard, offset in self.undecodable.items() if shard in shards}
 
 
 class Clock(Protocol):
@@ -95,10 +112,13 @@ class Clock(Protocol):
 class Source(Protocol):
     """Consumer of the timer topics, read_committed: records of a partition in order, each once after each start."""
 
-    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+    membership: Membership
+    """As of the last `poll` or `serve_rebalance`."""
+
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
-        An assigned partition returns records only after `start`.
+        An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
         """
 
     def serve_rebalance(self) -> Polled:
@@ -109,12 +129,6 @@ class Source(Protocol):
 
     def rewind(self, shard: Shard, offset: int) -> None:
         """Start a started partition again, because it has returned nothing for too long."""
-
-    def pause(self, shard: Shard) -> None:
-        """Make `poll` return no records of the partition. No record is lost. Idempotent."""
-
-    def resume(self, shard: Shard) -> None:
-        """Go on where `pause` stopped."""
 
     def wake(self) -> None:
         """End a waiting `poll` soon. May be called from a signal handler."""

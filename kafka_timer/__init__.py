@@ -20,7 +20,7 @@
         await timers.schedule("orders", b"hello", delay="5s")
 
 An id chooses the partition of the timer topic by murmur2, so all requests with the same id meet there, from any
-language, as long as the number of partitions stays the same: docs/growing.md says how to add some.
+language, as long as the number of partitions stays the same: docs/timer-topics.md says how to add some.
 """
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError

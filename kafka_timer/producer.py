@@ -56,8 +56,8 @@ class TimerProducer:
     at once; the future returns the position of the acknowledged request, or raises kafka_timer.BridgeError. The
     receipts topic says what the bridge did with the request.
 
-    While a timer topic grows (docs/growing.md): `partitions` is the number that ids are placed by, by default that of
-    the topic. `other_partitions` is the number that other producers place the same ids by: a request with an id then
+    While a timer topic grows (docs/timer-topics.md): `partitions` is the number that ids are placed by, by default the
+    topic's. `other_partitions` is the number that other producers place the same ids by: a request with an id then
     also ends what is pending in that partition.
     """
 

@@ -5,7 +5,7 @@
 
     rule, occurrence 3, now  --follow-->  deliver it, and occurrence 4 at the next time | only that | nothing more
 
-cronsim parses the five fields. Daylight saving is by its rule, which is that of Debian's cron: docs/recurring.md.
+cronsim parses the five fields. Daylight saving follows Debian's cron: docs/headers.md.
 
 Two versions of cronsim or of the time zones may differ, and a rebuild must read old requests as they were read first.
 Therefore `kafka_timer.headers` checks only their form. Intake asks `problem_of` once, and a release `follow`:

@@ -272,7 +272,7 @@ BACKFILL = Table(
         Column("requested_ms", Kind.INT64, "timestamp of the request"),
         Column("target", Kind.STRING, "the real topic that it names"),
         Column("due_ms", Kind.INT64, "when it was to be delivered"),
-        Column("outcome", Kind.STRING, "what became of it: docs/spark-jobs.md has the list"),
+        Column("outcome", Kind.STRING, "outcome of the backfill: docs/audit.md has the list"),
         Column("detail", Kind.STRING, "the broker's code if it failed; the later request if that superseded it"),
     ),
 )

@@ -7,7 +7,7 @@
     spark-submit --master spark://HOST:7077 --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 \\
         --py-files jobs/timer-bridge.zip jobs/timer-bridge-job.py audit --bootstrap-servers HOST:9092 --out /shared
 
-Their dependencies besides Spark are not included: see docs/spark-jobs.md.
+Their dependencies besides Spark are not included: see docs/audit.md.
 """
 
 import argparse

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, SettingsError
 from bridge.observe import logs
 
 _MODULES = {
@@ -25,9 +25,11 @@ _MODULES = {
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),
     "canary_command": ("canary",),
-    "size_command": ("size",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
+
+_REMOVED = {"size": "docs/operations.md has a table of loads; the chart has values-small.yaml and values-large.yaml"}
+"""What to do instead of a command that is no more."""
 
 
 class _Commands(TyperGroup):
@@ -38,6 +40,8 @@ class _Commands(TyperGroup):
         return [*first, *super().list_commands(ctx), *(name for name in _MODULE_OF if name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _REMOVED:
+            raise SettingsError(f"the command {cmd_name} was removed: {_REMOVED[cmd_name]}")
         module = _MODULE_OF.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)

@@ -6,6 +6,7 @@ group revokes p0   ->  incremental_unassign([p0])        its fetched records are
 """
 
 import time
+from collections.abc import Set
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -21,9 +22,9 @@ from bridge.errors import (
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
-from bridge.kafka.group_metadata import MembershipGuard, membership
+from bridge.kafka.group_metadata import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
-from bridge.ports import Ownership, Polled, Record
+from bridge.ports import Membership, Ownership, Polled, Record
 from schemas.headers import Headers
 from schemas.origin import Shard
 
@@ -113,15 +114,16 @@ class ConfluentSource:
         """Next offset of each started partition."""
         self._undecodable: dict[Shard, int] = {}
         """Started partitions whose next record cannot be decoded, with its offset."""
-        self._paused: set[Shard] = set()
+        self._paused: Set[Shard] = frozenset()
+        """Partitions that are paused at the client, as of the last poll."""
         self._is_woken = False
         self._slice_s = _SLICE_S
-        self._group: tuple[object, bool] = b"", False
-        """Group metadata as of the last poll that read, and True if we were a member."""
+        self.membership = Membership()
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+        self._apply_pauses(paused)
         timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
         _sleep(min(timeout_s, unread_s))
         if timeout_s < unread_s:
@@ -157,7 +159,7 @@ class ConfluentSource:
         place = TopicPartition(*shard, offset)
         if shard in self._next:
             self._consumer.seek(place)
-            self.resume(shard)
+            self._apply_pauses(self._paused - {shard})
         else:
             self._consumer.incremental_assign([place])
             # librdkafka remembers a pause from before a revocation.
@@ -168,16 +170,6 @@ class ConfluentSource:
     def rewind(self, shard: Shard, offset: int) -> None:
         self.start(shard, offset)
 
-    def pause(self, shard: Shard) -> None:
-        if shard in self._next and shard not in self._paused:
-            self._consumer.pause([TopicPartition(*shard)])
-            self._paused.add(shard)
-
-    def resume(self, shard: Shard) -> None:
-        if shard in self._paused:
-            self._consumer.resume([TopicPartition(*shard)])
-            self._paused.discard(shard)
-
     def wake(self) -> None:
         self._is_woken = True
 
@@ -186,15 +178,24 @@ class ConfluentSource:
 
     # -- reading
 
+    def _apply_pauses(self, paused: Set[Shard]) -> None:
+        """Pause and resume started partitions at the client, as far as `paused` is not what it has."""
+        paused = paused & self._next.keys()
+        if newly := paused - self._paused:
+            self._consumer.pause([TopicPartition(*shard) for shard in newly])
+        if ended := self._paused - paused:
+            self._consumer.resume([TopicPartition(*shard) for shard in ended])
+        self._paused = paused
+
     def _note_membership(self) -> None:
         """Read the group metadata after callbacks were served: it stays valid until callbacks are served again."""
         group_metadata = self._consumer.consumer_group_metadata()
-        now = membership(group_metadata)
+        now = member_id(group_metadata)
         self._membership_guard.require_membership(now, self._owned)
-        self._group = group_metadata, now.is_known
+        self.membership.refresh(group_metadata, is_member=now.is_known)
 
     def _polled(self, records: dict[Shard, list[Record]], *, has_read: bool = True) -> Polled:
-        return Polled(self._take_ownership(), records, *self._group, self._undecodable.copy(), has_read)
+        return Polled(self._take_ownership(), records, self._undecodable.copy(), has_read)
 
     def _first(self, timeout_s: float) -> Message | None:
         """Return the first message, or None at the timeout, after `wake` or after a rebalance."""
@@ -317,7 +318,7 @@ class ConfluentSource:
             self._owned.discard(shard)
             self._next.pop(shard, None)
             self._undecodable.pop(shard, None)
-            self._paused.discard(shard)
+        self._paused -= set(shards)
         told = [shard for shard in shards if shard not in self._ownership.assigned]
         self._ownership.assigned = [shard for shard in self._ownership.assigned if shard not in shards]
         return told

@@ -19,7 +19,7 @@ _GENERATION = struct.Struct("=i")
 _AT = len(b"CGMDv2:")
 
 
-class Membership(NamedTuple):
+class MemberId(NamedTuple):
     """`id`: the coordinator's name for us; empty before the first join, another one after each new join."""
 
     generation: int
@@ -31,30 +31,30 @@ class Membership(NamedTuple):
         return self.generation >= 0 and bool(self.id)
 
 
-def membership(group_metadata: object) -> Membership:
+def member_id(group_metadata: object) -> MemberId:
     assert isinstance(group_metadata, bytes)
     generation: int = _GENERATION.unpack_from(group_metadata, _AT)[0]
-    return Membership(generation, group_metadata[_AT + _GENERATION.size :].split(b"\0", 2)[1])
+    return MemberId(generation, group_metadata[_AT + _GENERATION.size :].split(b"\0", 2)[1])
 
 
 def is_member(group_metadata: object) -> bool:
     """Return True if the coordinator will check this group metadata."""
-    return membership(group_metadata).generation >= 0
+    return member_id(group_metadata).generation >= 0
 
 
 class MembershipGuard:
     """Notices that the group has expelled us without a report by librdkafka."""
 
     def __init__(self) -> None:
-        self._owner = Membership(-1, b"")
+        self._owner = MemberId(-1, b"")
         """The member to which our partitions were assigned."""
         self._member_s = time.monotonic()
         """When the group last had us as a member, or this client was made."""
 
     def note_first_assignment(self, group_metadata: object) -> None:
-        self._owner = membership(group_metadata)
+        self._owner = member_id(group_metadata)
 
-    def require_membership(self, now: Membership, owned: Collection[Shard]) -> None:
+    def require_membership(self, now: MemberId, owned: Collection[Shard]) -> None:
         """Raise MembershipLostError if a new run of the bridge has to begin.
 
         Usually a loss is reported before we rejoin. But if a static member wakes up with an unread answer that the

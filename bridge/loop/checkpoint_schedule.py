@@ -1,13 +1,13 @@
 """Schedule of checkpoints: in a quiet moment of each partition, and at the latest 10 s after one is due."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from bridge.config.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.ports import Clock, History
-from bridge.release.owned_partition import OwnedPartition
+from bridge.release.owned_partition import Damaged, OwnedPartition
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 
@@ -25,11 +25,14 @@ class CheckpointSchedule:
         self._history = history
         self._interval_ms = interval_ms
         self._started_ms: dict[Shard, int] = {}
+        self._failed_ms: dict[Shard, int] = {}
+        """When Kafka last gave no answer to a checkpoint."""
         self._warnings = LogRateLimit(log)
 
     def forget(self, shard: Shard) -> None:
         """Forget a partition that is given up."""
         self._started_ms.pop(shard, None)
+        self._failed_ms.pop(shard, None)
 
     def is_due(self, owned: OwnedPartition, now_ms: int) -> bool:
         started_ms = self._started_ms.setdefault(owned.shard, now_ms - self._interval_ms)
@@ -40,30 +43,32 @@ class CheckpointSchedule:
         started_ms = self._started_ms.get(owned.shard, now_ms)
         return has_passed(started_ms, now_ms, self._interval_ms + _LATEST_MS) and not owned.is_quiet
 
-    def step(
-        self, owners: list[OwnedPartition], now_ms: int, replace: Callable[[OwnedPartition, CorruptStoreError], None]
-    ) -> None:
+    def step(self, owners: Iterable[OwnedPartition], now_ms: int) -> list[Damaged]:
         """Compact a little, continue the checkpoints that are being written, and start those that are due.
 
-        replace: rebuilds a partition whose store is damaged.
+        Return the partitions whose store is damaged.
         """
+        damaged: list[Damaged] = []
         for owned in owners:
-            is_due = self.is_due(owned, now_ms)
             try:
-                owned.store.compact_some()
-                failed_ms = owned.checkpoint_failed_ms
-                may_read = failed_ms is None or has_passed(failed_ms, now_ms, _REST_MS)
-                if owned.store.continue_checkpoint() and is_due and owned.is_quiet and may_read:
-                    self._started_ms[owned.shard] = now_ms
-                    if owned.store.may_checkpoint:
-                        self.start(owned)
+                self._step(owned, now_ms)
             except (OSError, PartitionUnreadableError) as wrong:
                 self._warnings.warn(now_ms, f"checkpoint {owned.shard}", "%s: no checkpoint: %s", owned.shard, wrong)
                 if isinstance(wrong, PartitionUnreadableError):
-                    owned.checkpoint_failed_ms = self._clock.now_ms()
-                    return  # the other partitions come first
+                    self._failed_ms[owned.shard] = self._clock.now_ms()
+                    break  # the other partitions come first
             except CorruptStoreError as wrong:
-                replace(owned, wrong)
+                damaged.append((owned, wrong))
+        return damaged
+
+    def _step(self, owned: OwnedPartition, now_ms: int) -> None:
+        is_due, failed_ms = self.is_due(owned, now_ms), self._failed_ms.get(owned.shard)
+        owned.store.compact_some()
+        may_read = failed_ms is None or has_passed(failed_ms, now_ms, _REST_MS)
+        if owned.store.continue_checkpoint() and is_due and owned.is_quiet and may_read:
+            self._started_ms[owned.shard] = now_ms
+            if owned.store.may_checkpoint:
+                self.start(owned)
 
     def start(self, owned: OwnedPartition) -> None:
         """Start a checkpoint, unless another owner has gone on: its decisions may lie below the journal's end.

@@ -15,13 +15,17 @@ offset to read, K the last settled key (schemas.progress).
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 from bridge.config.loop_options import TurnOptions
+from bridge.errors import PartitionUnreadableError
 from bridge.garbage_collection import trim_malloc
+from bridge.intake.partition_intake import IntakeStop
 from bridge.loop.admission import Admission
+from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
+from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
 from bridge.observe.metrics import Metrics
@@ -29,9 +33,10 @@ from bridge.observe.status import Status
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
 from bridge.publish.commit_pipeline import CommitPipeline, Part
 from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.owned_partition import OwnedPartition
+from bridge.release.owned_partition import Damaged, OwnedPartition
 from schemas.origin import Shard
 from timer.disk import Disk
+from timer.errors import CorruptStoreError
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
 log = logging.getLogger(__name__)
@@ -66,6 +71,7 @@ class Bridge:
         self._metrics = metrics or Metrics()
         self._status = status or Status()
         self._breakers = CircuitBreakers(options.rules.own_topics)
+        self._checkpoints = CheckpointSchedule(clock, history, options.store.checkpoint_interval_ms)
         self._partitions = AssignedPartitions(
             clock=clock,
             source=source,
@@ -77,26 +83,37 @@ class Bridge:
             status=self._status,
             metrics=self._metrics,
             breakers=self._breakers,
-            drain=lambda: self._pipeline.drain(),  # noqa: PLW0108 - the pipeline is made below
+            checkpoints=self._checkpoints,
         )
-        self._checkpoints = self._partitions.checkpoints
-        self._admission = Admission(self._partitions, control)
-        self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, self._partitions.replace)
-        self.monitors = Monitors(self._partitions, self._pipeline)
+        self._admission = Admission(
+            source=source,
+            control=control,
+            partitions=self._partitions,
+            pauses=self._status.pauses,
+            metrics=self._metrics,
+        )
+        self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
+        self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._stopping = False
 
     # -- for other modules
 
     @property
     def ready(self) -> bool:
-        """True if partitions were assigned, and all that are ours are recovered."""
+        """True if partitions are assigned, and all of them are recovered."""
+        phases = self.phases.values()
+        return bool(phases) and all(phase in (Phase.CATCHING_UP, Phase.OPEN) for phase in phases)
+
+    @property
+    def phases(self) -> dict[Shard, Phase]:
+        """The phase of each assigned partition."""
         partitions = self._partitions
-        return partitions.was_opened and not partitions.preparing and all(o.is_claimed for o in self.shards.values())
+        return {shard: each.phase for shard, each in (partitions.opening | partitions.open).items()}
 
     @property
     def shards(self) -> Mapping[Shard, OwnedPartition]:
         """The open partitions."""
-        return self._partitions.open
+        return {shard: opened.partition for shard, opened in self._partitions.open.items()}
 
     @property
     def pending(self) -> dict[Shard, int]:
@@ -164,28 +181,42 @@ class Bridge:
         """
         with ExitStack() as ends:
             ends.callback(self._source.close)
-            ends.callback(self._partitions.forget_all)
-            for shard in reversed([*self.shards, *self._partitions.preparing]):
-                ends.callback(self._partitions.give_up, shard, checkpoint=True)
+            self._partitions.give_up_all(ends)
             self._pipeline.drain()
 
     # -- a turn
 
     def turn(self) -> None:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
-        polled = self._source.poll(self._wait_ms(), self.options.max_poll_records)  # 1
-        self._status.polled(is_member=polled.is_member)
+        paused = self._status.pauses.unfetched
+        polled = self._source.poll(self._wait_ms(), self.options.max_poll_records, paused)  # 1
+        self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
-        owners = dict(self.shards)
-        group_metadata = self._retry_aborted(polled.group_metadata)
+        opened = dict(self._partitions.open)
+        self._retry_aborted()
         now_ms = self._clock.now_ms()
         # The records of a partition that was opened again meanwhile are read again.
-        unchanged = {shard for shard, owned in owners.items() if self.shards.get(shard) is owned}
-        group_metadata = self._take_in(polled, unchanged, group_metadata, now_ms)  # 2, 3
-        self._partitions.each(lambda owned: owned.draft_due(now_ms))  # 4
-        self._publish_and_advance(group_metadata, now_ms)  # 5, 6
+        polled.keep({shard for shard, each in self._partitions.open.items() if opened.get(shard) is each})
+        self._admit(polled, now_ms)  # 2, 3
+        self._each(lambda each: each.draft_due(now_ms))  # 4
+        self._publish_and_advance(now_ms)  # 5, 6
         if self._breakers or self._status.unavailable_targets:
             self._status.unavailable_targets = self.unavailable_targets()
+
+    def _each(self, step: Callable[[AssignedPartition], object]) -> None:
+        """Call `step` for each open partition. One that is damaged or unreadable is opened again, for later turns."""
+        for opened in list(self._partitions.open.values()):
+            try:
+                step(opened)
+            except (CorruptStoreError, PartitionUnreadableError) as wrong:
+                self._pipeline.drain()  # every outcome is known before a partition is closed
+                self._partitions.reopen(opened, wrong)
+
+    def _rebuild(self, damaged: Damaged) -> None:
+        """Rebuild an open partition."""
+        partition, wrong = damaged
+        self._pipeline.drain()
+        self._partitions.reopen(self._partitions.open[partition.shard], wrong)
 
     def _open_and_close(self, ownership: Ownership) -> None:
         """Apply a rebalance, open what was prepared, and bring all open partitions to the control topic's state."""
@@ -196,81 +227,83 @@ class Bridge:
         partitions.apply(ownership)
         if not self._stopping:  # else a long recovery would hold up the end
             partitions.open_prepared()
-        partitions.confirm_claims()
+        if confirmed := partitions.confirmed():
+            self._each(lambda opened: partitions.start_reading(opened) if opened in confirmed else None)
         if self._control.poll():
-            partitions.each(partitions.apply_pauses)
+            self._each(lambda opened: partitions.apply_pauses(opened.partition))
 
-    def _take_in(self, polled: Polled, shards: Set[Shard], group_metadata: object, now_ms: int) -> object:
-        """Take in what was polled of `shards`. Return the group metadata to go on with."""
-        records = {shard: new for shard, new in polled.records.items() if shard in shards}
-        undecodable = {shard: offset for shard, offset in polled.undecodable.items() if shard in shards}
-        self._admission.skip(undecodable, records, now_ms)
+    def _admit(self, polled: Polled, now_ms: int) -> None:
+        """Take in what was polled, and the backlogs, as far as they may.
+
+        A request for a timer of a transaction in flight waits for its outcome.
+        """
+        records, undecided = polled.records, list[AssignedPartition]()
+        self._admission.skip(polled.undecodable, records, now_ms)
         if records:
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
-        waiting = self._admission.take_in(records, now_ms, has_read=polled.has_read)
-        if waiting:
-            self._pipeline.drain()
-            group_metadata = self._retry_aborted(group_metadata)
-            if self._pipeline.is_idle:
-                self._admission.take_in_waiting(waiting, now_ms)
-        return group_metadata
 
-    def _publish_and_advance(self, group_metadata: object, now_ms: int) -> None:
+        def admit(opened: AssignedPartition) -> None:
+            new = records.get(opened.shard, [])
+            if self._admission.admit(opened, new, now_ms, has_read=polled.has_read) is IntakeStop.UNDECIDED:
+                undecided.append(opened)
+
+        self._each(admit)
+        if undecided:
+            self._pipeline.drain()
+            self._retry_aborted()
+            if self._pipeline.is_idle:
+                self._each(lambda opened: opened in undecided and self._admission.admit(opened, [], now_ms))
+
+    def _publish_and_advance(self, now_ms: int) -> None:
         owners = self.shards.values()
         is_overdue = any(self._checkpoints.is_overdue(owned, now_ms) for owned in owners)
         is_all = is_overdue or self._stopping
         if is_all or any(owned.is_urgent(now_ms) for owned in owners):
-            self._publish(group_metadata, now_ms, is_all=is_all)
+            self._publish(now_ms, is_all=is_all)
         if is_overdue:
             self._pipeline.drain()
-        self._checkpoints.step(list(owners), now_ms, self._partitions.replace)
+        for damaged in self._checkpoints.step(self.shards.values(), now_ms):
+            self._rebuild(damaged)
 
     def _wait_ms(self) -> int:
         """Return how long the poll may wait until something is to be done without a new record."""
         now_ms = self._clock.now_ms()
-        owners = self.shards.values()
-        is_reading_first = any(owned.release_barrier is not None and not owned.backlog for owned in owners)
+        partitions = self._partitions
+        opened = partitions.open.values()
+        is_reading_first = any(each.phase is not Phase.OPEN and not each.partition.backlog for each in opened)
         wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self.options.max_wait_ms
-        if self._partitions.preparing:
+        if partitions.opening:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _TRANSACTION_WAIT_MS))
-        next_ms = [owned.next_look_ms(now_ms, until_ms) for owned in owners] + self._admission.next_ms(now_ms)
+        next_ms = [each.next_look_ms(now_ms, until_ms) for each in opened] + self._admission.next_ms(now_ms)
         return max(0, min(next_ms, default=until_ms) - now_ms)
 
-    def _publish(self, group_metadata: object, now_ms: int, *, is_all: bool) -> None:
+    def _publish(self, now_ms: int, *, is_all: bool) -> None:
         """Submit one transaction. is_all: with stored requests that could still wait for their commit."""
         self._pipeline.wait_for_room()
-        group_metadata = self._retry_aborted(group_metadata)
+        self._retry_aborted()
         if self._pipeline.must_retry:
             return
         parts: list[Part] = []
 
-        def freeze(owned: OwnedPartition) -> None:
+        def freeze(opened: AssignedPartition) -> None:
+            owned = opened.partition
             if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
                 whole = is_all or self._checkpoints.is_due(owned, now_ms)  # a checkpoint needs an empty draft
                 at_ms = max(now_ms, self._clock.now_ms())  # a wait for other transactions may have taken long
-                parts.append((owned, owned.freeze(now_ms, at_ms, is_all=whole)))
+                is_caught_up = opened.phase is Phase.OPEN
+                parts.append((owned, owned.freeze(now_ms, at_ms, is_all=whole, is_caught_up=is_caught_up)))
 
-        self._partitions.each(freeze)
-        if parts:
-            self._pipeline.submit(parts, group_metadata)
+        self._each(freeze)
+        if parts and (damaged := self._pipeline.submit(parts)):
+            self._rebuild(damaged)
 
-    def _retry_aborted(self, group_metadata: object) -> object:
+    def _retry_aborted(self) -> None:
         """Retry aborted transactions until they are committed, without partitions that are no longer ours.
 
-        Return the group metadata to go on with. On shutdown, aborted transactions are not retried: the next run reads
-        their requests again.
+        On shutdown, aborted transactions are not retried: the next run reads their requests again.
         """
-        refreshed = [group_metadata]
-
-        def refresh_ownership() -> object:
-            checked = self._source.serve_rebalance()
-            self._partitions.apply(checked.ownership)
-            refreshed.append(checked.group_metadata)
-            return checked.group_metadata
-
-        def is_ours(owned: OwnedPartition) -> bool:
-            return self.shards.get(owned.shard) is owned
-
-        self._pipeline.retry_aborted(refresh_ownership, is_ours, lambda: self._stopping)
-        return refreshed[-1]
+        while self._pipeline.must_retry and not self._stopping:
+            self._partitions.apply(self._source.serve_rebalance().ownership)
+            if damaged := self._pipeline.retry_oldest(self.shards.values()):
+                self._rebuild(damaged)

@@ -1,14 +1,33 @@
-"""Checks of a running bridge that are made now and then: retention, open transactions, clocks. They only warn."""
+"""Checks of a running bridge that are made now and then: retention, open transactions, clocks. They only warn.
+
+An open transaction of a sender hides all records after its first one in the partition:
+
+    10:00:00   last stable offset 40, end 55        some transaction is open: common
+    10:00:30   last stable offset 40, end 71        the same one: it hangs since 10:00:00, and 31 offsets wait
+
+One that hangs for less than the time between two checks may go unseen.
+
+The clock of a broker is compared by a record of our own that it has stamped (LogAppendTime):
+
+    ours      begun 10:00:00.000 ... committed 10:00:00.012      the record was written in between
+    stamped   10:00:00.005 -> 0      10:00:03.000 -> ahead by 2988 ms at the least      09:59:58.000 -> behind by 2000
+
+A slow transaction makes the result less exact, not wrong. The end of a transaction is stamped too, some ms after the
+commit: a broker that takes long for that seems to be ahead until the next check.
+"""
 
 import logging
+from collections.abc import Iterator, Mapping, Set
+from typing import NamedTuple
 
+from bridge.loop.assigned_partition import AssignedPartition
 from bridge.loop.assigned_partitions import AssignedPartitions
-from bridge.loop.clock_skew import skew_ms
-from bridge.loop.open_transactions import OpenTransactions
 from bridge.observe.log_rate_limit import LogRateLimit
-from bridge.observe.metrics import Lag
+from bridge.observe.metrics import Hang, Lag, Metrics
+from bridge.observe.pause_reasons import PauseReasons
+from bridge.ports import Clock, History
 from bridge.publish.commit_pipeline import CommitPipeline
-from bridge.release.owned_partition import LagSample, OwnedPartition
+from schemas.origin import Shard
 
 log = logging.getLogger(__name__)
 
@@ -16,15 +35,70 @@ _LAG_OFFSETS = 5000
 """Most offsets that are read to find out whether they hold any record."""
 
 
+def skew_ms(stamped_ms: int, begun_ms: int, committed_ms: int) -> int:
+    """Return how far a broker's clock is ahead of ours; negative if it is behind, 0 if no difference can be seen."""
+    return max(0, stamped_ms - committed_ms) + min(0, stamped_ms - begun_ms)
+
+
+class OpenTransactions:
+    """State of the last check."""
+
+    def __init__(self) -> None:
+        self._seen: dict[Shard, tuple[int, int]] = {}
+        self.now: dict[Shard, Hang] = {}
+        """Open transactions that hang, as of the last check."""
+
+    def look(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int, silent: Set[Shard] = frozenset()) -> None:
+        """Compare with the last check.
+
+        ends: last stable offset and end of each partition. silent: partitions without an answer; they stay as they are.
+        """
+        kept = {shard: hang for shard, hang in self.now.items() if shard in silent}
+        self.now = kept | {hang.shard: hang for hang in self._compared(ends, now_ms)}
+        open_ = {shard: stable for shard, (stable, end) in ends.items() if stable < end}
+        known = self._seen
+        self._seen = {shard: seen for shard, seen in known.items() if shard in silent} | {
+            shard: known[shard] if known.get(shard, (-1, 0))[0] == stable else (stable, now_ms)
+            for shard, stable in open_.items()
+        }
+
+    def _compared(self, ends: Mapping[Shard, tuple[int, int]], now_ms: int) -> Iterator[Hang]:
+        for shard, (stable, end) in ends.items():
+            offset, since_ms = self._seen.get(shard, (-1, 0))
+            if offset == stable < end:
+                yield Hang(shard, stable, since_ms, end - stable, now_ms)
+
+
+class _LagSample(NamedTuple):
+    """Offsets [start, end) that were not read yet. is_empty: True if they hold no records, None: unknown."""
+
+    start: int
+    end: int
+    is_empty: bool | None
+
+
+_NO_SAMPLE = _LagSample(-1, -1, None)
+
+
 class Monitors:
     """Warn in the log, and set the metrics, of what Kafka shows about our partitions."""
 
-    def __init__(self, partitions: AssignedPartitions, pipeline: CommitPipeline) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        history: History,
+        metrics: Metrics,
+        pauses: PauseReasons,
+        partitions: AssignedPartitions,
+        pipeline: CommitPipeline,
+    ) -> None:
+        self._clock = clock
+        self._history = history
+        self._metrics = metrics
+        self._pauses = pauses
         self._partitions = partitions
         self._pipeline = pipeline
-        self._clock = partitions.clock
-        self._history = partitions.history
-        self._metrics = partitions.metrics
+        self._lag_samples: dict[Shard, _LagSample] = {}
         self._open_transactions = OpenTransactions()
         self._warnings = LogRateLimit(log)
 
@@ -33,7 +107,7 @@ class Monitors:
         known, owners = self._metrics.lost_to_retention, self._partitions.open
         taken = {shard: known[shard] for shard in owners if shard in known}
         for shard, first in self._history.first_offsets(list(owners)).items():
-            owned = owners[shard]
+            owned = owners[shard].partition
             low = owned.committed_progress.low_offset
             taken[shard] = max(0, first - low) if owned.store.pending else 0
             if first > low and owned.store.pending:
@@ -53,6 +127,7 @@ class Monitors:
         ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
+        self._lag_samples = {shard: kept for shard, kept in self._lag_samples.items() if shard in owners}
         self._metrics.lags = {shard: lag for shard, lag in self._metrics.lags.items() if shard in silent} | {
             shard: Lag(self._lag(owners[shard], stable, end), end - stable) for shard, (stable, end) in ends.items()
         }
@@ -69,20 +144,22 @@ class Monitors:
         for shard in before.keys() - self._open_transactions.now.keys():
             self._warnings.clear(f"hanging {shard}")
 
-    def _lag(self, owned: OwnedPartition, stable: int, end: int) -> int:
+    def _lag(self, opened: AssignedPartition, stable: int, end: int) -> int:
         """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
 
         Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
         """
-        start, before = owned.store.next_offset, owned.lag_sample
+        shard, start = opened.shard, opened.partition.store.next_offset
+        before = self._lag_samples.get(shard, _NO_SAMPLE)
         if start >= end:
             return 0
-        owned.lag_sample = LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
+        sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
-        is_asked = owned.lag_sample == before and before.is_empty is None and stable == end and is_little
-        if is_asked and owned.shard not in self._metrics.undecodable:
-            owned.lag_sample = owned.lag_sample._replace(is_empty=self._partitions.is_empty(owned.shard, start, end))
-        return 0 if owned.lag_sample.is_empty else end - start
+        is_asked = sample == before and before.is_empty is None and stable == end and is_little
+        if is_asked and shard not in self._pauses.undecodable:
+            sample = sample._replace(is_empty=opened.is_empty(start, end))
+        self._lag_samples[shard] = sample
+        return 0 if sample.is_empty else end - start
 
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""

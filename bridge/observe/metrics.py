@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import prometheus_client
 from prometheus_client import CollectorRegistry
 
-from bridge.loop.open_transactions import Hang
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
+from bridge.observe.pause_reasons import COUNTED, Reason
 from bridge.observe.recent_traffic import TrafficMeter
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from bridge.recovery.recovery_plan import RecoveryPlan
@@ -40,7 +40,6 @@ REFUSALS = (
 """Codes of requests that intake rejects."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired", "missed")
 """Codes of timers that their target does not accept."""
-PAUSES = ("disk", "wheel", "held", "rate", "undecodable")
 
 _TARGET, _DUE_MS = (itemgetter(Body._fields.index(name)) for name in ("target", "due_ms"))
 
@@ -51,6 +50,16 @@ class Lag:
 
     lag: int
     hidden: int
+
+
+class Hang(NamedTuple):
+    """A partition that cannot be read from `offset` on since `since_ms`; `waiting` offsets by `seen_ms`."""
+
+    shard: Shard
+    offset: int
+    since_ms: int
+    waiting: int
+    seen_ms: int
 
 
 class Metrics:
@@ -96,14 +105,14 @@ class Metrics:
         self.lateness_seconds = BatchHistogram(
             "lateness_seconds",
             "Time from due time to release, without timers of `waited_seconds`. If high: check lag, pauses,"
-            " transactions and recoveries, in this order (faq.md).",
+            " transactions and recoveries, in this order (operations.md).",
             (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 3600),
             self.registry,
         )
         self.waited_seconds = BatchHistogram(
             "waited_seconds",
             "Time from due time to release, of timers that waited: their target topic was paused, over its rate or"
-            " unavailable (release.md).",
+            " unavailable (timer-topics.md).",
             (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
             self.registry,
         )
@@ -146,7 +155,7 @@ class Metrics:
         self.undecided_recoveries = counter(
             "undecided_recoveries",
             "Recoveries that waited for an open transaction of the former owner, by timer `topic`. If the partition"
-            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/kafka-markers.md).",
+            " stays `recovering`: run `kafka-transactions.sh find-hanging` (docs/design/transactions.md).",
             ["topic"],
         )
         self.pauses = counter("pauses", "Pauses of intake, by `reason`. See `paused_partitions`.", ["reason"])
@@ -172,19 +181,15 @@ class Metrics:
             (self.transaction_aborts, ("refused", *get_args(AbortReason))),
             (self.moved_partitions, ("assigned", "revoked", "lost")),
             (self.recovery_work, ("directory", "kafka")),
-            (self.pauses, PAUSES),
+            (self.pauses, COUNTED),
         ):
             for value in values:
                 labelled.labels(value)
 
         self.last_commit_ms: int | None = None
         """Begin of the last committed transaction, by the bridge's clock."""
-        self.paused: Mapping[Shard, str] = {}
-        """Partitions whose intake is paused, with the reason."""
         self.lags: Mapping[Shard, Lag] = {}
         self.hanging_transactions: Mapping[Shard, Hang] = {}
-        self.undecodable: Mapping[Shard, int] = {}
-        """Partitions whose next record cannot be decoded, with its offset."""
         self.clock_skew_ms: Mapping[Shard, int] = {}
         """How far the clock of the broker that leads a journal partition is ahead of ours."""
         self.lost_to_retention: Mapping[Shard, int] = {}
@@ -281,7 +286,6 @@ class Metrics:
         self.moved_partitions.labels("lost").inc(len(ownership.lost))
 
     def recovery_started(self, shard: Shard) -> None:
-        self.intake_resumed(shard)
         self._recovery_began_s[shard] = self._now_s()
 
     def recovery_blocked(self, shard: Shard) -> None:
@@ -295,16 +299,11 @@ class Metrics:
         if shard in self._recovery_began_s:
             self.recovery_seconds.observe(self._now_s() - self._recovery_began_s.pop(shard))
 
-    def intake_paused(self, shard: Shard, reason: str) -> None:
-        if self.paused.get(shard) != reason:
-            self.paused = {**self.paused, shard: reason}
+    def intake_paused(self, reason: Reason) -> None:
+        """Count a pause that begins. Those that are in force: bridge.observe.pause_reasons."""
+        if reason in COUNTED:
             self.pauses.labels(reason).inc()
 
-    def intake_resumed(self, shard: Shard) -> None:
-        if shard in self.paused:
-            self.paused = {each: reason for each, reason in self.paused.items() if each != shard}
-
     def partition_closed(self, shard: Shard) -> None:
-        self.intake_resumed(shard)
         self._recovery_began_s.pop(shard, None)
         self.journal_written_ms.pop(shard, None)

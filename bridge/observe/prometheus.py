@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from bridge.loop.loop import Bridge
 from bridge.observe.metric_types import NAMESPACE, gauge, label_gauge, partition_gauge
-from bridge.observe.metrics import PAUSES, Metrics
+from bridge.observe.metrics import Metrics
+from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
 
@@ -60,7 +61,7 @@ class Exposition(Collector):
         metrics, status, limits = self._metrics, self._status, self._limits
         lags, hanging, committed_ms = metrics.lags, metrics.hanging_transactions, metrics.last_commit_ms
         phases = Counter(each.phase for each in status.shards().values())
-        paused = Counter(metrics.paused.values())
+        paused = Counter(status.pauses.counted().values())
         yield gauge(
             "last_transaction_timestamp_seconds",
             "Begin of the last committed transaction; an idle bridge makes none. If old while there is work: the log"
@@ -102,14 +103,14 @@ class Exposition(Collector):
             "undecodable_offset",
             "Offset of a record that the Kafka client cannot decode, by `topic` and `partition`. No later record is"
             " read. Run `timer-bridge skip TOPIC PARTITION OFFSET` (operations.md, TimerBridgeUndecodableRecord).",
-            metrics.undecodable,
+            status.pauses.undecodable,
         )
         yield label_gauge(
             "paused_partitions",
-            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` (release.md)"
-            " is full, `rate` is max_requests_per_s, `undecodable` is a record. Stored timers are still delivered.",
+            "Partitions whose intake is paused, by `reason`: `disk` (free some space), `wheel` or `held` is full"
+            " (operations.md), `rate` is max_requests_per_s, `undecodable` is a record. Stored timers still leave.",
             ["reason"],
-            {(reason,): paused[reason] for reason in PAUSES},
+            {(reason,): paused[reason] for reason in COUNTED},
         )
         yield CounterMetricFamily(
             f"{NAMESPACE}_broker_throttle_seconds",

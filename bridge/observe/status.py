@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Literal, NamedTuple
 
+from bridge.observe.pause_reasons import Pause, PauseReasons
 from bridge.observe.recent_traffic import TrafficMeter
 from schemas.origin import Shard
 
@@ -45,6 +46,12 @@ class _Report(NamedTuple):
     at_s: float
 
 
+def _status(pause: Pause | None) -> ShardStatus:
+    if pause is None or pause.is_ready:
+        return ShardStatus("running")
+    return ShardStatus("recovering") if pause.reason == "recovering" else ShardStatus("paused", *pause)
+
+
 def undecodable_text(shard: Shard, offset: int) -> str:
     """Return what is wrong with a partition whose next record cannot be decoded, and what to do."""
     return (
@@ -67,7 +74,8 @@ class Status:
         self._throttle_lock = Lock()
         self._now_s = now_s
         self._redact = redact
-        self._shards: Mapping[Shard, ShardStatus] = {}
+        self.pauses = PauseReasons()
+        self._assigned: frozenset[Shard] = frozenset()
         self._had_shards = False
         self._broker_wait: _Report | None = None
         self._connection_error: _Report | None = None
@@ -96,7 +104,7 @@ class Status:
 
     def polled(self, *, is_member: bool) -> None:
         """Note after each poll whether we are a member of the group."""
-        if self._shards or not is_member:
+        if self._assigned or not is_member:
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = self._now_s()
@@ -107,29 +115,29 @@ class Status:
             self.throttled_s += seconds
 
     def partition_recovering(self, shard: Shard) -> None:
-        self._set(shard, ShardStatus("recovering"))
+        self._had_shards = True
+        self._assigned |= {shard}
+        self.pauses.pause(shard, "recovering")
 
     def partition_running(self, shard: Shard) -> None:
-        self._set(shard, ShardStatus("running"))
-
-    def intake_paused(self, shard: Shard, reason: str, detail: str) -> None:
-        self._set(shard, ShardStatus("paused", reason, detail))
+        self._had_shards = True
+        self._assigned |= {shard}
+        self.pauses.resume(shard)
 
     def partition_closed(self, shard: Shard) -> None:
-        self._shards = {each: status for each, status in self._shards.items() if each != shard}
-
-    def _set(self, shard: Shard, status: ShardStatus) -> None:
-        self._had_shards = True
-        if self._shards.get(shard) != status:
-            self._shards = {**self._shards, shard: status}
+        self._assigned -= {shard}
+        self.pauses.resume(shard)
 
     # -- read by any thread
 
     def shards(self) -> Mapping[Shard, ShardStatus]:
-        return self._shards
+        """Return the status of each assigned partition."""
+        pauses = self.pauses.by_shard
+        return {shard: _status(pauses.get(shard)) for shard in sorted(self._assigned)}
 
     def in_recovery(self) -> list[Shard]:
-        return self._in("recovering")
+        """Return the partitions that are not open yet, sorted."""
+        return sorted(self.pauses.of("recovering"))
 
     def silence_s(self) -> float:
         """Return the seconds since the last sign of life."""
@@ -145,20 +153,21 @@ class Status:
         live = self.live()
         if live.reason:
             return live
-        if why := self._recent(self._broker_wait) or ("" if self._shards else self._recent(self._connection_error)):
+        shards = self.shards()
+        if why := self._recent(self._broker_wait) or ("" if shards else self._recent(self._connection_error)):
             return Verdict("waiting for the broker", why)
-        if not self._shards and not self._is_spare():
+        if not shards and not self._is_spare():
             return Verdict("no partitions assigned" if self._had_shards else "no partitions assigned yet")
         if recovering := self.in_recovery():
             return Verdict(f"recovering {', '.join(map(str, recovering))}")
-        for shard in self._in("paused"):
-            status = self._shards[shard]
-            return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
+        for shard, status in shards.items():
+            if status.phase == "paused":
+                return Verdict(f"intake paused: {status.reason}", f"{shard}: {status.detail}")
         return Verdict()
 
     def answer(self, verdict: Verdict) -> tuple[dict[str, object], int]:
         """Return the JSON and the HTTP status code of a probe."""
-        places: dict[str, object] = {"shards": {str(shard): each.phase for shard, each in sorted(self._shards.items())}}
+        places: dict[str, object] = {"shards": {str(shard): each.phase for shard, each in self.shards().items()}}
         if self.unavailable_targets:
             places["unavailable_targets"] = dict(self.unavailable_targets)
         if not verdict.reason:
@@ -173,6 +182,3 @@ class Status:
 
     def _recent(self, report: _Report | None) -> str:
         return report.text if report is not None and self._now_s() - report.at_s <= _REPORT_VALID_S else ""
-
-    def _in(self, phase: Phase) -> list[Shard]:
-        return sorted(shard for shard, status in self._shards.items() if status.phase == phase)

@@ -9,15 +9,25 @@ instance no longer owns. Retries run before new transactions start, so progress 
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Container
 from dataclasses import dataclass
 
 from bridge.errors import BridgeError
 from bridge.observe.metrics import Metrics
-from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Outgoing, Sink, SubmittedTransaction, Transaction
+from bridge.ports import (
+    MAX_IN_FLIGHT,
+    Aborted,
+    Clock,
+    Committed,
+    Membership,
+    Outgoing,
+    Sink,
+    SubmittedTransaction,
+    Transaction,
+)
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import FrozenDraft
-from bridge.release.owned_partition import OwnedPartition
+from bridge.release.owned_partition import Damaged, OwnedPartition
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
@@ -43,8 +53,7 @@ class CommitPipeline:
     _clock: Clock
     _metrics: Metrics
     _breakers: CircuitBreakers
-    _on_corrupt_store: Callable[[OwnedPartition, CorruptStoreError], None]
-    """Drops a partition whose local store is damaged, so that it is no longer owned. It may call `drain`."""
+    _membership: Membership
 
     def __post_init__(self) -> None:
         self._in_flight: deque[_Entry] = deque()
@@ -57,18 +66,21 @@ class CommitPipeline:
 
     @property
     def must_retry(self) -> bool:
-        """True if transactions were aborted. `retry_aborted` has to run before a new one starts."""
+        """True if transactions were aborted. Call `retry_oldest` until it is False, before a new one starts."""
         return bool(self._aborted)
 
-    def submit(self, parts: list[Part], group_metadata: object) -> None:
-        """Start a transaction. After an abort it is queued instead, and `retry_aborted` sends it in order.
+    def submit(self, parts: list[Part]) -> Damaged | None:
+        """Start a transaction. After an abort it is queued instead, and `retry_oldest` sends it in order.
 
-        Call `wait_for_room` first.
+        Call `wait_for_room` first. If a partition's store turns out to be damaged, return it: the others are queued.
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
         entry = _Entry(parts)
-        is_sent = not self._aborted and self._send(entry, group_metadata)
-        (self._in_flight if is_sent else self._aborted).append(entry)
+        damaged = None if self._aborted else self._send(entry)
+        if damaged is not None:
+            self.drain()  # aborted ones are queued before this one
+        (self._aborted if self._aborted or damaged else self._in_flight).append(entry)
+        return damaged
 
     def reap(self) -> None:
         """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
@@ -85,34 +97,29 @@ class CommitPipeline:
         while self._in_flight:
             self._reap_oldest()
 
-    def retry_aborted(
-        self,
-        refresh_ownership: Callable[[], object],
-        still_owned: Callable[[OwnedPartition], bool],
-        should_stop: Callable[[], bool],
-    ) -> None:
-        """Retry aborted transactions, oldest first, until all are committed or `should_stop()` returns True.
+    def retry_oldest(self, owned: Container[OwnedPartition]) -> Damaged | None:
+        """Retry the oldest aborted transaction once, and wait for its outcome. Apply pending rebalances first.
 
-        refresh_ownership: applies pending rebalances and returns the current group metadata.
+        owned: the open partitions. Parts of others are left out: they may be another member's by now. If a store turns
+        out to be damaged, return it with nothing sent.
         """
-        while self._aborted and not should_stop():
-            group_metadata = refresh_ownership()
-            entry = self._aborted[0]
-            entry.parts = [(owned, frozen) for owned, frozen in entry.parts if still_owned(owned)]
-            if not entry.parts:
+        entry = self._aborted[0]
+        entry.parts = [part for part in entry.parts if part[0] in owned]
+        if not entry.parts:
+            self._aborted.popleft()
+            return None
+        for partition, frozen in entry.parts:
+            partition.recheck(frozen, self._clock.now_ms())
+        if damaged := self._send(entry):
+            return damaged
+        self._metrics.transaction_retries.inc()
+        match self._outcome_of(entry):
+            case Committed():
                 self._aborted.popleft()
-                continue
-            for owned, frozen in entry.parts:
-                owned.recheck(frozen, self._clock.now_ms())
-            if not self._send(entry, group_metadata):
-                continue
-            self._metrics.transaction_retries.inc()
-            match self._outcome_of(entry):
-                case Committed():
-                    self._aborted.popleft()
-                    self._advance(entry)
-                case Aborted() as outcome:
-                    self._record_abort(entry, outcome)
+                self._advance(entry)
+            case Aborted() as outcome:
+                self._record_abort(entry, outcome)
+        return None
 
     def _reap_oldest(self) -> None:
         entry = self._in_flight[0]
@@ -150,8 +157,8 @@ class CommitPipeline:
             for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _send(self, entry: _Entry, group_metadata: object) -> bool:
-        """Submit the transaction. Return False, with nothing sent, if a partition's store turned out to be damaged."""
+    def _send(self, entry: _Entry) -> Damaged | None:
+        """Submit the transaction. If a partition's store turns out to be damaged, return it with nothing sent."""
         outgoing: list[Outgoing] = []
         journal: dict[Shard, bytes] = {}
         progress: dict[Shard, Progress] = {}
@@ -159,13 +166,13 @@ class CommitPipeline:
             try:
                 outgoing += frozen.outgoing()
             except CorruptStoreError as error:
-                self._on_corrupt_store(owned, error)
-                return False
+                return owned, error
             progress[owned.shard] = frozen.progress
             if frozen.journal is not None:
                 journal[owned.shard] = frozen.journal.to_bytes()
-        entry.submitted = self._sink.submit(Transaction(outgoing, journal, progress, group_metadata))
-        return True
+        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata)
+        entry.submitted = self._sink.submit(transaction)
+        return None
 
     def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
         """Prepare the retry: park refused records, open circuit breakers."""

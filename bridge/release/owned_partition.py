@@ -11,7 +11,6 @@ request came before the delivery or too late.
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import NamedTuple
 
 from bridge.config.durations import has_passed
 from bridge.config.loop_options import TurnOptions
@@ -24,11 +23,12 @@ from bridge.recovery.recover import Recovered
 from bridge.release.circuit_breaker import CircuitBreakers
 from bridge.release.draft import Draft, FrozenDraft
 from bridge.release.due_timers import DueTimers
-from schemas.headers import MAX_INT64, Refusal
+from schemas.headers import Refusal
 from schemas.journal import JournalRecord, Wait
 from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
+from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
@@ -36,22 +36,6 @@ _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
 _OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
-
-
-class StallProbe(NamedTuple):
-    """Kafka was asked at `at_ms` (epoch ms) whether it holds more than was read, up to `offset`."""
-
-    offset: int
-    at_ms: int
-    enough_for_ms: int
-
-
-class LagSample(NamedTuple):
-    """Offsets [start, end) that were not read yet. is_empty: True if they hold no records, None: unknown."""
-
-    start: int
-    end: int
-    is_empty: bool | None
 
 
 class OwnedPartition:
@@ -65,38 +49,24 @@ class OwnedPartition:
         options: TurnOptions,
         least_free_bytes: Callable[[Shard], int],
         *,
-        is_claimed: bool,
         breakers: CircuitBreakers,
     ) -> None:
-        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`.
-
-        is_claimed: True if our group is known to own the journal. Else it is claimed before any read or release.
-        """
+        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`."""
         self.shard = shard
         self.disk = disk
         self.store, self.flights, is_adopted = recovered
-        self.is_claimed = is_claimed
         self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
-        self.starts_at: int | None = None
-        """The offset at which the source was started, until its first record is polled."""
-        self.stall_probe = StallProbe(-1, 0, 0)
-        self.lag_sample = LagSample(-1, -1, None)
-        self.opened_ms = 0
-        self.checkpoint_failed_ms: int | None = None
-        """When Kafka last gave no answer to a checkpoint."""
-        self.release_barrier: int | None = MAX_INT64
-        """Stored timers leave after all requests below this are read: a cancel sent during downtime must win."""
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
-        self._options = options
+        self.options = options
         self._draft = Draft()
         self._frozen: deque[FrozenDraft] = deque()
         self._frozen_number = self.committed_progress.number
         self._frozen_offset = self.committed_progress.next_offset
         """The draft begins at this offset."""
         # An adopted progress is committed at once: the operator gives the word for one start.
-        # The claim of a journal is committed at once too: before it, no request is read and no timer leaves.
-        self._dirty_since_ms: int | None = 0 if is_adopted or not self.is_claimed else None
+        self._dirty_since_ms: int | None = 0 if is_adopted else None
+        self._must_claim = False
         self._recently = RecentlyDelivered()
         self._due = DueTimers(shard, self.store, options, breakers)
         self._intake = PartitionIntake(
@@ -108,12 +78,13 @@ class OwnedPartition:
 
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: the timer topic has more partitions, so each has a smaller share."""
-        self._options = self._intake.options = options
+        self.options = self._intake.options = options
         self._due.use(options)
 
     def claim(self) -> None:
-        """Write the claim of the journal again, with the next transaction."""
+        """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
         self._dirty_since_ms = 0
+        self._must_claim = True
 
     def pending_by_topic(self) -> Counter[str]:
         """Return the number of pending timers of each target topic, with copies in flight."""
@@ -154,10 +125,10 @@ class OwnedPartition:
             self._dirty_since_ms = now_ms
         return outcome
 
-    def note_read(self, *, nothing_more: bool) -> None:
-        """Lift the release barrier if it is reached. nothing_more: no request is left below it."""
-        if nothing_more or (self.release_barrier is not None and self.store.next_offset >= self.release_barrier):
-            self.release_barrier = None
+    @property
+    def is_blocked(self) -> bool:
+        """True if polled records wait for something else than the next transaction."""
+        return bool(self.backlog) and not self._intake.is_transaction_full
 
     def obey(self, pauses: Mapping[str, bool]) -> list[str]:
         """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
@@ -170,11 +141,9 @@ class OwnedPartition:
             self.store.release_queue.pause(target, is_paused=pauses[target])
         return begun[room:]
 
-    def draft_due(self, now_ms: int) -> None:
-        """Draft the timers that leave now. If intake is blocked, release does not wait for it: room has to be made."""
-        if not self.is_claimed:
-            return
-        if self.release_barrier is None or (self.backlog and not self._intake.is_transaction_full):
+    def draft_due(self, now_ms: int, *, may_release: bool) -> None:
+        """Draft the timers that leave now. may_release: False if stored timers wait for requests that are not read."""
+        if may_release:
             self._due.release(self._draft, now_ms)
         if self._due.too_many_held:
             self._due.roll_held(self._draft, now_ms)
@@ -185,7 +154,7 @@ class OwnedPartition:
         waits = self.store.release_queue.waits
         if not waits and not self._frozen_waits:
             return
-        is_old = has_passed(self._journalled_ms, now_ms, self._options.rules.roll_window_ms // 2)
+        is_old = has_passed(self._journalled_ms, now_ms, self.options.rules.roll_window_ms // 2)
         if self._dirty_since_ms is None and (waits != self._frozen_waits or is_old):
             self._dirty_since_ms = now_ms
 
@@ -194,7 +163,7 @@ class OwnedPartition:
 
         Also if the decisions of another turn might not fit into one journal record (`journal_bytes` has room for two).
         """
-        is_long = self._draft.decisions.count_of_requests() >= self._options.max_poll_records
+        is_long = self._draft.decisions.count_of_requests() >= self.options.max_poll_records
         return self._draft.has_output() or is_long or self._is_commit_due(now_ms)
 
     @property
@@ -205,21 +174,22 @@ class OwnedPartition:
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
 
-    def next_look_ms(self, now_ms: int, until_ms: int) -> int:
+    def next_look_ms(self, now_ms: int, until_ms: int, *, may_release: bool) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self._intake.is_transaction_full else until_ms]
-        if self.is_claimed and (self.release_barrier is None or self.backlog):
+        if may_release:
             looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
-            looks.append(self._dirty_since_ms + self._options.commit_interval_ms)
+            looks.append(self._dirty_since_ms + self.options.commit_interval_ms)
         return min(looks)
 
-    def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
+    def freeze(self, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
         """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
 
         Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
+        is_caught_up: True if the requests that were there at the opening are read.
         """
-        progress, waits = self._progress(now_ms), self.store.release_queue.waits
+        progress, waits = self._progress(now_ms, is_caught_up=is_caught_up), self.store.release_queue.waits
         lags = not is_all and self._may_defer_commit(waits, now_ms)
         if lags:
             offset = self._frozen_offset
@@ -230,30 +200,31 @@ class OwnedPartition:
         self._frozen_number += 1
         progress = progress._replace(number=self._frozen_number)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
-        own = self._options.rules.own_topics
+        own = self.options.rules.own_topics
         draft.parked = {body.origin_offset: _OURS_SINCE for body in draft.bodies if body.target in own} | draft.parked
         draft.park_expired(at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
         journal = self._journal(draft, progress, waits)
-        frozen = FrozenDraft(self.shard, self._options, draft, progress, journal, at_ms, ids)
+        frozen = FrozenDraft(self.shard, self.options, draft, progress, journal, at_ms, ids)
         self._frozen.append(frozen)
         self._frozen_offset = progress.next_offset
         self._frozen_waits = waits
         self._journalled_ms = now_ms
+        self._must_claim = False
         self.flights.depart(draft.decisions.rolled, now_ms)
         if not lags:
             self._dirty_since_ms = None
-            self._is_caught_up = self.release_barrier is None
+            self._is_caught_up = is_caught_up
         return frozen
 
-    def _progress(self, now_ms: int) -> Progress:
+    def _progress(self, now_ms: int, *, is_caught_up: bool) -> Progress:
         """Return (C, K, L) of the draft.
 
         If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but remains below
         the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
-        if self.release_barrier is None:
+        if is_caught_up:
             self.store.release_queue.advance_settled(
                 min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
             )
@@ -271,7 +242,7 @@ class OwnedPartition:
     def _is_commit_due(self, now_ms: int) -> bool:
         """True if stored requests have waited long enough for their commit, or the clock was set back."""
         since_ms = self._dirty_since_ms
-        return since_ms is not None and has_passed(since_ms, now_ms, self._options.commit_interval_ms)
+        return since_ms is not None and has_passed(since_ms, now_ms, self.options.commit_interval_ms)
 
     def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
         """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
@@ -285,12 +256,12 @@ class OwnedPartition:
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
         has_exceptions = draft.decisions.released or draft.decisions.rolled or waits or waits != self._frozen_waits
-        if progress.next_offset == self._frozen_offset and not has_exceptions and self.is_claimed:
+        if progress.next_offset == self._frozen_offset and not has_exceptions and not self._must_claim:
             return None
         return JournalRecord(
             from_offset=self._frozen_offset,
             next_offset=progress.next_offset,
-            rules=self._options.rules,
+            rules=self.options.rules,
             **draft.decisions.journal_fields(),
             waits=waits,
         )
@@ -300,7 +271,7 @@ class OwnedPartition:
         rolled, reached = tuple(frozen.draft.decisions.rolled), frozen.progress.next_offset
         if frozen.journal is not None:
             return frozen.journal.model_copy(update={"rolled": rolled})
-        return JournalRecord(from_offset=reached, next_offset=reached, rules=self._options.rules, rolled=rolled)
+        return JournalRecord(from_offset=reached, next_offset=reached, rules=self.options.rules, rolled=rolled)
 
     def start_checkpoint(self, journal_offset: int) -> None:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
@@ -316,3 +287,7 @@ class OwnedPartition:
             self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
         self.committed_progress = frozen.progress
         self.store.committed(frozen.progress, is_all=self.is_quiet)
+
+
+Damaged = tuple[OwnedPartition, CorruptStoreError]
+"""A partition whose local store is damaged: the loop rebuilds it."""

@@ -1,9 +1,9 @@
 """Source over the fake Kafka."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from random import Random
 
-from bridge.ports import Ownership, Polled, Record
+from bridge.ports import Membership, Ownership, Polled, Record
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry, record_of
@@ -31,6 +31,7 @@ class FakeSource:
         self._paused: set[Shard] = set()
         self._undecodable: dict[Shard, int] = {}
         self._woken = False
+        self.membership = Membership()
         self.opened: dict[Shard, int] = {}
         """The readable end of each partition when it was started."""
         self.on_start: Callable[[Shard], None] = lambda _: None
@@ -43,27 +44,27 @@ class FakeSource:
         """Number of polls before it notices that the group has expelled it; random with `rng`."""
 
     @property
-    def paused(self) -> frozenset[Shard]:
-        return frozenset(self._paused)
-
-    @property
     def member(self) -> str:
         """Its member id; a new one after it was expelled and joined again."""
         return self._member
 
-    def poll(self, timeout_ms: int, max_records: int) -> Polled:
+    def poll(self, timeout_ms: int, max_records: int, paused: Set[Shard] = frozenset()) -> Polled:
+        if paused != self._paused:
+            self._fuse.step("source.pause")
+        self._paused = set(paused)
         self._fuse.step("source.poll")
         self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
         ownership = self._serve()
-        records, group_metadata = self._take(max_records), (self._member, self._group.generation)
-        polled = Polled(ownership, records, group_metadata, undecodable=self._undecodable.copy())
+        polled = Polled(ownership, self._take(max_records), undecodable=self._undecodable.copy())
+        self._refresh()
         self._fuse.step("source.poll done")
         return polled
 
     def serve_rebalance(self) -> Polled:
         self._fuse.step("source.check")
-        polled = Polled(self._serve(), {}, (self._member, self._group.generation))
+        polled = Polled(self._serve(), {})
+        self._refresh()
         self._fuse.step("source.check done")
         return polled
 
@@ -84,14 +85,6 @@ class FakeSource:
             self._positions[shard] = offset
             self._undecodable.pop(shard, None)
 
-    def pause(self, shard: Shard) -> None:
-        self._fuse.step("source.pause")
-        self._paused.add(shard)
-
-    def resume(self, shard: Shard) -> None:
-        self._fuse.step("source.resume")
-        self._paused.discard(shard)
-
     def wake(self) -> None:
         self._woken = True
 
@@ -108,6 +101,9 @@ class FakeSource:
             if ahead is not None and self._undecodable.get(shard) != ahead.offset:
                 return True
         return False
+
+    def _refresh(self) -> None:
+        self.membership.refresh((self._member, self._group.generation), is_member=True)
 
     def _serve(self) -> Ownership:
         if self._member not in self._group.members:

@@ -19,7 +19,7 @@ from bridge.tests.simulation.planted_bugs import MUTATIONS
 from bridge.tests.simulation.run import Outcome, run_seed
 
 MOST_SEEDS = 200
-"""docs/mutations.md says how many of them find each mistake."""
+"""Seeds that are searched for each planted bug: docs/testing.md."""
 PIECES = 10
 """Tests among which the seeds are shared out, so that workers can share them too."""
 

@@ -92,7 +92,7 @@ def test_instances_are_added_restarted_one_by_one_and_removed(make_history: Call
 
 
 def test_a_timer_topic_grows_with_timers_pending(make_history: Callable[..., History]) -> None:
-    """The steps of docs/growing.md, "With ids, without a stop", then a kill and a lost disk."""
+    """The steps of docs/timer-topics.md, "More partitions", then a kill and a lost disk."""
     history = make_history(2, "--kafka", "topic.metadata.refresh.interval.ms=1000")
     bridge = history.static_bridge("a")
     bridge.start()

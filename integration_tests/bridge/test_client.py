@@ -68,28 +68,6 @@ def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
         yield Served(kafka, names)
 
 
-@pytest.mark.broker
-def test_scheduled_cancelled_replaced(served: Served) -> None:
-    ids = [f"id-{number}" for number in range(12)]
-    with served.client() as timers:
-        for number, id_ in enumerate(ids):
-            timers.schedule(served.names.target, f"old {id_}", key=f"key-{number}", delay="20s", id=id_)
-        timers.schedule(served.names.target, "plain", key="k", headers=[("trace", "1")], level=1)
-        placed = {id_: timers.cancel(id_).result(PATIENCE_S).partition for id_ in ids[:6]}
-        due_s = time.monotonic() + 20
-        for id_ in ids[6:]:
-            timers.replace(id_, served.names.target, f"new {id_}", key="other", delay=500)
-    assert placed == {id_: partition_for(id_, PARTITIONS) for id_ in ids[:6]}
-    assert len(set(placed.values())) > 1
-    expected = [b"plain", *(f"new {id_}".encode() for id_ in ids[6:])]
-    assert sorted(served.delivered(7)) == sorted(expected)  # type: ignore[type-var]
-    assert served.outcomes(12) == sorted([("cancelled", i) for i in ids[:6]] + [("replaced", i) for i in ids[6:]])
-    time.sleep(max(0, due_s - time.monotonic()))  # until after the due time of those that were ended
-    with served.client() as timers:
-        timers.schedule(served.names.target, "last", delay=0)
-    assert served.delivered(8)[7] == b"last"
-
-
 def assert_canary_goes_on(served: Served, topic: str) -> None:
     """Until SIGTERM, with metrics on loopback."""
     where = ["--bootstrap-servers", served.broker.bootstrap_servers, "--timer-topic", served.names.timers]

@@ -206,26 +206,6 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(PATIENCE_S)
 
 
-def test_a_selection_is_counted_then_cancelled(group: Group, visitor: Callable[..., Visitor]) -> None:
-    window = visitor()
-    page = window.page
-    page.get_by_role("link", name="Timers").click()
-    page.get_by_label("Key begins with").fill("eu-")
-    page.get_by_label("Header").fill("tenant=a")
-    page.get_by_role("button", name="Show").click()
-    expect(page.get_by_role("status")).to_contain_text("9 match")
-    page.get_by_role("button", name="Act on all that match").click()
-    expect(page.get_by_role("heading", name="9 timers match")).to_be_visible()
-    window.picture("selection")
-    page.get_by_role("button", name="Cancel 9 timers").click()
-    expect(page.get_by_role("status")).to_contain_text(re.compile(r"cancelled\s*9"))
-    for number in range(9):
-        group.timers.schedule(
-            group.names.target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}"
-        )
-    group.timers.flush()
-
-
 def test_what_senders_wrote_is_shown_as_text(group: Group, visitor: Callable[..., Visitor]) -> None:
     window = visitor(width="phone")
     page = window.page

@@ -1,4 +1,4 @@
-"""The programs of docs/producers.md, with a real broker and a real `timer-bridge run`."""
+"""The programs of docs/client.md, with a real broker and a real `timer-bridge run`."""
 
 import os
 import re
@@ -27,7 +27,7 @@ CACHE = ROOT / ".run" / "producers"
 
 def program(language: str, broker: Broker, names: Names) -> str:
     """Return the program of the page with the test's own broker and topics."""
-    (code,) = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / "producers.md").read_text(), re.DOTALL | re.M)
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "docs" / "client.md").read_text(), re.DOTALL | re.M)
     own = {"127.0.0.1:9092": broker.bootstrap_servers, '"timer.requests"': f'"{names.timers}"'}
     for shown, given in {**own, '"orders"': f'"{names.target}"'}.items():
         assert code.count(shown) == 1

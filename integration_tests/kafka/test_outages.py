@@ -52,7 +52,7 @@ class TestOutages:
     ) -> None:
         """The broker's session is longer too, as Kafka 4.3 may forget markers of an abort while no broker leads.
 
-        See docs/design/kafka-markers.md.
+        See docs/design/transactions.md.
         """
         monkeypatch.setitem(clients.PRODUCER_MUSTS, "transaction.timeout.ms", 5_000)
         kafka = make_kafka({"broker.session.timeout.ms": "60000"})

@@ -309,6 +309,7 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.owned: set[Shard] = set()
+        self.paused: set[Shard] = set()
         self.records: list[Record] = []
         self.group_metadata: object = None
         self.is_member = False
@@ -321,12 +322,12 @@ class Reader:
         fresh = [record for records in polled.records.values() for record in records]
         self.records += fresh
         self.most = max(self.most, len(fresh))
-        self.group_metadata = polled.group_metadata
-        self.is_member = polled.is_member
+        self.group_metadata = self.source.membership.group_metadata
+        self.is_member = self.source.membership.is_member
 
     def poll(self, times: int = 1, max_records: int = 100) -> None:
         for _ in range(times):
-            self.see(self.source.poll(200, max_records))
+            self.see(self.source.poll(200, max_records, self.paused))
 
     def poll_until(self, reached: Callable[[], bool], max_records: int = 100) -> None:
         end_s = time.monotonic() + PATIENCE_S
@@ -409,13 +410,12 @@ class TestSource:
         reader.source.start(shard, 0)
         reader.poll_until(lambda: len(reader.records) > 0, max_records=5)
         for _ in range(3):
-            reader.source.pause(shard)
-            reader.source.pause(shard)
+            reader.paused = {shard}
             before = len(reader.records)
             reader.poll()
             reader.source.serve_rebalance()
             assert len(reader.records) == before
-            reader.source.resume(shard)
+            reader.paused = set()
             reader.poll(max_records=5)
         assert reader.offsets(50) == list(range(50))
 
@@ -425,7 +425,7 @@ class TestSource:
         other = Shard(harness.timers, 1)
         for each in (shard, other):
             reader.source.start(each, 0)
-        reader.source.pause(shard)
+        reader.paused = {shard}
         harness.send(b"a")
         harness.send(b"b", partition=1)
         for _ in range(5):
@@ -435,7 +435,7 @@ class TestSource:
         reader.poll_until(lambda: len(reader.records) >= 1)
         reader.poll(5)
         assert [record.value for record in reader.records] == [b"b"]
-        reader.source.resume(shard)
+        reader.paused = set()
         reader.offsets(2)
         assert [record.value for record in reader.records] == [b"b", b"a"]
 
@@ -571,10 +571,8 @@ class TestSink:
         assert sink.submit(self.carry(shard, stale, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(shard) is None
         assert harness.read(harness.target) == []
-        assert (
-            sink.submit(self.carry(shard, reader.source.serve_rebalance().group_metadata, order(harness, b"b"))).wait()
-            == Committed()
-        )
+        reader.see(reader.source.serve_rebalance())
+        assert sink.submit(self.carry(shard, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
 
     def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader, shard: Shard) -> None:
         first, second = harness.sink("same"), harness.sink("same")
@@ -689,7 +687,8 @@ class TestTwoInFlight:
             return len(second_reader.owned) == 1
 
         second_reader.poll_until(shared)
-        group_metadata = reader.source.serve_rebalance().group_metadata
+        reader.see(reader.source.serve_rebalance())
+        group_metadata = reader.group_metadata
         sink, history = harness.sink(), harness.history()
         first = sink.submit(self.carry(shard, stale, 1, order(harness, b"1", partition=0)))
         second = sink.submit(self.carry(shard, group_metadata, 2, order(harness, b"2", partition=0)))

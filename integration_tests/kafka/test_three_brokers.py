@@ -135,7 +135,7 @@ def watch(field: Field, seconds: float) -> None:
 
 
 # It takes a minute and a half. A target without a leader has no such test: Kafka forgets the markers of a transaction
-# for it (docs/design/kafka-markers.md).
+# for it (docs/design/transactions.md).
 @pytest.mark.slow
 def test_a_target_without_in_sync_replicas_waits_alone(brokers: ThreeBrokers, tmp_path: Path) -> None:
     with closing(Field(brokers.bootstrap_servers, tmp_path, 2)) as field:

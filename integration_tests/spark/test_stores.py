@@ -143,7 +143,7 @@ def test_two_days_make_one_row_for_each_request_in_view_and_table(audits: Audits
     assert of_parts == [["day=1970-01-02", "1970-01-01"], ["day=1970-01-03", "1970-01-01"]]
     assert ": 1\n" in audits.backfill()
 
-    # The day is repeated: nothing changes, nor by the maintenance of docs/spark-jobs.md.
+    # The day is repeated: nothing changes, nor by the maintenance of docs/audit.md.
     audits.day(3, "--table", TABLE)
     compact = "CALL lake.system.rewrite_data_files(table => 'audits.requests', options => map('rewrite-all', 'true'))"
     expire = "CALL lake.system.expire_snapshots(table => 'audits.requests')"

@@ -53,7 +53,7 @@ class Cluster:
         except KafkaException as error:
             if error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - its name there
                 raise
-            # A client that connects while its only broker starts may never find it (docs/design/kafka-reads.md).
+            # A client that connects while its only broker starts may never find it (docs/design/reads-and-bounds.md).
             self.admin = AdminClient(self._address)
             self.admin.create_topics([topic], operation_timeout=PATIENCE_S)[name].result()
         self._await_partitions(name, partitions)

@@ -74,12 +74,13 @@ class Member:
         self.source = source
         self.shards: set[Shard] = set()
         self.group_metadata: object = None
+        self.paused: set[Shard] = set()
         self.records: list[Record] = []
 
     def poll(self, timeout_ms: int = 100, max_records: int = 1000) -> Polled:
-        polled = self.source.poll(timeout_ms, max_records)
+        polled = self.source.poll(timeout_ms, max_records, self.paused)
         self.note(polled.ownership)
-        self.group_metadata = polled.group_metadata
+        self.group_metadata = self.source.membership.group_metadata
         for records in polled.records.values():
             self.records += records
         return polled

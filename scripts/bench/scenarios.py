@@ -4,64 +4,73 @@ copy      the plain transactional loop: a reference            copy-in -> copy-o
 burst     N timers, due at one instant: drain                  sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    a fixed rate, each timer due a little later          in and out at once
-small     transactions as many and as small, without a bridge  as those of a steady load
+plain     transactions as many and as small, without a bridge  with the records of a steady load
 idle      nothing to do: CPU
 pending   many timers that stay: memory, disk, starts          and what a burst costs among them
 
-Lateness (`late`) is by the broker's clock, `seen_late` by the consumer's.
+Lateness is by the broker's clock.
 """
 
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bridge.errors import BridgeError
-from scripts.bench.measurements import CpuCost, Measured, flat
-from scripts.bench.small_transactions import small_transactions
-from scripts.bench.topic_fixture import (
-    AN_HOUR_MS,
-    GIVE_UP_S,
-    SEED,
-    Meter,
-    TopicFixture,
-    drain_per_s,
-    now_ms,
-    out_per_s,
-    seconds_of,
-    sleep_until,
-)
-from scripts.common.delivery_figures import account, late_ms, lateness, seen_late_ms
-from scripts.common.kafka_io import (
-    Delivery,
-    OffsetRange,
-    Receiver,
-    TimerRequest,
-    copy_loop,
-    named_timer,
-    send_all,
-    timer,
-)
+from scripts.bench.plain_transactions import ORIGINS, copy_loop, plain_transactions
+from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, now_ms, sleep_until
+from scripts.common.delivery_figures import account, late_ms, lateness
+from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, send_all, timer
 from scripts.common.processes import BridgeProcess
 
+Measured = Mapping[str, object]
+"""Numbers by name. A value may also be a mapping or a NamedTuple of numbers."""
+Flat = dict[str, float]
 TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
 WARM_UP_RATES = (2_000, 30_000)
-"""Other rates than the measured ones, as each rate has a target of its own."""
-LIVE_UP_TO_PER_S = 1_000
-"""Above this rate a Python consumer would use the CPU that is measured: it reads afterwards."""
 STEADY_DELAY_MS = 2_000
 SETTLE_S = 10.0
 """Time from ready to idle."""
 FEW_PENDING = 10_000
 LOOKED_UP = 1_000
-PAGE = ("--page", "true")
+_SEED = 43
 _INTAKE_S = 900.0
 _START_S = 600.0
+_LEAST_SLOPE_MS = 2_000
+
+
+class CpuCost(NamedTuple):
+    """CPU of the bridge's process. `transactions`: those that it has committed."""
+
+    cpu_s: float
+    transactions: float
+
+
+def cost_of(bridge: BridgeProcess) -> CpuCost:
+    """Return the cost since the bridge's start."""
+    return CpuCost(bridge.usage().cpu_s, bridge.transactions())
+
+
+def cost_since(before: CpuCost, bridge: BridgeProcess) -> CpuCost:
+    now = cost_of(bridge)
+    return CpuCost(now.cpu_s - before.cpu_s, now.transactions - before.transactions)
+
+
+def flat(measured: Measured) -> Flat:
+    """Return the numbers by name, with a dot for each level: {"burst.account.lost": 0.0}."""
+    found: Flat = {}
+    for name, value in measured.items():
+        if isinstance(value, int | float):
+            found[name] = float(value)
+            continue
+        inner = value if isinstance(value, Mapping) else value._asdict()  # type: ignore[attr-defined]
+        found |= {f"{name}.{part}": number for part, number in flat(inner).items()}
+    return found
 
 
 def copy(topics: TopicFixture) -> Measured:
@@ -75,29 +84,25 @@ def copy(topics: TopicFixture) -> Measured:
 
 def warm_up(topics: TopicFixture, bridge: BridgeProcess, seconds: float) -> None:
     """Warm up the broker: a new one uses a core for half a minute to compile itself."""
-    due_ms = topics.dues_ms(WARM_UP, 5.0, now_ms() + 3_000 + WARM_UP // 20)
-    topics.send_in_time(topics.timers(topics.target("warm-up"), due_ms.tolist()), int(due_ms.min()), bridge)
-    sleep_until(int(due_ms.max()))
+    begin_ms = now_ms() + 3_000 + WARM_UP // 20
+    due_ms = begin_ms + np.random.default_rng(_SEED).permutation(WARM_UP) * 5_000 // WARM_UP
+    topics.send_in_time(topics.timers(topics.target("warm-up"), due_ms.tolist()), begin_ms, bridge)
+    sleep_until(begin_ms + 5_000)
     for per_s in WARM_UP_RATES:
         steady(topics, bridge, per_s, seconds)
 
 
-def burst(
-    topics: TopicFixture,
-    bridges: Sequence[BridgeProcess],
-    when_taken_in: Callable[[], None] = lambda: None,
-) -> Measured:
-    """Measure a burst by all of the bridges together. No consumer runs meanwhile."""
-    meter, count, target = Meter(*bridges), topics.sizes.messages, topics.target("burst")
+def burst(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
+    """Measure a burst. No consumer runs meanwhile."""
+    before, count, target = cost_of(bridge), topics.sizes.messages, topics.target("burst")
     due_ms = now_ms() + topics.sizes.head_start_ms
-    spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridges[0])
-    when_taken_in()
-    topics.await_quiet(target, due_ms, bridges[0].demand_alive)  # a consumer would take the CPU that is measured
-    cost = meter.read()
-    return burst_of(topics.receive(target, spans, due_ms, bridges[0].demand_alive), spans, cost)
+    spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridge)
+    topics.await_quiet(target, due_ms, bridge.demand_alive)  # a consumer would take the CPU that is measured
+    cost = cost_since(before, bridge)
+    return burst_of(topics.receive([target], spans, due_ms, bridge.demand_alive), spans) | {"cost": cost}
 
 
-def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange], cost: CpuCost) -> Measured:
+def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> dict[str, object]:
     """Return the numbers of a burst, by the broker's clock.
 
     `drain_per_s` is from the first to the last delivery, `from_due_per_s` from the due time to the last. The former
@@ -111,19 +116,7 @@ def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange], cost:
         "from_due_per_s": (counted.requested - counted.lost) * 1000 / max(last_ms, 1),
         "first_late_ms": first_ms,
         "account": counted,
-        "cost": cost,
     }
-
-
-def await_even(bridges: Sequence[BridgeProcess], partitions: int) -> None:
-    """Wait until all own the same number of partitions: an instance or worker with more would end last."""
-    until_s = time.monotonic() + GIVE_UP_S
-    while (
-        len(set(owned := [count for bridge in bridges for count in bridge.partitions()])) > 1 or sum(owned) < partitions
-    ):
-        if time.monotonic() > until_s:
-            raise BridgeError(f"{partitions} partitions are not shared evenly: {owned}")
-        time.sleep(0.5)
 
 
 def intake(topics: TopicFixture, folder: Path) -> Measured:
@@ -134,43 +127,33 @@ def intake(topics: TopicFixture, folder: Path) -> Measured:
     count = 2 * topics.sizes.messages
     spans = topics.send(topics.timers(topics.target("far"), [now_ms() + AN_HOUR_MS] * count))
     with topics.bridge(folder) as bridge:
-        meter, begin_s, left = Meter(bridge), time.perf_counter(), topics.left(spans)
+        before, begin_s, left = cost_of(bridge), time.perf_counter(), topics.left(spans)
         topics.await_intake(spans, GIVE_UP_S, bridge)
-        return {"per_s": left / (time.perf_counter() - begin_s), "requests": left, "cost": meter.read()}
+        per_s = left / (time.perf_counter() - begin_s)
+        return {"per_s": per_s, "requests": left, "cost": cost_since(before, bridge)}
 
 
-def steady(topics: TopicFixture, bridge: BridgeProcess, per_s: int, seconds: float) -> Measured:
+def steady(
+    topics: TopicFixture, bridge: BridgeProcess, per_s: int, seconds: float, targets: Sequence[str] = ()
+) -> Measured:
     """Measure a steady load. The sender is a separate process, so that it keeps its rate."""
-    target = topics.target(f"steady-{per_s}")
-    meter, broker_s, begins = Meter(bridge), topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
-    deliveries, live = list[Delivery](), per_s <= LIVE_UP_TO_PER_S
-    with topics.sender(target, per_s, seconds, STEADY_DELAY_MS, bridge.log_path) as sender, ExitStack() as ends:
-        receiver = ends.enter_context(Receiver(topics.servers, [target])) if live else None
-        while receiver is not None and sender.poll() is None:
-            deliveries += receiver.poll(0.1)
-        took_s = seconds_of(sender)
-        sent_ms, spans = now_ms(), topics.ranges_since(begins)
-        last_due_ms = sent_ms + STEADY_DELAY_MS
-        if receiver is None:
-            topics.await_quiet(target, last_due_ms, bridge.demand_alive)
-            receiver = ends.enter_context(Receiver(topics.servers, [target]))
-        topics.collect(receiver, deliveries, spans, last_due_ms, bridge.demand_alive)
-    broker_s = topics.broker_cpu_s() - broker_s
-    return steady_of(per_s, took_s, sent_ms, deliveries, spans, meter.read(), broker_s)
+    targets, begin_ms = targets or [topics.target(f"steady-{per_s}")], now_ms()
+    before, broker_s, begins = cost_of(bridge), topics.broker_cpu_s(), topics.admin.ends(topics.timer_topic)
+    took_s = topics.send_at_rate(targets, per_s, seconds, STEADY_DELAY_MS, bridge.log_path)
+    sent_ms, spans = now_ms(), topics.ranges_since(begins)
+    topics.await_quiet(targets[0], sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
+    cost, broker_s = cost_since(before, bridge), topics.broker_cpu_s() - broker_s
+    deliveries = topics.receive(targets, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
+    own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
+    return steady_of(per_s, took_s, sent_ms, own, spans) | {"cost": cost, "broker_cpu_s": broker_s}
 
 
 def steady_of(
-    per_s: int,
-    took_s: float,
-    sent_ms: int,
-    deliveries: Sequence[Delivery],
-    spans: Sequence[OffsetRange],
-    cost: CpuCost,
-    broker_cpu_s: float,
-) -> Measured:
+    per_s: int, took_s: float, sent_ms: int, deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]
+) -> dict[str, object]:
     """Return the numbers of a load that was sent in `took_s`, until `sent_ms`.
 
-    `out_per_s` is while others were still sent. `seen_late` is 0 at rates without a consumer beside the load.
+    `out_per_s` is while others were still sent.
     """
     counted = account(spans, deliveries)
     return {
@@ -178,34 +161,33 @@ def steady_of(
         "sent_per_s": counted.requested / took_s,
         "out_per_s": out_per_s(deliveries, sent_ms),
         "late": lateness(late_ms(deliveries)),
-        "seen_late": lateness(seen_late_ms(deliveries if per_s <= LIVE_UP_TO_PER_S else [])),
         "account": counted,
-        "cost": cost,
-        "broker_cpu_s": broker_cpu_s,
     }
 
 
-def small(topics: TopicFixture, per_s: int, load: Measured, seconds: float) -> Measured:
-    """Measure transactions as many and as small as those of a steady `load`; nothing is read. `cpu_us`: a record.
+def plain(
+    topics: TopicFixture, per_s: int, load: Measured, seconds: float, targets: Sequence[str] = (), partitions: int = 0
+) -> Measured:
+    """Measure transactions as many and as small as those of a steady `load`, without a bridge. `cpu_us`: a record.
 
-    Times are since the begin. The first half is a warm-up: its producers and its topic are new.
+    `acknowledged` is the time since the begin of each transaction. This and `cpu_us` leave out the first half, a
+    warm-up: its producers are new.
     """
-    of = flat(load)
+    targets, partitions = targets or [topics.target(f"plain-{per_s}")], partitions or topics.sizes.partitions
+    of, count, broker_s = flat(load), round(per_s * seconds), topics.broker_cpu_s()
     records = max(1, round(of["account.requested"] / max(of["cost.transactions"], 1.0)))
-    times = small_transactions(
-        topics.servers,
-        topics.target(f"small-{per_s}"),
-        partitions=topics.sizes.partitions,
-        values=[topics.body(number) for number in range(records)],
-        pace_s=records / per_s,
-        seconds=seconds,
-    )
-    half = len(times.cpu_s) // 2
-    spent_s = times.cpu_s[-1] - times.cpu_s[half]
+    times = plain_transactions(topics.servers, targets, partitions, topics.body(0), per_s, records, count)
+    broker_s, half = topics.broker_cpu_s() - broker_s, len(times.cpu_s) // 2
+    spans = [OffsetRange(ORIGINS, 0, 0, count)]
+    deliveries = topics.receive(targets, spans, now_ms(), lambda: None)
+    own = [delivery for delivery in deliveries if delivery.due_ms >= times.begin_ms]
     return {
         "records": records,
-        "cpu_us": spent_s * 1e6 / (len(times.cpu_s) - 1 - half) / records,
+        "cpu_us": (times.cpu_s[-1] - times.cpu_s[half]) * 1e6 / (count - times.sent[half]),
         "acknowledged": lateness(np.array(times.acknowledged_ms[half:]).round().astype(np.int64)),
+        "late": lateness(late_ms(own)),
+        "account": account(spans, own),
+        "broker_cpu_s": broker_s,
     }
 
 
@@ -213,9 +195,9 @@ def idle(topics: TopicFixture, folder: Path, seconds: float) -> Measured:
     """Measure the CPU of a bridge without timers, as a share of a core in percent."""
     with topics.bridge(folder) as bridge:
         time.sleep(SETTLE_S)
-        meter, begin_s = Meter(bridge), time.perf_counter()
+        before, begin_s = cost_of(bridge), time.perf_counter()
         time.sleep(seconds)
-        return {"cpu_percent": 100 * meter.read().cpu_s / (time.perf_counter() - begin_s)}
+        return {"cpu_percent": 100 * cost_since(before, bridge).cpu_s / (time.perf_counter() - begin_s)}
 
 
 def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tries: int) -> Sequence[Measured]:
@@ -225,7 +207,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
     from the launch to the ready line: after SIGTERM, after SIGKILL, without the stores; the instance id stays, so that
     no start waits for a former session. A look-up is of one timer by its id, with its value, over HTTP.
     """
-    rng, begin_ms = np.random.default_rng(SEED), now_ms() + 2 * AN_HOUR_MS
+    rng, begin_ms = np.random.default_rng(_SEED), now_ms() + 2 * AN_HOUR_MS
     after_ms = rng.integers(0, 40 * AN_HOUR_MS, timers)
     target = topics.target("far")
 
@@ -236,17 +218,17 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
     each: list[dict[str, object]] = [{} for _ in range(tries)]
     found = each[0]
     found["timers"] = timers
-    with topics.bridge(folder, PAGE) as bridge:
+    with topics.bridge(folder, ("--page", "true")) as bridge:
         warm_up(topics, bridge, seconds)
         topics.await_intake(topics.send(map(request, range(FEW_PENDING))), GIVE_UP_S, bridge)
         for one in each:
-            one["burst_before"] = burst(topics, [bridge])
+            one["burst_before"] = burst(topics, bridge)
         found["rss_empty_mb"], found["disk_empty_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
         begin_s = time.perf_counter()
         topics.await_intake(topics.send(map(request, range(FEW_PENDING, timers))), _INTAKE_S, bridge)
         found["taken_in_per_s"] = (timers - FEW_PENDING) / (time.perf_counter() - begin_s)
         for one in each:
-            one["burst"] = burst(topics, [bridge])
+            one["burst"] = burst(topics, bridge)
         found["rss_mb"], found["disk_mb"] = bridge.usage().rss_mb, bridge.disk_mb()
         found["look_up_p99_ms"] = _look_up_p99_ms(bridge, timers)
         bridge.stop(timeout_s=_START_S)
@@ -275,3 +257,22 @@ def _start_s(bridge: BridgeProcess) -> float:
     begin_s = time.perf_counter()
     bridge.start(timeout_s=_START_S)
     return time.perf_counter() - begin_s
+
+
+def drain_per_s(deliveries: Sequence[Delivery]) -> float:
+    """Return the rate from the first to the last delivery, by the broker's clock."""
+    appended_ms = [delivery.appended_ms for delivery in deliveries]
+    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
+
+
+def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
+    """Return the rate of deliveries while others are still sent.
+
+    The slope of their count over time: steps of a tick do not bend it.
+    """
+    appended_ms = np.sort(np.array([delivery.appended_ms for delivery in deliveries], np.int64))
+    appended_ms = appended_ms[appended_ms < until_ms]
+    if not len(appended_ms) or appended_ms[-1] - appended_ms[0] < _LEAST_SLOPE_MS:
+        return drain_per_s(deliveries)
+    slope, _ = np.polyfit(appended_ms - appended_ms[0], np.arange(len(appended_ms)), 1)
+    return float(slope) * 1000

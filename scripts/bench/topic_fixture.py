@@ -1,43 +1,106 @@
-"""Topics of one bridge on a broker, and what scenarios do with them: send, wait for intake, wait for quiet, receive.
+"""Brokers and topics of the bench, and what scenarios do with them: send, wait for intake, wait for quiet, receive.
 
 |-- send --|-- intake --|...|=== due ===|-- counted by origin, read_committed
                             ^ now + the time that sending and intake may take
 
-Several fixtures share a broker under different names: each has a timer topic, a group and targets of its own.
+Servers keep their data in memory, so that no disk is measured. Several fixtures share a broker under different names:
+each has a timer topic, a group and targets of its own.
 """
 
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import numpy as np
-import numpy.typing as npt
-
-from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
+from bridge.dev.embedded_kafka import G1, SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
-from scripts.bench.measurements import CpuCost, Sizes
 from scripts.common import processes
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, OffsetRange, Receiver, TimerRequest, send_all, timer
-from scripts.common.processes import BridgeProcess
+from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 
 GIVE_UP_S = 120.0
 AN_HOUR_MS = 3_600_000
-SEED = 43
+MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
+ZGC, G1_PREFIX = "", "g1."
+"""Garbage collectors, by the prefix of the measurements' names. ZGC has the shorter pauses, so most parts use it."""
+COLLECTORS = {ZGC: SHORT_PAUSES, G1_PREFIX: (*G1, "-XX:+AlwaysPreTouch")}
+"""Kafka's Java options."""
+OTHER = "other."
+"""Prefix of the measurements of another checkout's bridge."""
+_HEAP_MB = 1024
 _QUIET_S = 1.0
-_LEAST_SLOPE_MS = 2_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Size of a scenario. `partitions`: of each topic."""
+
+    messages: int
+    body_bytes: int
+    partitions: int
+
+    @property
+    def head_start_ms(self) -> int:
+        """Return the time from the first send to the first due time, enough for intake on a slow machine."""
+        return 3_000 + self.messages // 12
+
+
+@dataclass(frozen=True)
+class BenchServers:
+    """Folder, servers and sizes of a part of the bench.
+
+    `tries`: how often each ratio is measured. `pending`: timers that stay. `bridges`: commands by prefix of the
+    measurements' names; core and steady measure them in alternation.
+    """
+
+    folder: Path
+    sizes: Sizes
+    seconds: float
+    tries: int
+    pending: int
+    say: Callable[[str], None]
+    is_quick: bool = False
+    bridges: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"": TIMER_BRIDGE})
+
+    @contextmanager
+    def kafka(self, collector: str = ZGC, name: str = "") -> Iterator[EmbeddedKafka]:
+        """Run a broker in the part's folder."""
+        home = self.folder / f"{name}{collector}kafka"
+        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*COLLECTORS[collector], f"-Xms{_HEAP_MB}m"))
+        with in_memory(home / "data"), broker:
+            yield broker
+
+
+@contextmanager
+def in_memory(folder: Path) -> Iterator[None]:
+    """Keep `folder` in memory inside the `with`, or on the disk if there is no MEMORY; it is deleted afterwards."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as ends:
+        if MEMORY.is_dir():
+            folder.symlink_to(ends.enter_context(TemporaryDirectory(prefix="timer-bench-", dir=MEMORY)))
+            ends.callback(folder.unlink)
+        else:
+            ends.callback(shutil.rmtree, folder, ignore_errors=True)
+        yield
 
 
 class TopicFixture:
     """Topics of one bridge. Each target is new, so that only its own deliveries are in it."""
 
-    def __init__(self, kafka: EmbeddedKafka, sizes: Sizes, name: str = "") -> None:
+    def __init__(
+        self, kafka: EmbeddedKafka, sizes: Sizes, name: str = "", command: Sequence[str] = TIMER_BRIDGE
+    ) -> None:
         self.kafka = kafka
         self.servers = kafka.bootstrap_servers
         self.sizes = sizes
         self.admin = Admin(self.servers)
+        self._command = command
         self._suffix = f".{name}" if name else ""
         self.timer_topic = f"timer.requests{self._suffix}"
         self._group = f"timer-bridge{self._suffix}"
@@ -46,22 +109,17 @@ class TopicFixture:
     def bridge(self, folder: Path, arguments: Sequence[str] = ()) -> BridgeProcess:
         own = ["--partitions", str(self.sizes.partitions), "--group", self._group]
         own += ["--timer-topic", self.timer_topic, "--journal-topic", f"timer.journal{self._suffix}"]
-        return BridgeProcess(folder, self.servers, [*own, *arguments], http_port=free_port())
+        return BridgeProcess(folder, self.servers, [*own, *arguments], http_port=free_port(), command=self._command)
 
     def broker_cpu_s(self) -> float:
         assert self.kafka.pid is not None
         return processes.usage(self.kafka.pid).cpu_s
 
-    def target(self, use: str) -> str:
+    def target(self, use: str, partitions: int = 0) -> str:
         self._targets += 1
         topic = f"bench.{use}-{self._targets}{self._suffix}"
-        self.admin.create_topics([topic], partitions=self.sizes.partitions, settings=BROKER_CLOCK)
+        self.admin.create_topics([topic], partitions=partitions or self.sizes.partitions, settings=BROKER_CLOCK)
         return topic
-
-    def dues_ms(self, count: int, over_s: float, begin_ms: int) -> npt.NDArray[np.int64]:
-        """Return due times spread evenly, in random order."""
-        after_ms = (np.arange(count) * (over_s * 1000 / max(count, 1))).astype(np.int64)
-        return begin_ms + np.random.default_rng(SEED).permutation(after_ms)
 
     def body(self, number: int) -> bytes:
         return (b"%d" % number + b"." * self.sizes.body_bytes)[: self.sizes.body_bytes]
@@ -72,10 +130,20 @@ class TopicFixture:
     def send(self, requests: Iterable[TimerRequest]) -> tuple[OffsetRange, ...]:
         return send_all(self.servers, self.timer_topic, requests)
 
-    def sender(self, target: str, per_s: int, seconds: float, delay_ms: int, log: Path) -> "subprocess.Popen[str]":
-        """Start a process that sends at a fixed rate; `seconds_of` waits for its end."""
-        words = [self.servers, self.timer_topic, target, per_s, seconds, delay_ms, self.sizes.body_bytes]
+    def sender(
+        self, targets: Sequence[str], per_s: int, seconds: float, delay_ms: int, log: Path
+    ) -> "subprocess.Popen[str]":
+        """Start a process that sends at a fixed rate, and prints the seconds that it took."""
+        words = [self.servers, self.timer_topic, ",".join(targets), per_s, seconds, delay_ms, self.sizes.body_bytes]
         return processes.start_piped([sys.executable, "-m", "scripts.bench.paced_sender", *map(str, words)], log=log)
+
+    def send_at_rate(self, targets: Sequence[str], per_s: int, seconds: float, delay_ms: int, log: Path) -> float:
+        """Send by a process of its own, and return the seconds that it took. Raises BridgeError."""
+        with self.sender(targets, per_s, seconds, delay_ms, log) as sender:
+            printed, _ = sender.communicate()
+        if sender.returncode:
+            raise BridgeError(f"the sender ended with exit code {sender.returncode}; see {log}")
+        return float(printed)
 
     def send_in_time(
         self, requests: Iterable[TimerRequest], first_due_ms: int, bridge: BridgeProcess
@@ -91,9 +159,7 @@ class TopicFixture:
         while left := self.left(spans):
             bridge.demand_alive()
             if time.monotonic() > until_s:
-                raise BridgeError(
-                    f"{left:,} requests were not taken in within {timeout_s:.0f} s: give fewer --messages"
-                )
+                raise BridgeError(f"{left:,} requests were not read within {timeout_s:.0f} s: give fewer --messages")
             time.sleep(0.05)
 
     def left(self, spans: Sequence[OffsetRange]) -> int:
@@ -118,78 +184,19 @@ class TopicFixture:
                 ends, since_s = found, time.monotonic()
 
     def receive(
-        self, topic: str, spans: Sequence[OffsetRange], last_due_ms: int, alive: Callable[[], None]
-    ) -> list[Delivery]:
-        with Receiver(self.servers, [topic]) as receiver:
-            return self.collect(receiver, [], spans, last_due_ms, alive)
-
-    def collect(
-        self,
-        receiver: Receiver,
-        deliveries: list[Delivery],
-        spans: Sequence[OffsetRange],
-        last_due_ms: int,
-        alive: Callable[[], None],
+        self, topics: Sequence[str], spans: Sequence[OffsetRange], last_due_ms: int, alive: Callable[[], None]
     ) -> list[Delivery]:
         """Return all deliveries, and those within a quiet time after the last: duplicates."""
-        seen = DeliveryAccount(spans)
-        for delivery in deliveries:
-            seen.note(delivery.origin)
-        give_up_ms = last_due_ms + GIVE_UP_S * 1000
-        while seen.lost:
-            if now_ms() > give_up_ms:
-                return deliveries
-            alive()
-            came = receiver.poll(0.5)
-            deliveries += came
-            for delivery in came:
-                seen.note(delivery.origin)
-        while came := receiver.poll(_QUIET_S):
-            deliveries += came
+        seen, deliveries = DeliveryAccount(spans), list[Delivery]()
+        with Receiver(self.servers, topics) as receiver:
+            while seen.lost and now_ms() < last_due_ms + GIVE_UP_S * 1000:
+                alive()
+                deliveries += (came := receiver.poll(0.5))
+                for delivery in came:
+                    seen.note(delivery.origin)
+            while not seen.lost and (came := receiver.poll(_QUIET_S)):
+                deliveries += came
         return deliveries
-
-
-class Meter:
-    """CPU and transactions of the bridges since the meter's start."""
-
-    def __init__(self, *bridges: BridgeProcess) -> None:
-        self._bridges = bridges
-        self._start = self._total()
-
-    def read(self) -> CpuCost:
-        now = self._total()
-        return CpuCost(now.cpu_s - self._start.cpu_s, now.transactions - self._start.transactions)
-
-    def _total(self) -> CpuCost:
-        cpu_s = sum(bridge.usage().cpu_s for bridge in self._bridges)
-        return CpuCost(cpu_s, sum(bridge.transactions() for bridge in self._bridges))
-
-
-def seconds_of(sender: "subprocess.Popen[str]") -> float:
-    """Wait for the sender's end, and return how long it sent. Raises BridgeError."""
-    printed, _ = sender.communicate()
-    if sender.returncode:
-        raise BridgeError(f"the sender ended with exit code {sender.returncode}")
-    return float(printed)
-
-
-def drain_per_s(deliveries: Sequence[Delivery]) -> float:
-    """Return the rate from the first to the last delivery, by the broker's clock."""
-    appended_ms = [delivery.appended_ms for delivery in deliveries]
-    return len(deliveries) * 1000 / max(max(appended_ms) - min(appended_ms), 1) if deliveries else 0.0
-
-
-def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
-    """Return the rate of deliveries while others are still sent.
-
-    The slope of their count over time: steps of a tick do not bend it.
-    """
-    appended_ms = np.sort(np.array([delivery.appended_ms for delivery in deliveries], np.int64))
-    appended_ms = appended_ms[appended_ms < until_ms]
-    if not len(appended_ms) or appended_ms[-1] - appended_ms[0] < _LEAST_SLOPE_MS:
-        return drain_per_s(deliveries)
-    slope, _ = np.polyfit(appended_ms - appended_ms[0], np.arange(len(appended_ms)), 1)
-    return float(slope) * 1000
 
 
 def now_ms() -> int:

@@ -21,8 +21,7 @@ from rich.console import Console
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from scripts.bench.measurements import Sizes
-from scripts.bench.topic_fixture import TopicFixture, now_ms, seconds_of
+from scripts.bench.topic_fixture import Sizes, TopicFixture, now_ms
 from scripts.common import command
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import OffsetRange, Receiver
@@ -90,12 +89,14 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
             begins, begin_cpu_s = topics.admin.ends(topics.timer_topic), bridge.usage().cpu_s
             say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
             senders = [
-                topics.sender(targets[name], per_s // 2, seconds, delay_ms, folder / "send.log")
+                topics.sender([targets[name]], per_s // 2, seconds, delay_ms, folder / "send.log")
                 for name, delay_ms in DELAYS_MS.items()
             ]
             samples = watch(bridge, seconds, folder)
             for sender in senders:
-                seconds_of(sender)
+                sender.communicate()
+                if sender.returncode:
+                    raise BridgeError(f"a sender ended with exit code {sender.returncode}: see {folder / 'send.log'}")
             say("everything is sent; waiting for the pending timers")
             spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():

@@ -5,18 +5,16 @@ exit codes    0 success    1 failed    2 wrong call    3 a fault was found    13
 
 import argparse
 import fcntl
-import json
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
-from rich.table import Table
 
 from bridge.errors import BridgeError, SettingsError
 from spark_jobs.errors import JobFailedError, UsageError
@@ -51,28 +49,6 @@ def run(name: str, job: Callable[[], int]) -> int:
 def say(step: str) -> None:
     """Print a step of a run, with the time of day."""
     Console().print(f"{time.strftime('%H:%M:%S')}  {step}", highlight=False)
-
-
-def measured(name: str, folder: Path, measure: Callable[[Path], Mapping[str, float]], digits: int) -> int:
-    """Run `measure` in the fresh folder; write its figures to results.json there, and print them as a table."""
-
-    def job() -> int:
-        with fresh(folder) as at:
-            figures = measure(at)
-            (at / "results.json").write_text(json.dumps(figures, indent=2) + "\n")
-        Console().print(table(figures, digits))
-        return 0
-
-    return run(name, job)
-
-
-def table(figures: Mapping[str, float], digits: int, title: str | None = None) -> Table:
-    """Return the figures as a table with `digits` after the point."""
-    made = Table("figure", title=title)
-    made.add_column("value", justify="right")
-    for name, value in figures.items():
-        made.add_row(name, f"{value:,.{digits}f}")
-    return made
 
 
 @contextmanager

@@ -45,11 +45,6 @@ def late_ms(deliveries: Sequence[Delivery]) -> Ints:
     return np.array([d.appended_ms - d.due_ms for d in deliveries], np.int64)
 
 
-def seen_late_ms(deliveries: Sequence[Delivery]) -> Ints:
-    """Return lateness by the consumer's clock: includes commit and fetch."""
-    return np.array([d.seen_ms - d.due_ms for d in deliveries], np.int64)
-
-
 def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Account:
     """Count the deliveries. Every offset of `spans` is a request that must be delivered once."""
     arrived = DeliveryAccount(spans)

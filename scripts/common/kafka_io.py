@@ -4,13 +4,11 @@ TimerSender -> any topic            idempotent, not transactional: a usual produ
 Receiver    <- target topics        read_committed
 Admin       <- topics, ends, progress
 read_all    <- all committed records of some topics
-copy_loop: consume -> produce -> offsets -> commit, the limit that the bridge is measured against
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
 from typing import Any, NamedTuple, Self, TypeVar
 from uuid import uuid4
 
@@ -191,38 +189,7 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
     return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
 
 
-class PlacedRecord(NamedTuple):
-    """A record for a partition without other producers: its offset is known before it is sent."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
-
-
-def send_placed(
-    bootstrap_servers: str, records: Iterable[PlacedRecord], *, transaction_size: int | None = None
-) -> None:
-    """Send the records, each partition's in order, in transactions of `transaction_size` if given."""
-    own = {"transactional.id": f"placed-{uuid4().hex[:8]}"} if transaction_size else {}
-    sender, left = TimerSender(bootstrap_servers, **own), iter(records)
-    producer = sender.producer
-    with kafka_errors("records could not be sent"):
-        if transaction_size:
-            producer.init_transactions(_TIMEOUT_S)
-        while batch := list(islice(left, transaction_size or 10_000)):
-            if transaction_size:
-                producer.begin_transaction()
-            for topic, partition, key, value, headers in batch:
-                sender.send(topic, TimerRequest(key, value, headers), partition)
-            sender.serve()
-            if transaction_size:
-                producer.commit_transaction(_TIMEOUT_S)
-        sender.flush()
-
-
-def _reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
+def reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
     """Return a read_committed consumer from the beginning, whose group never commits offsets."""
     return Consumer(
         {
@@ -253,7 +220,7 @@ class Receiver:
         self._assign()
 
     def _new_consumer(self) -> Consumer:
-        return _reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
+        return reader(self._bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000})
 
     def _assign(self) -> None:
         self._quiet_s = time.monotonic()
@@ -294,7 +261,7 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
     """Return all committed records of the topics, each partition in order. Raises BridgeError."""
     admin = Admin(bootstrap_servers)
     ends = {(topic, number): end for topic in topics for number, end in admin.ends(topic).items() if end}
-    consumer = _reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
+    consumer = reader(bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"enable.partition.eof": True})
     consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in ends])
     try:
         while ends:
@@ -312,62 +279,6 @@ def read_all(bootstrap_servers: str, topics: Iterable[str]) -> Iterator[Message]
                     ends.pop(place, None)
     finally:
         consumer.close()
-
-
-class CopyCost(NamedTuple):
-    """Cost of a copy loop. `cpu_s`: of this process with librdkafka's threads."""
-
-    elapsed_s: float
-    cpu_s: float
-
-
-def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> CopyCost:
-    """Return the cost of copying `count` records exactly once, by one thread with one producer.
-
-    Measured from the first batch to the last commit, without joining a group and the first metadata.
-    """
-    name = f"copy-{uuid4().hex[:8]}"
-    shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}
-    consumer = _reader(bootstrap_servers, name, {**shared, "queued.min.messages": 50_000})
-    batches = {"linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20}
-    producer = Producer(
-        {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **shared, **batches, **QUIET}
-    )
-    with kafka_errors("the copy loop could not go on"):
-        producer.init_transactions(_TIMEOUT_S)
-        partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
-        consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
-        messages = _full(consumer, min(transaction_size, count))
-        begin, copied = CopyCost(time.perf_counter(), time.process_time()), 0
-        while messages:
-            _copy(producer, consumer, messages, target)
-            copied += len(messages)
-            messages = _full(consumer, min(transaction_size, count - copied))
-        took = CopyCost(time.perf_counter() - begin.elapsed_s, time.process_time() - begin.cpu_s)
-    consumer.close()
-    return took
-
-
-def _full(consumer: Consumer, count: int) -> list[Message]:
-    messages = consumer.consume(count, _TIMEOUT_S) if count else []
-    if len(messages) < count:
-        raise BridgeError(f"the copy loop's source ended {count - len(messages)} records early")
-    return messages
-
-
-def _copy(producer: Producer, consumer: Consumer, messages: list[Message], target: str) -> None:
-    producer.begin_transaction()
-    reached: dict[int | None, Message] = {}
-    for message in messages:
-        producer.produce(target, message.value(), message.key(), headers=message.headers())
-        reached[message.partition()] = message
-    places = [
-        TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)
-        for last in reached.values()
-    ]
-    producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _TIMEOUT_S)
-    producer.flush(_TIMEOUT_S)
-    producer.commit_transaction(_TIMEOUT_S)
 
 
 def librdkafka_version() -> str:

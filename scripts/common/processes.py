@@ -2,7 +2,7 @@
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
     bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
-    bridge.transactions(), bridge.partitions()                committed, served: by /metrics on its http_port
+    bridge.transactions()                                     committed, by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -22,6 +22,7 @@ from bridge.dev.embedded_kafka import HOST
 from bridge.errors import BridgeError
 
 TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
+_TRANSACTIONS = "timer_bridge_transaction_seconds_count"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -157,13 +158,9 @@ class BridgeProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
-    def worker_pids(self) -> list[int]:
-        """Return the process of each worker; without `--workers`, its own."""
-        return list(workers(self.pid).values()) or [self.pid]
-
     def usage(self) -> Usage:
         """Return the usage, with that of its workers."""
-        each = [usage(pid) for pid in {self.pid, *self.worker_pids()}]
+        each = [usage(pid) for pid in {self.pid, *workers(self.pid).values()}]
         return Usage(*map(sum, zip(*each, strict=True)))
 
     def disk_mb(self) -> float:
@@ -171,16 +168,9 @@ class BridgeProcess:
         return sum(file.stat().st_blocks * 512 for file in self.data_dir.rglob("*") if file.is_file()) / 2**20
 
     def transactions(self) -> float:
-        return sum(self._samples("timer_bridge_transaction_seconds_count"))
-
-    def partitions(self) -> list[float]:
-        """Return the number of partitions that each worker owns and serves."""
-        return self._samples('timer_bridge_partitions{phase="running"')
-
-    def _samples(self, begin: str) -> list[float]:
-        """Return the samples of /metrics that begin with `begin`."""
+        """Return the number of committed transactions, by /metrics."""
         lines = self.get("/metrics").decode().splitlines()
-        return [float(line.split()[-1]) for line in lines if line.startswith(begin)]
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(_TRANSACTIONS))
 
     def get(self, path: str) -> bytes:
         """Return the response on its `http_port`. Raises urllib.error.HTTPError."""

@@ -1,6 +1,6 @@
 """Hooks of mkdocs (`make docs`): pages of the repository's root become pages of the site, and links follow.
 
-README.md -> index.md      ARCHITECTURE.md -> ARCHITECTURE.md      docs/faq.md -> faq.md
+README.md -> index.md      ARCHITECTURE.md -> ARCHITECTURE.md      docs/page.md -> page.md
 [x](../compose) -> x       a link to a file that is not a page of the site becomes its text
 """
 

@@ -11,7 +11,7 @@ from bridge.dev.embedded_kafka import find_java
 from bridge.dev.kafka_jars import JARS as KAFKA
 from integration_tests.support.store_jars import JARS as STORES
 from schemas.maven_jars import JarList, fetch_unchecked, file_name
-from scripts.bench.rocketmq.jars import JARS as ROCKETMQ
+from scripts.bench.rocketmq.peer import JARS as ROCKETMQ
 from spark_jobs.platform.connector import jar_list, listed_releases
 
 LISTS = (KAFKA, ROCKETMQ, STORES, *map(jar_list, listed_releases()))

@@ -1,7 +1,7 @@
 """Lock of an output folder: two audits at once would mix the evidence of one with the spans of the other.
 
 OUT/lock has the owner and a time, which the owner renews. The lock of a process that has ended on this machine is taken
-over at once, another one when it has not been renewed for LEASE_MS. Limits: docs/spark-jobs.md.
+over at once, another one when it has not been renewed for LEASE_MS. Limits: docs/audit.md.
 """
 
 import json

@@ -152,8 +152,7 @@ class ReleaseQueue:
         if not len(rows):
             return rows
         self.settled = last_key(rows)
-        leaves = self._leaving(rows, turn)
-        if not leaves.all():
+        if turn.gate is not None and not (leaves := self._leaving(rows, turn)).all():
             for hash_ in np.unique(rows["topic_hash"][~leaves]).tolist():
                 gone = rows[leaves & (rows["topic_hash"] == hash_)]
                 self._block(self._timers.dues.name(hash_), last_key(gone) if len(gone) else before)

@@ -10,6 +10,7 @@ from typer.main import get_group
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
+from bridge.errors import SettingsError
 
 
 @pytest.mark.parametrize(
@@ -98,3 +99,8 @@ def test_a_command_imports_only_what_it_needs() -> None:
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
         assert "typer" in imported
         assert not imported & modules, call
+
+
+def test_a_removed_command_says_what_to_do_instead() -> None:
+    with pytest.raises(SettingsError, match="command size was removed: docs/operations"):
+        CliRunner().invoke(app, ["size", "--rate", "1000", "--pending", "1000000"], catch_exceptions=False)

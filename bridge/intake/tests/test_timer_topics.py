@@ -537,7 +537,7 @@ def test_a_topic_that_filled_the_disk_pauses_its_own_intake_alone_and_its_cancel
     assert len(world.receipts("cancelled", on=PAYMENTS)) == 10, "the last cancel is after a request that waits"
     assert world.pending(PAYMENTS) == 10
     assert world.bridge.source is not None
-    assert world.bridge.source.paused == {Shard(PAYMENTS, 0)}
+    assert world.bridge.status.pauses.unfetched == {Shard(PAYMENTS, 0)}
     set_free(world, least // 2 - 1)
     world.send("waits too", 300, to="bills")
     world.pass_time(ms=1000)
@@ -564,7 +564,7 @@ def test_cancels_read_with_a_full_disk_hold_after_a_restart(end: End) -> None:
     world.cancel("1")
     world.pass_time(ms=100)
     assert world.bridge.source is not None
-    assert world.bridge.source.paused == set(), "no request waits for room"
+    assert world.bridge.status.pauses.unfetched == set(), "no request waits for room"
     end(world)
     set_free(world, 0)
     world.bridge.start()
@@ -623,7 +623,7 @@ def test_a_rate_is_kept_without_rejections_and_does_not_slow_the_other_topic() -
     assert (world.accepted(), world.accepted(PAYMENTS)) == (1000, 100)
     assert len(world.delivered("bills")) == 1000
     assert world.bridge.source is not None
-    assert world.bridge.source.paused == {Shard(PAYMENTS, 0)}
+    assert world.bridge.status.pauses.unfetched == {Shard(PAYMENTS, 0)}
     for second in range(1, 9):
         world.send(f"main {second}", 10, to="bills")
         world.pass_time(ms=1000)

@@ -51,14 +51,12 @@ class RecordSender:
         """
         produce, fail, told = self._producer.produce, self._fail, None
         for record in records:
+            topic, at_ms = record.topic, record.timestamp_ms
             if names_failures:
                 told = partial(fail, record)
             while True:
                 try:
-                    produce(
-                        *(record.topic, record.value, record.key, record.partition),
-                        *(told, None, record.timestamp_ms, record.headers),
-                    )
+                    produce(topic, record.value, record.key, record.partition, told, None, at_ms, record.headers)
                 except BufferError:
                     self._producer.flush(SLICE_S)
                     continue

@@ -57,8 +57,7 @@ class ConfluentSink:
         slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
         outgoing, journal = transaction.outgoing, self._journal_records(transaction)
         batch = TransactionContents(
-            *([*outgoing, *journal], transaction.progress, transaction.group_metadata),
-            self._failures.max_batch_bytes,
+            [*outgoing, *journal], transaction.progress, transaction.group_metadata, self._failures.max_batch_bytes
         )
         self._last = submitted = InFlightTransaction(outgoing, journal, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.

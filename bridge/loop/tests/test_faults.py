@@ -200,11 +200,11 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
         patched.setattr("bridge.release.due_timers._MOST_HELD", 0)
         world.send(delay_ms=300)
         world.bridge.run(100)
-    assert world.bridge.metrics.paused == {SHARD: "held"}
+    assert world.bridge.status.pauses.counted() == {SHARD: "held"}
     assert f"{SHARD}: intake pauses: 0 timers are held: it goes on when some have left or are rolled" in caplog.messages
     world.bridge.run(500)
     assert world.delivered() == ["m"]
-    assert world.bridge.metrics.paused == {}
+    assert world.bridge.status.pauses.counted() == {}
 
 
 # -- a disk that takes nothing
@@ -231,11 +231,11 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
     assert world.delivered() == [f"before {number}" for number in range(20)]
     assert "intake pauses" in caplog.text
     assert world.bridge.source is not None
-    assert world.bridge.source.paused == {SHARD}
+    assert world.bridge.status.pauses.unfetched == {SHARD}
     disk.mend()
     disk.free = 1 << 40
     world.bridge.run(600)
-    assert world.bridge.source.paused == set()
+    assert world.bridge.status.pauses.unfetched == set()
     assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
 
 
@@ -514,7 +514,8 @@ def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO):
         one = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="one")
         one.run(100)
-        one.metrics.paused = dict.fromkeys(group.owner, "disk")
+        for shard in group.owner:
+            one.status.pauses.pause(shard, "disk")
         two = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="two")
         for _ in range(3):
             one.run(0)
@@ -522,7 +523,7 @@ def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptu
     assert two.bridge is not None
     (given,) = two.bridge.shards
     assert f"{given}: given up" in caplog.messages
-    assert one.metrics.paused.keys() == group.owner.keys() - {given}
+    assert one.status.pauses.by_shard.keys() == group.owner.keys() - {given}
 
 
 # -- stops and checkpoints
@@ -1410,10 +1411,10 @@ def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeyp
         with pytest.raises(TopicGrownError):
             instance.run(100)
         assert shards[0] in instance.status.shards()
-        instance.metrics.intake_paused(shards[0], "disk")
+        instance.status.pauses.pause(shards[0], "disk")
         bridge.stop()
     assert instance.status.shards() == {}
-    assert instance.metrics.paused == {}
+    assert instance.status.pauses.by_shard == {}
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""A timer topic grows from 4 partitions to 8 while timers are pending, as docs/growing.md describes."""
+"""A timer topic grows from 4 partitions to 8 while timers are pending, as docs/timer-topics.md describes."""
 
 import json
 from concurrent.futures import Future

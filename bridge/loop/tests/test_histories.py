@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -924,9 +925,9 @@ def test_a_poll_waits_until_the_next_work_and_briefly_while_a_start_is_read(
     asked: list[int] = []
     poll = FakeSource.poll
 
-    def noted(source: FakeSource, timeout_ms: int, max_records: int) -> Polled:
+    def noted(source: FakeSource, timeout_ms: int, *others: Any) -> Polled:
         asked.append(timeout_ms)
-        return poll(source, timeout_ms, max_records)
+        return poll(source, timeout_ms, *others)
 
     monkeypatch.setattr(FakeSource, "poll", noted)
     world = World(replace(SMALL, max_wait_ms=400, commit_interval_ms=200))

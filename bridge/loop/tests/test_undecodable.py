@@ -70,8 +70,8 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
         f" `timer-bridge skip timer.requests 0 {offset}` to go on without it"
     )
     assert instance.status.ready() == ("intake paused: undecodable", f"{one}: {remedy}")
-    assert instance.metrics.undecodable == {one: offset}
-    assert instance.metrics.paused == {one: "undecodable"}
+    assert instance.status.pauses.undecodable == {one: offset}
+    assert instance.status.pauses.counted() == {one: "undecodable"}
     assert instance.metrics.hanging_transactions == {}, "no sender has a transaction open"
     assert instance.metrics.lags[one] == Lag(2, 0)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
@@ -81,7 +81,7 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
     assert delivered(kafka)[-1] == "hidden"
     assert parked_at(kafka) == [f"{one}/{offset}"]
     assert instance.status.ready().reason == ""
-    assert (instance.metrics.undecodable, instance.metrics.paused) == ({}, {})
+    assert (instance.status.pauses.undecodable, instance.status.pauses.counted()) == ({}, {})
 
 
 @TROUBLE
@@ -96,7 +96,7 @@ def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_lea
     trouble(world)
     world.bridge.run(1000)
     assert world.delivered() == ["first", "stored"]
-    assert world.bridge.metrics.undecodable == {SHARD: offset}
+    assert world.bridge.status.pauses.undecodable == {SHARD: offset}
     trouble(world)  # no timer is pending below the record, so a rebuild begins with it
     world.kafka.skip(SHARD, offset)
     world.bridge.run(1000)
@@ -168,7 +168,7 @@ def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     offset = poison(kafka, SHARD)
     send(kafka, SHARD, "hidden", 10)
     first.run(20)
-    assert first.metrics.undecodable == {SHARD: offset}
+    assert first.status.pauses.undecodable == {SHARD: offset}
     assert first.sink is not None
     first.sink.is_slow = True
     kafka.skip(SHARD, offset)

@@ -11,11 +11,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.loop.clock_skew import skew_ms
-from bridge.loop.open_transactions import Hang
+from bridge.loop.monitors import skew_ms
 from bridge.loop.tests.test_histories import SMALL, WINDOW_MS, World
 from bridge.observe.metric_types import BatchHistogram
-from bridge.observe.metrics import MAX_TARGETS, Lag, Metrics
+from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 from bridge.release.target_rate_limits import TargetLimit
@@ -387,10 +386,11 @@ def test_state_that_the_loop_has_noted() -> None:
     metrics, status = Metrics(), Status()
     shard, other = Shard(TIMERS, 0), Shard(TIMERS, 1)
     status.partition_running(other)
-    status.intake_paused(shard, "disk", "full")
+    status.partition_running(shard)
+    status.pauses.pause(shard, "disk", "full")
     metrics.lags = {shard: Lag(5, 2), other: Lag(0, 0)}
     metrics.hanging_transactions = {shard: Hang(shard, offset=3, since_ms=1000, waiting=2, seen_ms=6000)}
-    metrics.undecodable = {shard: 7}
+    status.pauses.note_undecodable({shard: 7})
     metrics.clock_skew_ms = {shard: -1500}
     metrics.lost_to_retention = {shard: 4}
     metrics.topics_checked({TIMERS: 2})

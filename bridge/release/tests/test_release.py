@@ -907,8 +907,8 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, set[st
     found: list[tuple[int, int, set[str]]] = []
     freeze = OwnedPartition.freeze
 
-    def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft:
-        part = freeze(self, now_ms, at_ms, is_all=is_all)
+    def sealed(self: OwnedPartition, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
+        part = freeze(self, now_ms, at_ms, is_all=is_all, is_caught_up=is_caught_up)
         bodies, copies = part.draft.bodies, part.draft.copies
         out = [body.value or b"" for body in bodies] + [copy.value or b"" for copy in copies]
         found.append((len(out), sum(map(len, out)), {body.target for body in bodies}))
@@ -1037,10 +1037,10 @@ def test_status_and_metrics_agree_when_moves_fill_transactions_after_a_full_disk
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
     world.pass_time(ms=400)
-    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("paused", {shard: "disk"})
+    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("paused", {shard: "disk"})
     bridge.disks[shard].free = 1 << 40
     bridge.turn()
-    assert (bridge.status.shards()[shard].phase, dict(bridge.metrics.paused)) == ("running", {})
+    assert (bridge.status.shards()[shard].phase, bridge.status.pauses.counted()) == ("running", {})
 
 
 def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

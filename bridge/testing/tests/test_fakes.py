@@ -121,10 +121,16 @@ def order(value: bytes, topic: str = "orders", partition: int = -1) -> Outgoing:
 READ = {FIRST: Progress(1, NOTHING_SETTLED, 1)}
 
 
+def polled_by(source: FakeSource) -> object:
+    """Let the source poll, and return its group metadata."""
+    source.poll(0, 1)
+    return source.membership.group_metadata
+
+
 class TestSink:
     @pytest.fixture
     def group_metadata(self, kafka: FakeKafka, group: FakeGroup) -> object:
-        return FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
+        return polled_by(FakeSource(kafka, group, "bridge"))
 
     @pytest.fixture
     def sink(self, kafka: FakeKafka, group: FakeGroup) -> FakeSink:
@@ -144,7 +150,9 @@ class TestSink:
         kafka = FakeKafka(Timeline(), Random(0))  # by which a dead client's commit may arrive
         for topic in (TIMERS, "timer.journal", "orders"):
             kafka.create(topic, 2)
-        group_metadata = FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
+        source = FakeSource(kafka, group, "bridge")
+        source.poll(0, 0)
+        group_metadata = source.membership.group_metadata
         outcomes = set()
         for seed in range(20):
             sink = FakeSink(kafka, group, "bridge", "timer.journal", rng=Random(seed))
@@ -168,7 +176,7 @@ class TestSink:
             kafka.create("orders")
             kafka.create("timer.journal", 2)
             group, fuse = FakeGroup("timers", [FIRST, SECOND]), Fuse()
-            group_metadata = FakeSource(kafka, group, "bridge").poll(0, 0).group_metadata
+            group_metadata = polled_by(FakeSource(kafka, group, "bridge"))
             sink = FakeSink(kafka, group, "bridge", "timer.journal", fuse=fuse)
             fuse.arm(step % 10 + 1, "sink.")
             with pytest.raises(Crash):
@@ -201,7 +209,7 @@ class TestSource:
         self, kafka: FakeKafka, group: FakeGroup
     ) -> None:
         one = FakeSource(kafka, group, "one")
-        group_metadata = one.poll(0, 1).group_metadata
+        group_metadata = polled_by(one)
         two = FakeSource(kafka, group, "two")
         group.expire("one")
         assert two.poll(0, 1).ownership.assigned == [FIRST, SECOND]

@@ -16,6 +16,7 @@ from bridge.intake import copies_in_flight as flights
 from bridge.intake.copies_in_flight import CopiesInFlight, RolledCopy
 from bridge.intake.decide import BatchIntake
 from bridge.intake.partition_intake import IntakeOutcome
+from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.publish.commit_pipeline import CommitPipeline
 from bridge.recovery import recovery_plan
@@ -248,13 +249,14 @@ def markers_not_read(patches: Patches) -> None:
 def nothing_read_first(patches: Patches) -> None:
     """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
 
-    asked = OwnedPartition.draft_due
+    asked = AssignedPartition.draft_due
 
-    def draft_due(self: OwnedPartition, now_ms: int) -> None:
-        self.release_barrier = None
+    def draft_due(self: AssignedPartition, now_ms: int) -> None:
+        if self.phase is Phase.CATCHING_UP:
+            self.phase = Phase.OPEN
         asked(self, now_ms)
 
-    _replace(patches, OwnedPartition, "draft_due", draft_due)
+    _replace(patches, AssignedPartition, "draft_due", draft_due)
 
 
 def no_skew_margin(patches: Patches) -> None:
@@ -478,7 +480,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # A timer that leaves takes half a token from the bucket of its target.
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.
-    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda _, now_ms, until_ms: until_ms),
+    "sleeps past the due time": _with(OwnedPartition, "next_look_ms", lambda _: lambda *times, **_: times[-1]),
     "one target that fails holds all": fails_for_all,
     "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
@@ -496,8 +498,8 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # An aborted transaction is published again under a fresh generation, also for shards that are another's by now.
     "lost shards repeated": _with(
         CommitPipeline,
-        "retry_aborted",
-        lambda repeat: lambda self, look, _, is_over: repeat(self, look, lambda _: True, is_over),
+        "retry_oldest",
+        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0].parts]),
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(

@@ -18,6 +18,7 @@ from random import Random
 
 from bridge.config.loop_options import TurnOptions
 from bridge.errors import OutcomeUnknownError
+from bridge.loop.assigned_partition import Phase
 from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance
@@ -602,9 +603,9 @@ class World:
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
         (life,) = self.instances
-        for shard, owned in life.instance.bridge.shards.items() if life.instance.bridge is not None else ():
+        for shard, phase in life.instance.bridge.phases.items() if life.instance.bridge is not None else ():
             log = self.kafka.partition(shard)
-            if owned.release_barrier is None:
+            if phase is Phase.OPEN:
                 log.delete_before(min(self.oracle.progress(shard).next_offset, log.last_stable))
         if self.apart.random() < 0.5:
             life.stop()
@@ -684,8 +685,8 @@ class InstanceRuns:
 
     def _see_paused(self) -> None:
         """What was staged while intake was paused may leave in a later turn."""
-        if self.instance.source is not None:
-            self._paused |= self.instance.source.paused
+        pauses = self.instance.status.pauses
+        self._paused |= pauses.unfetched.difference(pauses.of("recovering"))
 
     def _look_anew(self) -> None:
         """Nothing is staged or on its way: what comes next begins here."""
@@ -722,8 +723,8 @@ class InstanceRuns:
         self.own_turns[-1][1] = MAX_INT64
 
     def _end_turn(self) -> None:
-        shards = self.instance.bridge.shards.values() if self.instance.bridge is not None else ()
-        if any(owned.release_barrier is not None for owned in shards):
+        phases = self.instance.bridge.phases.values() if self.instance.bridge is not None else ()
+        if any(phase in (Phase.CLAIMING, Phase.CATCHING_UP) for phase in phases):
             self.own_turns.clear()
         if self.own_turns:
             self.own_turns[-1][1] = self.world.timeline.now_ms

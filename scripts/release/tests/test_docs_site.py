@@ -11,7 +11,7 @@ from scripts.release.docs_site import with_site_links
         ("faq.md", "[a](headers.md#ids)", "[a](headers.md#ids)"),
         ("faq.md", "[a](../ARCHITECTURE.md#invariants)", "[a](ARCHITECTURE.md#invariants)"),
         ("design/progress.md", "[a](../formats.md)", "[a](../formats.md)"),
-        ("index.md", "[a](docs/faq.md) ![b](docs/page.png)", "[a](faq.md) ![b](page.png)"),
+        ("index.md", "[a](docs/page.md) ![b](docs/page.png)", "[a](page.md) ![b](page.png)"),
         ("ARCHITECTURE.md", "[a](docs/design/progress.md)", "[a](design/progress.md)"),
         ("SECURITY.md", "[a](README.md)", "[a](index.md)"),
         ("faq.md", "[a](#above) [b](https://example.org)", "[a](#above) [b](https://example.org)"),

@@ -1,6 +1,6 @@
 """Daily runs, one after the other: from records on topics to the day's table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,13 @@ class Runs:
     """`audit --daily` in one folder."""
 
     def __init__(self, spark: SparkSession, topics: Topics, out: Path, **arguments: Any) -> None:
-        self._spark, self._topics, self._out = spark, topics, out
+        self._spark, self.topics, self._out = spark, topics, out
         self._arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out, daily=True, **arguments)
 
     def run(self, as_of_ms: int, *, is_killed: bool = False) -> tuple[dict[int, str], Sequence[str]]:
         """The classes of the day, by offset, and the notes. One that is killed does not come to its end."""
         day = Day(self._arguments, as_of_ms)
-        done = day.judge(self._spark, self._topics)
+        done = day.judge(self._spark, self.topics)
         if not is_killed:
             late = LatenessSummary(None, None, None, None)
             counts = {name.value: 0 for name in AuditClass}
@@ -101,6 +101,20 @@ class Runs:
         rows = pq.read_table(self._out / "requests" / day.part).to_pylist()
         self.gaps, self.open = done.gaps, done.state.open
         return {int(row["origin"].rpartition("/")[2]): row["class"] for row in rows}, done.notes
+
+
+Days = Callable[..., Runs]
+"""A history, and more of the arguments of an audit -> its daily runs in one folder."""
+
+
+@pytest.fixture
+def days(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Days:
+    def made(history: History, **arguments: Any) -> Runs:
+        topics = Topics(history)
+        monkeypatch.setattr(read_plan, "read_records", topics.read)
+        return Runs(spark, topics, tmp_path, **arguments)
+
+    return made
 
 
 def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
@@ -113,15 +127,11 @@ def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(days: Days) -> None:
     """What it had closed is no duplicate then."""
     done, waits = request(0), request(80, due_ms=50_000)
     history = History([done, waits], [delivery(done, offset=49)])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     assert runs.run(40_000) == ({0: "delivered", 80: "pending"}, ())
     history.deliveries.append(delivery(waits, offset=70))
     assert runs.run(60_000, is_killed=True) == ({0: "delivered", 80: "delivered"}, ())
@@ -129,33 +139,25 @@ def test_a_run_that_repeats_a_day_and_is_killed_leaves_the_next_day_whole(
 
 
 @pytest.mark.slow
-def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_that_one_day_does_not_see_is_read_on_by_the_next(days: Days) -> None:
     """Taken for a new one, what it got meanwhile would be read twice, or never."""
     asked = request(0, due_ms=100_000)
     history = History([asked])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     assert runs.run(40_000)[0] == {0: "pending"}
     history.deliveries.append(delivery(asked, at_ms=100_001, offset=70))
-    del topics.partitions["orders"]
+    del runs.topics.partitions["orders"]
     assert runs.run(DAY_MS)[0] == {0: "missing"}
-    topics.partitions["orders"] = 1
+    runs.topics.partitions["orders"] = 1
     assert runs.run(2 * DAY_MS)[0] == {0: "delivered"}
 
 
 @pytest.mark.slow
-def test_copies_of_requests_before_the_first_day_are_not_judged(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_of_requests_before_the_first_day_are_not_judged(days: Days) -> None:
     before, inside = request(0, due_ms=50_000), request(12, at_ms=2_500)
     history = History([before, copy(before, 10, at_ms=3_000), inside, copy(inside, 14, at_ms=3_000)])
     history.deliveries.append(delivery(inside, rolls=1))
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path, from_ms=2_000)
+    runs = days(history, from_ms=2_000)
     note = "Not judged, as their requests lie before the first day: 1 origins."
     assert runs.run(40_000) == ({12: "delivered"}, (note,))
     history.requests.append(copy(before, 20, rolls=2, at_ms=45_000))
@@ -163,32 +165,24 @@ def test_copies_of_requests_before_the_first_day_are_not_judged(
 
 
 @pytest.mark.slow
-def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receipt_that_is_read_before_its_request_is_there_when_that_comes(days: Days) -> None:
     """The timer topic's end is looked up first. Without it, a cancel that found nothing would hide a lost timer."""
     lost = request(0, id=b"x", due_ms=50_000)
     stop = cancel(b"x", 1, at_ms=40_001)
     history = History([lost], [], [], [receipt("not-found", stop), receipt("replaced", request(5), request(6))])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     assert runs.run(40_000) == ({0: "pending"}, ())
     history.requests.append(stop)
     assert runs.run(DAY_MS) == ({0: "missing", 1: "cancel-not-found"}, ())
 
 
 @pytest.mark.slow
-def test_a_refusal_that_is_read_before_its_request_is_kept(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_that_is_read_before_its_request_is_kept(days: Days) -> None:
     """A forged copy would be taken for one."""
     asked = request(0, due_ms=50_000)
     forged = copy(asked, 1, at_ms=40_001)
     history = History([asked], [], [rejection(forged, "not-ours")])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     assert runs.run(40_000) == ({0: "pending"}, ())
     history.requests.append(forged)
     history.deliveries.append(delivery(asked))
@@ -196,19 +190,15 @@ def test_a_refusal_that_is_read_before_its_request_is_kept(
 
 
 @pytest.mark.slow
-def test_a_gap_makes_no_fault_of_what_lies_in_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gap_makes_no_fault_of_what_lies_in_it(days: Days) -> None:
     """Retention took 3 to 9: cancels, requests, one whose copy is left. A later one is missing."""
     waits, ended, twice, rolled = request(0, id=b"x", due_ms=50_000), request(3), request(4), request(5, id=b"r")
     told = request(1, id=b"t", due_ms=50_000)
     lost = [request(2, due_ms=50_000), request(21, id=b"y", due_ms=50_000)]
     history = History([waits, told, lost[0]])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     assert runs.run(40_000)[0] == {0: "pending", 1: "pending", 2: "pending"}
-    topics.starts["timer.requests"] = 10
+    runs.topics.starts["timer.requests"] = 10
     history.requests += [copy(rolled, 12, at_ms=45_000), lost[1]]
     history.deliveries += [delivery(ended), delivery(twice), delivery(twice, offset=90), delivery(rolled, rolls=1)]
     history.receipts.append(receipt("cancelled", cancel(b"t", 6), told))
@@ -219,9 +209,7 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(
 
 
 @pytest.mark.slow
-def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(days: Days) -> None:
     """The gap in orders/0 ends at 60,000 ms, that in the rejected topic at 45,000: no outcome of later is in them.
 
     A timer that was moved may have left at its own time.
@@ -232,12 +220,10 @@ def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
     moved = [request(9, id=b"x", due_ms=50_000), move(b"x", 10, 70_000)]
     asked = [waits, later, ends, *others, first, refused, *moved]
     history = History(asked, [delivery(first, offset=0)], [rejection(refused)])
-    topics = Topics(history)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(history)
     waiting = dict.fromkeys((0, 1, 2, 4, 5, 9), "pending")
     assert runs.run(30_000)[0] == waiting | {6: "delivered", 7: "rejected", 10: "move"}
-    topics.starts = {"orders": 10, "timer.rejected": 9}
+    runs.topics.starts = {"orders": 10, "timer.rejected": 9}
     history.deliveries.append(delivery(ends, at_ms=60_000, offset=10))
     history.requests.append(request(12, due_ms=None, at_ms=44_998))
     history.rejections.append(rejection(history.requests[-1], offset=9))
@@ -246,9 +232,7 @@ def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(
     assert len(runs.gaps) == 2
 
 
-def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(days: Days) -> None:
     """Its receipt is read, and itself in the next part. A receipt from before without a cancel is no excuse.
 
     A cancel by origin is found in a later part too, though its timer is not due.
@@ -256,11 +240,9 @@ def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(
     ended, lost = request(0, id=b"x", due_ms=30_001), request(1, id=b"y", due_ms=20_000)
     asleep, stop = request(2, due_ms=9 * DAY_MS), cancel(b"x", 3, at_ms=41_001)
     by_origin = cancel_of(asleep.origin, 4, at_ms=41_001)
-    topics = Topics(History([ended, lost, asleep], [], [], [receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)]))
+    runs = days(History([ended, lost, asleep], [], [], [receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)]))
     told = [receipt("cancelled", stop, ended), receipt("cancelled", by_origin, asleep)]
-    topics.after_requests = History([stop, by_origin], [], [], told)
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs.topics.after_requests = History([stop, by_origin], [], [], told)
     assert runs.run(41_000)[0] == {0: "pending", 1: "missing", 2: "pending"}
     found = {0: "cancelled", 1: "missing", 2: "cancelled", 3: "cancel-done", 4: "cancel-done"}
     assert runs.run(DAY_MS)[0] == found
@@ -268,43 +250,36 @@ def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(
 
 @pytest.mark.slow
 def test_what_is_missing_is_told_each_day_until_it_is_waived_and_what_is_pending_once(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    days: Days, tmp_path: Path
 ) -> None:
     lost, waits = request(0, due_ms=50_000), request(1, due_ms=9 * DAY_MS)
-    topics = Topics(History([lost, waits]))
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(History([lost, waits]))
     assert [runs.run(DAY_MS - 1 + day * DAY_MS)[0] for day in range(3)] == [
         {0: "missing", 1: "pending"},
         {0: "missing"},
         {0: "missing"},
     ]
-    waivers = tmp_path / "waivers.csv"
-    waivers.write_text("origin,reason,until\ntimer.requests/0/0,INC-77,1970-01-04\n")
-    known = Runs(spark, topics, tmp_path, waivers=waivers)
+    (tmp_path / "waivers.csv").write_text("origin,reason,until\ntimer.requests/0/0,INC-77,1970-01-04\n")
+    known = days(runs.topics.history, waivers=tmp_path / "waivers.csv")
     assert [known.run(DAY_MS - 1 + day * DAY_MS)[0] for day in (3, 4)] == [{0: "waived"}, {0: "missing"}]
-    topics.history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
+    runs.topics.history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
     assert runs.run(6 * DAY_MS)[0] == {0: "delivered"}
 
 
 @pytest.mark.slow
-def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(days: Days) -> None:
     """One id, and a request each day without receipts. Days later two of them are told to have been refused."""
     chain = [request(10 + day, id=b"x", due_ms=20 * DAY_MS, at_ms=1_000 + day * DAY_MS) for day in range(5)]
     far = [request(n, due_ms=20 * DAY_MS) for n in range(3)]
-    topics = Topics(History([chain[0], *far]))
-    monkeypatch.setattr(read_plan, "read_records", topics.read)
-    runs = Runs(spark, topics, tmp_path)
+    runs = days(History([chain[0], *far]))
     sizes = []
     for day in range(5):
-        topics.history.requests[:] = [*far, *chain[: day + 1]]
+        runs.topics.history.requests[:] = [*far, *chain[: day + 1]]
         runs.run(100_000 + day * DAY_MS)
         sizes.append(runs.open)
     assert sizes == [4] * 5
-    topics.history.rejections.append(rejection(chain[3], "quota-exceeded", at_ms=5 * DAY_MS))
+    runs.topics.history.rejections.append(rejection(chain[3], "quota-exceeded", at_ms=5 * DAY_MS))
     assert runs.run(6 * DAY_MS)[0] == {12: "replaced", 13: "rejected", 14: "pending"}
-    topics.history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
+    runs.topics.history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
     assert runs.run(7 * DAY_MS)[0] == {12: "pending", 14: "rejected"}
     assert runs.open == 4

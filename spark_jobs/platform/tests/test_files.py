@@ -1,4 +1,4 @@
-"""Small files on the file systems that Spark reaches. S3's client was tried by hand: docs/spark-jobs.md."""
+"""Small files on the file systems that Spark reaches. S3's client was tried by hand: docs/audit.md."""
 
 from pathlib import Path
 

@@ -1,1 +1,0 @@
-"""The model of the resources for a load: docs/capacity.md and `timer-bridge size`."""

@@ -1,0 +1,253 @@
+"""RocketMQ's timer under the bench's scenarios, measured in the same way, in a process and a network of its own.
+
+    measured()  -->  python -m scripts.bench.rocketmq.peer     enters a network of its own: a loopback, nothing else
+                         name server, broker, RocketmqClient.java           prints its measurements as a line of JSON
+
+The broker's HA port binds every address and has no setting for that, hence the network. All else is RocketMQ's default,
+except for BROKER. Lateness is by the broker's clock: the store time on the target topic.
+"""
+
+import ctypes
+import dataclasses
+import fcntl
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from bridge.dev.child_process import ChildProcess
+from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
+from bridge.errors import BridgeError
+from schemas.maven_jars import JarList, ensure
+from scripts.bench.scenarios import (
+    STEADY_DELAY_MS,
+    WARM_UP,
+    WARM_UP_RATES,
+    Flat,
+    Measured,
+    burst_of,
+    flat,
+    steady_of,
+)
+from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes, now_ms
+from scripts.common import command, processes
+from scripts.common.kafka_io import Delivery, OffsetRange
+
+ROCKETMQ_VERSION = "5.5.0"
+JARS = JarList("RocketMQ", ROCKETMQ_VERSION, Path(__file__).with_name("rocketmq-jars.txt"))
+"""What name server, broker and client resolve to, without annotations for compilers and without Netty's parts for other
+systems; and the compiler ecj, which needs no JDK."""
+CACHE = Path(".run/rocketmq-jars")
+CLIENT = Path(__file__).with_name("RocketmqClient.java")
+NAME_SERVER = "127.0.0.1:9876"
+DEFAULT_TICK_MS, FINE_TICK_MS = 1000, 100
+"""A burst leaves faster with the default; lateness is half of a tick."""
+COLLECTORS = {
+    ZGC: SHORT_PAUSES,
+    G1_PREFIX: (
+        *("-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25"),
+        *("-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:+AlwaysPreTouch"),
+    ),
+}
+"""The broker's Java options; G1's are those of RocketMQ's own script."""
+BROKER = """\
+brokerIP1 = 127.0.0.1
+bindAddress = 127.0.0.1
+namesrvAddr = {name_server}
+timerWheelEnable = true
+timerPrecisionMs = {tick_ms}
+maxTransferCountOnMessageInMemory = 256
+storePathRootDir = {store}
+"""
+LOGBACK = """\
+<configuration>
+  <appender name="console" class="org.apache.rocketmq.logging.ch.qos.logback.core.ConsoleAppender">
+    <encoder class="org.apache.rocketmq.logging.ch.qos.logback.classic.encoder.PatternLayoutEncoder">
+      <pattern>%d %p %m%n</pattern>
+    </encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="console"/></root>
+</configuration>
+"""
+_OPENED = ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang", "java.util")
+_EXPORTED = ("jdk.internal.ref", "sun.nio.ch", "jdk.internal.misc")
+_CLONE_NEWNET = 0x4000_0000
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
+_WARM_UPS = 3
+
+
+class Load(NamedTuple):
+    """Options of a server, and the load on it."""
+
+    collector: str
+    tick_ms: int
+    bursts: int = 0
+    rates: Sequence[int] = ()
+
+
+def measured(folder: Path, load: Load, sizes: Sizes, seconds: float) -> list[Flat]:
+    """Measure RocketMQ: one result for each burst, or one for all rates. Raises BridgeError, also without a network."""
+    ensure(JARS, CACHE, java=find_java())  # here, because that process has no network
+    folder.mkdir(parents=True, exist_ok=True)
+    log, arguments = folder / "peer.log", json.dumps([load, dataclasses.asdict(sizes), seconds])
+    words = [sys.executable, "-m", "scripts.bench.rocketmq.peer", str(folder), arguments]
+    with processes.start_piped(words, log=log) as process:
+        try:
+            printed, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise BridgeError(log.read_text().strip().rpartition("\n")[2] or f"exit code {process.returncode}")
+    found: list[Flat] = json.loads(printed)
+    return found
+
+
+def own_network() -> None:
+    """Enter a network namespace. Raises BridgeError if that fails. Call it before any thread starts."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "unshare") or libc.unshare(_CLONE_NEWNET):
+        why = os.strerror(ctypes.get_errno())
+        raise BridgeError(f"RocketMQ needs a network namespace of its own, which root on Linux may make: {why}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", _IFF_UP))
+
+
+class Client:
+    """Our Java client: a process that answers each line with a line of numbers."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process, self._log = process, log
+        self.ask("ready")
+
+    def ask(self, *words: object) -> list[int]:
+        """Send a line and return the numbers of the answer. Raises BridgeError if the client has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("= "):
+                return [int(word) for word in line.removeprefix("= ").split()]
+        raise BridgeError(f"RocketMQ's client has ended: see {self._log}")
+
+
+@contextmanager
+def running(folder: Path, load: Load) -> Iterator[Client]:
+    """Run a name server, a broker and a client. They are killed at the end: a clean stop takes 13 s."""
+    java, jars = find_java(), JARS.folder(CACHE).resolve()
+    (folder / "logback.xml").write_text(LOGBACK)
+    conf = BROKER.format(name_server=NAME_SERVER, tick_ms=load.tick_ms, store=folder / "store")
+    (folder / "broker.conf").write_text(conf)
+    options = [
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in _EXPORTED),
+        *("-Djava.net.preferIPv4Stack=true", f"-Drmq.logback.configurationFile={folder / 'logback.xml'}"),
+        *(f"-Drocketmq.home.dir={folder}", f"-Duser.home={folder}", "-cp"),
+    ]
+    with ExitStack() as ends:
+
+        def start(name: str, heap: Sequence[str], *main: str) -> None:
+            child = ChildProcess([java, *heap, *options, f"{jars}/*", *main], folder / name, b"boot success")
+            ends.callback(child.kill)
+            child.ready_or_ended.wait(60)
+            if not child.ready:
+                raise BridgeError(f"RocketMQ's {name} did not start: see {folder / name / 'logs' / 'console.log'}")
+
+        start("namesrv", ["-Xmx256m"], "org.apache.rocketmq.namesrv.NamesrvStartup")
+        heap = [*COLLECTORS[load.collector], "-Xms1g", "-Xmx2g"]
+        start("broker", heap, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(folder / "broker.conf"))
+        words = [java, "-Xmx512m", *options, f"{_compiled(java, jars, folder)}:{jars}/*", CLIENT.stem, NAME_SERVER]
+        process = processes.start_piped(words, stdin=subprocess.PIPE, log=folder / "client.log")
+        ends.callback(process.communicate)
+        ends.callback(process.kill)
+        yield Client(process, folder / "client.log")
+
+
+def _compiled(java: str, jars: Path, folder: Path) -> Path:
+    """Compile the client. Return the folder with its classes."""
+    (compiler,) = jars.glob("ecj-*.jar")
+    words = [java, "-jar", str(compiler), "-17", "-nowarn", "-d", str(folder / "classes")]
+    words += ["-cp", ":".join(map(str, sorted(jars.glob("*.jar")))), str(CLIENT)]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BridgeError(f"{CLIENT.name} could not be compiled:\n{done.stdout}{done.stderr}")
+    return folder / "classes"
+
+
+class Peer:
+    """The scenarios on a broker."""
+
+    def __init__(self, client: Client, folder: Path, sizes: Sizes) -> None:
+        self._client, self._samples, self._sizes = client, folder / "samples", sizes
+        self._head_start_ms = sizes.head_start_ms
+
+    def warm_up(self, seconds: float) -> None:
+        """Let Java compile, then measure how long it takes to send: all has to be stored before the first is due."""
+        took_s = 0.0
+        for _ in range(_WARM_UPS):
+            begin_s = time.perf_counter()
+            self._send("warm-up", WARM_UP, now_ms() + AN_HOUR_MS)
+            took_s = time.perf_counter() - begin_s
+        self._head_start_ms = int(3_000 + 1.5 * took_s / WARM_UP * 1000 * max(self._sizes.messages, WARM_UP))
+        for per_s in WARM_UP_RATES:
+            self.steady(per_s, seconds)
+
+    def burst(self, number: int) -> Measured:
+        topic, count = f"burst-{number}", self._sizes.messages
+        self._send(topic, count, now_ms() + self._head_start_ms)
+        return burst_of(self._receive(topic, count), _spans(count))
+
+    def steady(self, per_s: int, seconds: float) -> Measured:
+        topic, begin_s = f"steady-{per_s}", time.perf_counter()
+        count, failed = self._client.ask("pace", topic, per_s, seconds, STEADY_DELAY_MS, self._sizes.body_bytes)
+        took_s, sent_ms = time.perf_counter() - begin_s, now_ms()
+        _demand_sent(failed)
+        return steady_of(per_s, took_s, sent_ms, self._receive(topic, count), _spans(count))
+
+    def _send(self, topic: str, count: int, due_ms: int) -> None:
+        """Raise BridgeError if the broker did not take all of them before they are due."""
+        _demand_sent(self._client.ask("send", topic, count, due_ms, self._sizes.body_bytes)[0])
+        if now_ms() >= due_ms:
+            raise BridgeError(f"RocketMQ took {count:,} messages after they were due: give fewer --messages")
+
+    def _receive(self, topic: str, count: int) -> list[Delivery]:
+        self._client.ask("receive", topic, count, self._samples)
+        rows = np.fromfile(self._samples, ">i8").reshape(-1, 3).tolist()
+        return [Delivery(topic, b"rocketmq/0/%d" % number, due, stored, 0) for number, due, stored in rows]
+
+
+def _spans(count: int) -> list[OffsetRange]:
+    return [OffsetRange("rocketmq", 0, 0, count)]
+
+
+def _demand_sent(failed: int) -> None:
+    if failed:
+        raise BridgeError(f"RocketMQ refused {failed:,} messages: see the logs of its client")
+
+
+def run(folder: Path, arguments: str) -> int:
+    words, sizes, seconds = json.loads(arguments)
+    load = Load(*words)
+    own_network()
+    with running(folder.resolve(), load) as client:
+        peer = Peer(client, folder, Sizes(**sizes))
+        peer.warm_up(seconds)
+        found: list[Measured] = [{"burst": peer.burst(number)} for number in range(load.bursts)]
+        if load.rates:
+            found.append({f"steady.{per_s}": peer.steady(per_s, seconds) for per_s in load.rates})
+    print(json.dumps([flat(one) for one in found]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(command.run("peer", lambda: run(Path(sys.argv[1]), sys.argv[2])))

@@ -1,0 +1,291 @@
+"""`python -m scripts.bench.spark_costs`: time, memory and CPU of the Spark jobs.
+
+    audit       of REQUESTS requests and their outcomes
+    import      of as many rows of a Parquet file
+    backfill    of as many timers, all lost; their audit is not measured
+    batch       of a streaming audit over as many requests: alone, and with PENDING more timers open
+
+Records are written to an embedded Kafka without a bridge, which is not measured. Out of a hundred records of the timer
+topic, 94 are delivered, one of them after a roll, two rejected, one is cancelled (with its receipt), one waits; half
+have ids. Deliveries are written in transactions, as a bridge writes them. The audit has to find each class as it was
+written.
+
+    python -m scripts.bench.spark_costs --only audit --requests 10000000    .run/spark-costs/results.json; 8 GB of disk
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, TopicPartition
+
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from schemas import headers as names
+from schemas.headers import MAX_INT64
+from schemas.progress import Key, Progress
+from scripts.common import command
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors
+from scripts.common.processes import TIMER_BRIDGE, SessionUsage
+
+FOLDER = Path(".run/spark-costs")
+TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer.receipts", "imports"
+TARGETS = ("orders", "bills", "returns")
+TOPICS = (TIMERS, REJECTED, RECEIPTS, IMPORTS, "timer.journal", *TARGETS)
+PARTITIONS = 4
+GROUP = 100
+"""Length of the repeated pattern of requests: a cancel or copy is in the partition of its timer."""
+DELIVERED, REFUSED, ENDED, CANCEL, PENDING, ROLLED, COPY = range(94), (94, 95), 96, 97, 98, 93, 99
+CLASSES = {"delivered": 94, "rejected": 2, "cancelled": 1, "cancel-done": 1, "pending": 1}
+"""Rows by class in a hundred records of the timer topic; a copy has no row."""
+FAR_MS = 30 * 86_400_000
+TRANSACTION_SIZE = 2_000
+FOUND_FAULTS = 3
+
+Headers = list[tuple[str, str | bytes | None]]
+Figures = dict[str, float]
+
+
+class PlacedRecord(NamedTuple):
+    """A record for a partition without other producers: its offset is known before it is sent."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class WrittenHistory:
+    """The written records. Partitions are written in order from `first_offset` on, so offsets are known."""
+
+    def __init__(self, requests: int, body_bytes: int, first_offset: int = 0) -> None:
+        self.groups = -(-requests // GROUP)
+        self.requests = self.groups * GROUP
+        self._body, self.first_offset = "x" * body_bytes, first_offset
+        self._due_ms = time.time_ns() // 1_000_000
+
+    def timers(self) -> Iterator[PlacedRecord]:
+        for group in range(self.groups):
+            for nth in range(GROUP):
+                yield PlacedRecord(TIMERS, group % PARTITIONS, b"%d" % group, *self._request(group, nth))
+
+    def outcomes(self) -> Iterator[PlacedRecord]:
+        """Yield deliveries, rejected records and receipts."""
+        due = b"%d" % self._due_ms
+        for group in range(self.groups):
+            partition, key = group % PARTITIONS, b"%d" % group
+            for nth in DELIVERED:
+                value, headers = self._request(group, nth)
+                times: Headers = [(names.DELIVER_MS, due), (names.RELEASED_MS, due)]
+                own = [(names.ORIGIN, self._origin(group, nth)), *times, (names.ROLLS, f"{nth == ROLLED:d}")]
+                yield PlacedRecord(_target(nth), partition, key, value, [*headers[-1:], *own])
+            for nth in REFUSED:
+                value, headers = self._request(group, nth)
+                why: Headers = [(names.ERROR, "unknown-topic"), (names.ERROR_DETAIL, "there is no such topic")]
+                why.append((names.ORIGIN, self._origin(group, nth)))
+                yield PlacedRecord(REJECTED, partition, key, value, [*headers, *why])
+            receipt = {"v": 1, "kind": "cancelled", "at_ms": self._due_ms, "request": self._origin(group, CANCEL)}
+            receipt["origin"] = self._origin(group, ENDED)
+            yield PlacedRecord(RECEIPTS, partition, key, json.dumps(receipt).encode(), [])
+
+    def _request(self, group: int, nth: int) -> tuple[bytes | None, Headers]:
+        if nth == CANCEL:
+            return None, [(names.ACTION, "cancel"), (names.ID, _id(group, ENDED))]
+        if nth == COPY:
+            value, headers = self._request(group, ROLLED)
+            return value, [(names.ORIGIN, self._origin(group, ROLLED)), (names.ROLLS, "1"), *headers]
+        due_ms = self._due_ms + (FAR_MS if nth in (ENDED, PENDING) else 0)
+        headers = [(names.TOPIC, _target(nth)), (names.DELIVER_MS, b"%d" % due_ms)]
+        if nth % 2 == 0:
+            headers.append((names.ID, _id(group, nth)))
+        return f"{group}/{nth} {self._body}".encode(), [*headers, ("traceparent", b"00-%032x-01" % group)]
+
+    def _origin(self, group: int, nth: int) -> str:
+        return f"{TIMERS}/{group % PARTITIONS}/{self.first_offset + group // PARTITIONS * GROUP + nth}"
+
+
+def _id(group: int, nth: int) -> str:
+    return f"order-{group}-{nth}"
+
+
+def _target(nth: int) -> str:
+    """Return the target: half of all timers go to the first."""
+    return TARGETS[0] if nth % 2 else TARGETS[1 + nth % 4 // 2]
+
+
+def plain_timers(count: int, body_bytes: int, due_ms: int) -> Iterator[PlacedRecord]:
+    """Yield requests that are all due at `due_ms`."""
+    for number in range(count):
+        headers: Headers = [(names.TOPIC, TARGETS[0]), (names.DELIVER_MS, b"%d" % due_ms)]
+        yield PlacedRecord(TIMERS, number % PARTITIONS, b"%d" % number, b"x" * body_bytes, headers)
+
+
+def send(servers: str, records: Iterable[PlacedRecord], transaction_size: int = 0) -> None:
+    """Send the records, each partition's in order, in transactions of `transaction_size` if given."""
+    own = {"transactional.id": f"placed-{uuid4().hex[:8]}"} if transaction_size else {}
+    sender, left = TimerSender(servers, **own), iter(records)
+    with kafka_errors("records could not be sent"):
+        if transaction_size:
+            sender.producer.init_transactions(60)
+        while batch := list(islice(left, transaction_size or 10_000)):
+            if transaction_size:
+                sender.producer.begin_transaction()
+            for topic, partition, key, value, headers in batch:
+                sender.send(topic, TimerRequest(key, value, headers), partition)
+            sender.serve()
+            if transaction_size:
+                sender.producer.commit_transaction(60)
+        sender.flush()
+
+
+def make_topics(servers: str) -> None:
+    Admin(servers).create_topics(TOPICS, partitions=PARTITIONS, settings=BROKER_CLOCK)
+
+
+def stage(servers: str, history: WrittenHistory) -> None:
+    """Write the history to topics, which are new if it begins at offset 0."""
+    if not history.first_offset:
+        make_topics(servers)
+    send(servers, history.timers())  # without transactions: their markers have offsets, too
+    send(servers, history.outcomes(), TRANSACTION_SIZE)
+
+
+def demand_found(history: WrittenHistory, out: Path) -> None:
+    """Raise BridgeError if the audit's classes differ from the written ones."""
+    topics = pq.read_table(out / "topics").to_pylist()
+    found = {name: sum(topic[name.replace("-", "_")] for topic in topics) for name in CLASSES}
+    wanted = {name: count * history.groups for name, count in CLASSES.items()}
+    if found != wanted or sum(topic["faults"] for topic in topics):
+        raise BridgeError(f"the audit found {found}, but {wanted} was written: {out / 'report.html'}")
+
+
+class Jobs:
+    """Runs `timer-bridge NAME` on one broker, as users do."""
+
+    def __init__(self, folder: Path, servers: str, cores: int) -> None:
+        self.folder, self.servers = folder, servers
+        self._common = ["--bootstrap-servers", servers, "--master", f"local[{cores}]"]
+
+    def run(self, name: str, *words: str, exit_code: int = 0) -> Figures:
+        """Run a job and return its cost. Raises BridgeError if it ends with another exit code."""
+        command.say(name)
+        started_s, call = time.perf_counter(), [*TIMER_BRIDGE, name, *words, *self._common]
+        process = subprocess.Popen(call, stdin=subprocess.DEVNULL, start_new_session=True)
+        usage = SessionUsage(process.pid)
+        try:
+            while process.poll() is None:
+                usage.sample()
+                time.sleep(0.5)
+        finally:
+            process.terminate()
+            process.wait()
+        if process.returncode != exit_code:
+            raise BridgeError(f"{name} ended with exit code {process.returncode}")
+        return {"elapsed_s": time.perf_counter() - started_s, "cpu_s": usage.cpu_s, "peak_mb": usage.peak_mb}
+
+    def demand_in(self, topic: str, count: int) -> None:
+        found = sum(Admin(self.servers).ends(topic).values())
+        if found < count:
+            raise BridgeError(f"{topic} has {found:,} records, not {count:,}")
+
+
+def audit(args: argparse.Namespace, jobs: Jobs) -> Figures:
+    history = WrittenHistory(args.requests, args.body_bytes)
+    stage(jobs.servers, history)
+    found = jobs.run("audit", "--out", str(jobs.folder / "audit"))
+    demand_found(history, jobs.folder / "audit")
+    return found | {"per_s": history.requests / found["elapsed_s"]}
+
+
+def import_(args: argparse.Namespace, jobs: Jobs) -> Figures:
+    file, due_ms = jobs.folder / "rows.parquet", time.time_ns() // 1_000_000 + FAR_MS
+    with pq.ParquetWriter(file, pa.schema([("due", pa.int64()), ("id", pa.string()), ("value", pa.binary())])) as made:
+        for first in range(0, args.requests, 100_000):
+            ids = [f"order-{number}" for number in range(first, min(args.requests, first + 100_000))]
+            columns = {"due": [due_ms] * len(ids), "id": ids, "value": [b"x" * args.body_bytes] * len(ids)}
+            made.write(pa.table(columns, made.schema))
+    make_topics(jobs.servers)
+    columns_of = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
+    found = jobs.run("import", str(file), *columns_of, "--out", str(jobs.folder / "imported"), "--timer-topic", IMPORTS)
+    jobs.demand_in(IMPORTS, args.requests)
+    return found | {"per_s": args.requests / found["elapsed_s"]}
+
+
+def backfill(args: argparse.Namespace, jobs: Jobs) -> Figures:
+    """Measure a backfill of requests that have all left by the bridge's progress, which is committed here."""
+    make_topics(jobs.servers)
+    send(jobs.servers, plain_timers(args.requests, args.body_bytes, time.time_ns() // 1_000_000))
+    consumer: Any = Consumer({"bootstrap.servers": jobs.servers, "group.id": "timer-bridge"})
+    places = [
+        TopicPartition(TIMERS, partition, end, metadata=Progress(end, Key(MAX_INT64, MAX_INT64), end, 1).metadata())
+        for partition, end in Admin(jobs.servers).ends(TIMERS).items()
+    ]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    out = str(jobs.folder / "audit")
+    jobs.run("audit", "--settle-ms", "0", "--out", out, exit_code=FOUND_FAULTS)
+    found = jobs.run("backfill", "--audit", out, "--apply")
+    jobs.demand_in(TARGETS[0], args.requests)
+    return found | {"per_s": args.requests / found["elapsed_s"]}
+
+
+def batch(args: argparse.Namespace, jobs: Jobs) -> Figures:
+    """Measure the second batch of a streaming audit; the first one reads the pending timers, if any."""
+    make_topics(jobs.servers)
+    send(jobs.servers, plain_timers(args.pending, args.body_bytes, time.time_ns() // 1_000_000 + FAR_MS))
+    words = ("--stream", "--available-now", "--out", str(jobs.folder / "audit"))
+    jobs.run("audit", *words)
+    stage(jobs.servers, WrittenHistory(args.requests, args.body_bytes, args.pending // PARTITIONS))
+    return jobs.run("audit", *words)
+
+
+JOBS = {"audit": audit, "import": import_, "backfill": backfill, "batch": batch}
+
+
+def measure(args: argparse.Namespace) -> dict[str, Figures]:
+    found: dict[str, Figures] = {}
+    cases = {name: (JOBS[name], args.pending) for name in args.only}
+    if "batch" in cases:
+        cases["batch alone"] = (batch, PARTITIONS)
+    for name, (job, pending) in cases.items():
+        folder = FOLDER / name.replace(" ", "-")
+        command.say(f"{name}: writing records")
+        with EmbeddedKafka(folder / "kafka") as kafka:
+            own = argparse.Namespace(**vars(args) | {"pending": pending})
+            found[name] = job(own, Jobs(folder, kafka.bootstrap_servers, args.cores))
+    if "batch" in cases:
+        found["batch, to alone"] = {name: value / found["batch alone"][name] for name, value in found["batch"].items()}
+    return found
+
+
+def main() -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), help="jobs")
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--pending", type=int, default=1_000_000, help="timers that are open in a batch")
+    parser.add_argument("--body-bytes", type=int, default=200, help="of a value")
+    parser.add_argument("--cores", type=int, default=2, help="for Spark")
+    args = parser.parse_args()
+
+    def job() -> int:
+        with command.fresh(FOLDER) as folder:
+            text = json.dumps(measure(args), indent=2)
+            (folder / "results.json").write_text(text + "\n")
+        print(text)
+        return 0
+
+    return command.run("spark_costs", job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
