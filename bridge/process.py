@@ -22,10 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from bridge import extras
 from bridge.config.data_directory import DataDir
 from bridge.config.http_address import known_names, own_address
-from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import Settings
 from bridge.config.topic_requirements import TopicState
-from bridge.config.topic_setup import OwnTopics
 from bridge.errors import (
     BrokerUnavailableError,
     InstanceIdInUseError,
@@ -36,17 +34,19 @@ from bridge.errors import (
 )
 from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
+from bridge.kafka.background_recovery import BackgroundRecoverer
 from bridge.kafka.consumer import POLL_INTERVAL_S
-from bridge.kafka.reading.history import LIMIT_S
+from bridge.kafka.history import LIMIT_S
+from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
 from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
+from bridge.partition.journal import JournalOwnerCheck
+from bridge.partition.options import TurnOptions
 from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
 from bridge.query.query_queue import BusyError, QueryQueue
-from bridge.recovery.background_recovery import BackgroundRecoverer
-from bridge.recovery.journal_owner import JournalOwnerCheck
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 
 if TYPE_CHECKING:
@@ -126,6 +126,16 @@ def open_many_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     log.debug("open files: at most %d, %d before", hard, soft)
+
+
+def check(settings: Settings) -> None:
+    """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
+    extras.require_for(settings)
+    if settings.http_port and (settings.page or settings.has_tokens):
+        from bridge.http.auth.sessions import access_of
+
+        access_of(settings)
+    ConfluentTopics(settings.connection(), Retrier())
 
 
 def run(settings: Settings, worker: int = 0) -> None:

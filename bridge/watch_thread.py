@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 
-from bridge.config.loop_options import TurnOptions
 from bridge.config.topic_requirements import TopicState
-from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, ForeignJournalError
+from bridge.kafka.topics import OwnTopics
 from bridge.observe.log_rate_limit import LogRateLimit
+from bridge.partition.options import TurnOptions
 
 log = logging.getLogger(__name__)
 

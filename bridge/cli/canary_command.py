@@ -20,7 +20,7 @@ from schemas.headers import legal_topic
 
 if TYPE_CHECKING:
     from bridge.canary.canary import Canary
-    from bridge.kafka.reading.topic_tail import TopicTail
+    from bridge.kafka.readers import TopicTail
 
 LOST_EXIT_CODE = 3
 _POLL_S = 0.1
@@ -101,7 +101,7 @@ def _run(bird: "Canary", timers: TimerProducer, tail: "TopicTail", every_ms: int
 def _tail(settings: Settings, topic: str) -> "TopicTail":
     """Return a reader of the topic. Create the topic if it is missing."""
     from bridge.kafka import ConfluentTopics, Retrier
-    from bridge.kafka.reading.topic_tail import TopicTail
+    from bridge.kafka.readers import TopicTail
 
     connection, retrier = Connection(settings.bootstrap_servers, kafka=settings.kafka), Retrier()
     retrier.give_up_in(_START_S)

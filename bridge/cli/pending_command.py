@@ -18,9 +18,9 @@ from rich.console import Console
 from bridge.cli.api_client import Answer, ApiClient
 from bridge.cli.offline_stores import for_each_store, locked_stores
 from bridge.cli.output import escaped, table
-from bridge.config.durations import instant_text
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
+from bridge.partition.options import instant_text
 from bridge.query.summary import (
     InstanceNamed,
     InstancePending,

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from bridge.cli.output import escaped, table
 from bridge.cli.shared_options import ClusterOptions, command_with
-from bridge.config.durations import parse_instant_ms
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
+from bridge.partition.options import parse_instant_ms
 from bridge.redrive.rules import UNDELIVERABLE, Parked, RedriveFilter, RedrivePlan
 
 if TYPE_CHECKING:

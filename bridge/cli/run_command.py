@@ -4,8 +4,8 @@ import logging
 
 import typer
 
+from bridge.cli import config_report
 from bridge.cli.shared_options import RunOptions, command_with
-from bridge.config import report as config_report
 from bridge.config.data_directory import unused_folders
 from bridge.config.settings import validated
 from bridge.errors import BridgeError
@@ -45,8 +45,10 @@ def run(context: typer.Context) -> None:
 )
 def check_config(context: typer.Context) -> None:
     """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+    from bridge.process import check
+
     given = context.obj.given()
     settings = validated(given)
     logs.hide(settings.kafka)
-    config_report.check(settings)
+    check(settings)
     typer.echo(config_report.report(settings, given))

@@ -19,8 +19,8 @@ from rich.text import Text
 from bridge import extras
 from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
 from bridge.cli.output import table
-from bridge.config.durations import instant_text
 from bridge.errors import BridgeError, SettingsError
+from bridge.partition.options import instant_text
 from schemas.origin import Shard
 from schemas.progress import NOTHING_SETTLED
 from timer.disk import ReadOnlyDisk

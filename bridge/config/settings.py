@@ -17,14 +17,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.loop_options import TurnOptions
 from bridge.config.target_settings import TargetSettings, check_target_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
 from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
-from bridge.intake.target_policy import ACTIONS
 from bridge.observe.logs import Format, Level
+from bridge.partition.options import ACTIONS, TurnOptions
 from schemas import resent
 from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from schemas.headers import MAX_DELAY_MS, Rules

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from bridge.intake.target_policy import PATTERN
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import PATTERN, TargetLimit
 
 
 class TargetSettings(BaseModel):

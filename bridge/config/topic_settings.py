@@ -11,8 +11,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bridge.config.durations import milliseconds
-from bridge.intake.target_policy import ACTIONS, Policy, check_policy
+from bridge.partition.options import ACTIONS, Policy, check_policy, milliseconds
 from schemas.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 from timer.options import Engine

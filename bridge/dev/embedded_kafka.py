@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bridge.dev.child_process import ChildProcess
+from bridge.child_process import ChildProcess
 from bridge.dev.kafka_jars import DEFAULT_CACHE, ensure_jars
 from bridge.errors import BridgeError
 

@@ -12,9 +12,9 @@ worker_thread.py   thread for calls that block
 """
 
 from bridge.kafka.consumer import ConfluentSource as ConfluentSource
-from bridge.kafka.group_members import ConfluentGroup as ConfluentGroup
-from bridge.kafka.reading.control_reader import ConfluentControl as ConfluentControl
-from bridge.kafka.reading.history import ConfluentHistory as ConfluentHistory
+from bridge.kafka.group import ConfluentGroup as ConfluentGroup
+from bridge.kafka.history import ConfluentHistory as ConfluentHistory
+from bridge.kafka.readers import ConfluentControl as ConfluentControl
 from bridge.kafka.retry import Retrier as Retrier
-from bridge.kafka.topic_admin import ConfluentTopics as ConfluentTopics
+from bridge.kafka.topics import ConfluentTopics as ConfluentTopics
 from bridge.kafka.transactions.sink import ConfluentSink as ConfluentSink

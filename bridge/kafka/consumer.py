@@ -22,7 +22,7 @@ from bridge.errors import (
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
-from bridge.kafka.group_metadata import MembershipGuard, member_id
+from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.ports import Membership, Ownership, Polled, Record
 from schemas.headers import Headers

@@ -9,7 +9,6 @@ within the turn. Timers leave meanwhile.
 
 import logging
 
-from bridge.intake.partition_intake import IntakeOutcome, IntakeStop
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.control_state import ControlState
@@ -17,9 +16,10 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import PauseReasons, Reason
 from bridge.observe.status import undecodable_text
+from bridge.partition.intake import IntakeOutcome, IntakeStop
+from bridge.partition.limits import TokenBucket
+from bridge.partition.partition import OwnedPartition
 from bridge.ports import Record, Source, UndecodableRecord
-from bridge.release.owned_partition import OwnedPartition
-from bridge.token_bucket import TokenBucket
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)

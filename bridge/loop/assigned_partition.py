@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from bridge.config.durations import has_passed
 from bridge.errors import PartitionUnreadableError
 from bridge.loop.opening import RetryDelay
+from bridge.partition.options import has_passed
+from bridge.partition.partition import OwnedPartition
 from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
-from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.errors import UnreadableError

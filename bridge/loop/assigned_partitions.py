@@ -15,21 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from bridge.config.durations import has_passed
-from bridge.config.loop_options import TurnOptions
 from bridge.errors import PartitionUnreadableError, TopicGrownError
-from bridge.intake.quota import MOST_PAUSED
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.control_state import ControlState
 from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
+from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
+from bridge.partition.options import TurnOptions, has_passed
+from bridge.partition.partition import OwnedPartition
+from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
-from bridge.recovery.recover import Recovered, invalidate_store, recover, require_rebuildable
-from bridge.recovery.recovery_plan import plan_recovery
-from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.errors import CorruptStoreError

@@ -3,11 +3,11 @@
 import logging
 from collections.abc import Iterable
 
-from bridge.config.durations import has_passed
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
+from bridge.partition.options import has_passed
+from bridge.partition.partition import Damaged, OwnedPartition
 from bridge.ports import Clock, History
-from bridge.release.owned_partition import Damaged, OwnedPartition
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 

@@ -1,7 +1,7 @@
 """The loop: one thread, one turn after the other.
 
     1 poll      wait for a request, or until the next due time
-    2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.intake
+    2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.partition
     3 store     timers to disk                                 no reader sees anything of 2-4 before 5
     4 due       timers whose time has come                     bridge.release
     5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight.
@@ -18,22 +18,22 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
-from bridge.config.loop_options import TurnOptions
 from bridge.errors import PartitionUnreadableError
 from bridge.garbage_collection import trim_malloc
-from bridge.intake.partition_intake import IntakeStop
 from bridge.loop.admission import Admission
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.checkpoint_schedule import CheckpointSchedule
+from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
+from bridge.partition.intake import IntakeStop
+from bridge.partition.limits import CircuitBreakers
+from bridge.partition.options import TurnOptions
+from bridge.partition.partition import Damaged, OwnedPartition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
-from bridge.publish.commit_pipeline import CommitPipeline, Part
-from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.owned_partition import Damaged, OwnedPartition
 from schemas.origin import Shard
 from timer.disk import Disk
 from timer.errors import CorruptStoreError

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from bridge.loop.assigned_partition import AssignedPartition
 from bridge.loop.assigned_partitions import AssignedPartitions
+from bridge.loop.commit_pipeline import CommitPipeline
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
 from bridge.observe.pause_reasons import PauseReasons
 from bridge.ports import Clock, History
-from bridge.publish.commit_pipeline import CommitPipeline
 from schemas.origin import Shard
 
 log = logging.getLogger(__name__)

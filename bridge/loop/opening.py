@@ -1,17 +1,17 @@
 """What keeps a partition from being opened: the time of the next try, the claim of its journal, an error.
 
-A partition reads and releases only after its journal is known to be our group's (bridge.recovery.journal_owner).
+A partition reads and releases only after its journal is known to be our group's (bridge.partition.journal).
 """
 
 import errno
 import logging
 from collections.abc import Callable, Sequence
 
-from bridge.config.durations import has_passed
 from bridge.errors import PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
+from bridge.partition.journal import ours
+from bridge.partition.options import has_passed
 from bridge.ports import Clock, History
-from bridge.recovery.journal_owner import ours
 from schemas.origin import Shard
 from timer.errors import CorruptStoreError
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from bridge.config.durations import has_passed
+from bridge.partition.options import has_passed
 
 _INTERVAL_MS = 60_000
 

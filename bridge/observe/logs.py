@@ -1,7 +1,7 @@
 """Log to standard error, as text or JSON; times are UTC.
 
-    2026-12-24T18:00:00.123Z INFO bridge.recovery.recover timer.requests/3: recovered to offset 40, 7 timers pending
-    {"time": "2026-12-24T18:00:00.123Z", "level": "INFO", "logger": "bridge.recovery.recover",
+    2026-12-24T18:00:00.123Z INFO bridge.partition.recover timer.requests/3: recovered to offset 40, 7 timers pending
+    {"time": "2026-12-24T18:00:00.123Z", "level": "INFO", "logger": "bridge.partition.recover",
      "message": "timer.requests/3: recovered to offset 40, 7 timers pending",
      "shard": "timer.requests/3", "topic": "timer.requests", "partition": 3}
 

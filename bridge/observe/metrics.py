@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry
 from bridge.observe.metric_types import NAMESPACE, BatchHistogram, TopicLabels
 from bridge.observe.pause_reasons import COUNTED, Reason
 from bridge.observe.recent_traffic import TrafficMeter
+from bridge.partition.draft import FrozenDraft
+from bridge.partition.partition import OwnedPartition
+from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
-from bridge.recovery.recovery_plan import RecoveryPlan
-from bridge.release.draft import FrozenDraft
-from bridge.release.owned_partition import OwnedPartition
 from schemas.origin import Shard
 from schemas.receipts import Kind
 from timer.format.body import Body

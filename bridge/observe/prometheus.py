@@ -1,8 +1,8 @@
 """`/metrics` in Prometheus's text format or OpenMetrics: all metrics of the bridge, and those of the process."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily
@@ -10,12 +10,22 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from bridge.loop.loop import Bridge
 from bridge.observe.metric_types import NAMESPACE, gauge, label_gauge, partition_gauge
 from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
+from bridge.partition.partition import OwnedPartition
+from schemas.origin import Shard
+
+
+class StoresView(Protocol):
+    """The open partitions of a bridge."""
+
+    @property
+    def shards(self) -> Mapping[Shard, OwnedPartition]: ...
+
+    def unavailable_targets(self) -> dict[str, int]: ...
 
 
 class AlertLimits(NamedTuple):
@@ -40,7 +50,7 @@ class Exposition(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def read_stores(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> None:
+    def read_stores(self, bridge: StoresView, now_ms: int, should_stop: Callable[[], bool]) -> None:
         """Read the metrics of the stores. Only for the loop's thread. should_stop: see `store_metrics`."""
         unavailable, targets = bridge.unavailable_targets(), self._metrics.targets
         self._store_metrics = store_metrics(bridge.shards, unavailable, targets, now_ms, should_stop)

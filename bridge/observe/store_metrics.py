@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client.core import GaugeMetricFamily
 
 from bridge.observe.metric_types import TopicLabels, gauge, label_gauge, partition_gauge
-from bridge.release.owned_partition import OwnedPartition
+from bridge.partition.partition import OwnedPartition
 from schemas.origin import Shard
 from timer.index.due_counts import joined_ranges
 

@@ -9,8 +9,8 @@ from codecs import utf_8_decode
 
 from pydantic import BaseModel, Field
 
-from bridge.intake.request import occurrence_of
 from bridge.loop.loop import Bridge
+from bridge.partition.request import occurrence_of
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
 from schemas.origin import Shard

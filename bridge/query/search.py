@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
+from bridge.partition.partition import OwnedPartition
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
-from bridge.release.owned_partition import OwnedPartition
 from schemas.headers import MAX_INT64
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard

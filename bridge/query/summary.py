@@ -13,9 +13,9 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
-from bridge.intake.copies_in_flight import hours_of, id_hash, ranges_of
 from bridge.loop.loop import Bridge
-from bridge.release.owned_partition import OwnedPartition
+from bridge.partition.copies import hours_of, id_hash, ranges_of
+from bridge.partition.partition import OwnedPartition
 from schemas.durations import parse_duration_ms
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard

@@ -20,9 +20,9 @@ from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
-from bridge.kafka.reading.history import ConfluentHistory
+from bridge.kafka.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
-from bridge.kafka.topic_admin import ConfluentTopics
+from bridge.kafka.topics import ConfluentTopics
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.rejection_finder import RejectionFinder

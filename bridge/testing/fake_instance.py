@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
-from bridge.config.loop_options import TurnOptions
 from bridge.errors import BridgeError
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
-from bridge.recovery.recover import prepare_store
+from bridge.partition.options import TurnOptions
+from bridge.partition.recover import prepare_store
 from bridge.testing.fake_control import FakeControl
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory

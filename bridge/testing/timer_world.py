@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_instance import FakeInstance
 from bridge.testing.fake_kafka import FakeKafka

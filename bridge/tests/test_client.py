@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bridge.cli.app import app
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from bridge.token_bucket import TokenBucket
+from bridge.partition.limits import TokenBucket
 
 
 def test_a_second_at_once_then_lots_of_a_tenth() -> None:

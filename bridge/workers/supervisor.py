@@ -22,14 +22,13 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from bridge.config import report as config_report
+from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir, worker_folder, worker_socket
 from bridge.config.http_address import own_address
 from bridge.config.settings import Settings
-from bridge.dev.child_process import kill_with_parent
 from bridge.errors import BridgeError
 from bridge.observe import logs
-from bridge.process import die_at_next, open_many_files, run
+from bridge.process import check, die_at_next, open_many_files, run
 
 log = logging.getLogger("bridge.workers")
 
@@ -125,7 +124,7 @@ def supervise(settings: Settings) -> int:
     from bridge.http.server import serving
     from bridge.workers.reverse_proxy import ReverseProxy
 
-    config_report.check(settings)
+    check(settings)
     root = DataDir(settings.data_dir)  # made and checked before a worker makes its folder in it
     root.instance_id()
     root.close()

@@ -14,8 +14,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from bridge.child_process import kill_with_parent
 from bridge.config.settings import Settings, load
-from bridge.dev.child_process import kill_with_parent
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT
 from integration_tests.support.helm import CHART, HelmError, lint, render

@@ -11,7 +11,7 @@ Times count from START_MS; the life ends at LEFT_MS. What must become of each ti
 from collections.abc import Callable
 from typing import Any
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS

@@ -9,11 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bridge.cli.parquet_export import pending_file
-from bridge.intake.copies_in_flight import copy_of
-from bridge.intake.decisions import ReceiptDraft
+from bridge.partition import draft as made
+from bridge.partition.copies import copy_of
+from bridge.partition.decisions import ReceiptDraft
+from bridge.partition.draft import bare, park, receipt, refuse
 from bridge.ports import Record
-from bridge.publish import records as made
-from bridge.publish.records import bare, park, receipt, refuse
 from bridge.redrive.rules import Parked, marker_key, marker_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text

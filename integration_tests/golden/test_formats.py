@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from bridge.intake.copies_in_flight import CopiesInFlight
+from bridge.partition.copies import CopiesInFlight
 from bridge.ports import Record
 from bridge.redrive.rules import Parked, parked
 from integration_tests.golden import FOLDER, make, samples

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from bridge.config.data_directory import DataDir
-from bridge.config.loop_options import TurnOptions
+from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeInstance
 from integration_tests.golden import FOLDER, life, make

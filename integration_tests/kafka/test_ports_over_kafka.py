@@ -11,7 +11,7 @@ from confluent_kafka import Producer, TopicPartition
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import ConfluentControl
 from bridge.kafka import client_config as clients
-from bridge.kafka.group_metadata import is_member
+from bridge.kafka.group import is_member
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot

@@ -20,7 +20,7 @@ from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import ConfluentControl, ConfluentHistory, Retrier
-from bridge.kafka.reading.history import LIMIT_S
+from bridge.kafka.history import LIMIT_S
 from integration_tests.bridge.test_health import get
 from integration_tests.bridge.test_run import Names, names  # noqa: F401  (a fixture)
 from integration_tests.conftest import Broker

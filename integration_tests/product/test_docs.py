@@ -22,9 +22,9 @@ import pytest
 from click.exceptions import Exit
 from typer.main import get_command
 
+from bridge.child_process import kill_with_parent
 from bridge.cli.app import app
 from bridge.config.settings import load
-from bridge.dev.child_process import kill_with_parent
 from bridge.dev.embedded_kafka import find_java, free_port
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, missing

@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Self
 
-from bridge.dev.child_process import kill_with_parent
+from bridge.child_process import kill_with_parent
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S, until

@@ -17,7 +17,7 @@ from typing import Self
 
 import pyspark
 
-from bridge.dev.child_process import kill_with_parent
+from bridge.child_process import kill_with_parent
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.support.patience import PATIENCE_S
 from spark_jobs import package

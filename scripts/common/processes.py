@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bridge.dev.child_process import kill_with_parent
+from bridge.child_process import kill_with_parent
 from bridge.dev.embedded_kafka import HOST
 from bridge.errors import BridgeError
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from bridge.recovery.recovery_plan import read_checkpoint
+from bridge.partition.recover import read_checkpoint
 from schemas.headers import CONTROL, MAX_INT64, Claim, Rules, Schedule
 from schemas.journal import END, CopyInFlight, Decisions, JournalRecord, Wait
 from schemas.profiles import PROFILES, read

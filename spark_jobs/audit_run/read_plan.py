@@ -11,7 +11,7 @@ Target topics that an audit reads even if no request names them: those that the 
 
 A delivery that no request asked for is on one of these, or on a topic to which the bridge must not send. The pattern
 `*`, the bridge's default, selects none: to read every topic of a cluster, give `?*`. The same rules as
-bridge.intake.target_policy, written a second time on purpose.
+bridge.partition.options, written a second time on purpose.
 """
 
 import time

@@ -300,7 +300,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         self.clear_staged()
 
     def recover(self, *, may_be_wrong: bool) -> None:
-        """Do what bridge.recovery.recover does, over a list."""
+        """Do what bridge.partition.recover does, over a list."""
         found = self.checkpoint_found()
         try:
             self.store = self.catch_up(found)

@@ -14,7 +14,7 @@ from bridge.cli.app import app
 from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
-from bridge.intake.copies_in_flight import id_hash
+from bridge.partition.copies import id_hash
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard
 from timer.disk import ReadOnlyDisk

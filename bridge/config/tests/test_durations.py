@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.config.durations import instant_text, parse_instant_ms
+from bridge.partition.options import instant_text, parse_instant_ms
 
 
 @pytest.mark.parametrize(

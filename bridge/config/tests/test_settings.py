@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config.loop_options import TurnOptions
 from bridge.config.settings import DAY_MS, Settings, load
 from bridge.config.topic_requirements import TopicState
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
-from bridge.intake.target_policy import Policy
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import Policy, TargetLimit, TurnOptions
 from schemas.kafka_settings import from_environment
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}

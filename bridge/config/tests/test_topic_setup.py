@@ -8,12 +8,12 @@ import pytest
 
 from bridge.config.settings import load
 from bridge.config.topic_requirements import REASON_BYTES, fetch_limits, journal_bytes
-from bridge.config.topic_setup import OwnTopics
 from bridge.errors import BridgeError, BrokerUnavailableError, SettingsError
-from bridge.intake.copies_in_flight import id_hash
-from bridge.intake.quota import MOST_LIMITED, MOST_PAUSED
 from bridge.kafka import ConfluentTopics
+from bridge.kafka.topics import OwnTopics
 from bridge.observe.metrics import Metrics
+from bridge.partition.copies import id_hash
+from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
 from schemas.headers import MAX_INT64, Rules
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait

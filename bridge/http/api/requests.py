@@ -8,7 +8,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from bridge.config.durations import parse_instant_ms
+from bridge.partition.options import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bridge.config.durations import instant_text
+from bridge.partition.options import instant_text
 from bridge.query.details import Content, TimerDetail
 from schemas.headers import EXPIRE_MS, KEY, PROFILE
 

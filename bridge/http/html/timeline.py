@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bridge.config.durations import instant_text
+from bridge.partition.options import instant_text
 from bridge.query.summary import Bucket
 from timer.index.due_counts import HOUR_MS
 

@@ -18,7 +18,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from bridge.config.durations import parse_instant_ms
 from bridge.errors import BridgeError
 from bridge.http.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.http.api.requests import (
@@ -44,6 +43,7 @@ from bridge.http.html.schema_registry import SchemaRegistry
 from bridge.http.html.timeline import MINUTE_MS, SPANS, Span, Timeline, timeline
 from bridge.http.html.value_text import value_text
 from bridge.http.request_body import MAX_BODY_BYTES, body_of
+from bridge.partition.options import parse_instant_ms
 from bridge.query.details import Content
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]

@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from bridge.kafka import consumer, group_members, topic_admin
-from bridge.kafka.reading import history
+from bridge.kafka import consumer, group, history, topics
 
 TOPIC = "timer.requests"
 
@@ -33,7 +32,7 @@ def as_fatal(error: KafkaError) -> KafkaError:
 
 def replace_clients(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], admin: Any = None) -> None:
     """Let every client that is made from now on be `admin`, if it is an admin client, else what `make` returns."""
-    for module in (consumer, group_members, history, topic_admin):
+    for module in (consumer, group, history, topics):
         monkeypatch.setattr(module, "make", lambda client, *_: admin if client is AdminClient else make())
 
 

@@ -5,10 +5,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
-from bridge.kafka.group_members import ConfluentGroup
+from bridge.kafka.group import ConfluentGroup
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
-from bridge.kafka.topic_admin import ConfluentTopics
+from bridge.kafka.topics import ConfluentTopics
 from schemas.origin import Shard
 
 

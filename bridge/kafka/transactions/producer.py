@@ -38,7 +38,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from bridge.errors import SAME_INSTANCE, BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
-from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.retry import CALL_S, CallTimeoutError, Retrier, TimedCaller
 from bridge.kafka.transactions.contents import (
     FindUnavailable,
     SendFailure,
@@ -47,7 +47,6 @@ from bridge.kafka.transactions.contents import (
     none_unavailable,
 )
 from bridge.kafka.transactions.record_sender import RecordSender
-from bridge.kafka.worker_thread import CallTimeoutError, TimedCaller
 from bridge.ports import Outgoing
 
 _FLUSH_S = 0.05

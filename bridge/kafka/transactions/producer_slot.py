@@ -2,10 +2,9 @@
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.retry import CALL_S, Retrier, log
+from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, log
 from bridge.kafka.transactions.contents import FindUnavailable, none_unavailable
 from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
-from bridge.kafka.worker_thread import WorkerThread
 
 _CLOSE_S = CALL_S + 1.0
 _MAX_SELF_FENCES = 3

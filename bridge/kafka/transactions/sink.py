@@ -19,7 +19,7 @@ Two stages, each for one transaction at a time and in the order of `submit`:
 from collections.abc import Mapping
 
 from bridge.config.kafka_config import Connection
-from bridge.kafka.group_metadata import is_member
+from bridge.kafka.group import is_member
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.failure_handler import FailureHandler

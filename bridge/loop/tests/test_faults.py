@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import (
     BridgeError,
     BrokerUnavailableError,
@@ -38,9 +37,9 @@ from bridge.loop.tests.test_histories import (
     send,
     two_partitions,
 )
+from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
-from bridge.recovery.recover import prepare_store, recover
-from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
@@ -197,7 +196,7 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
     world = World()
     world.bridge.run(10)
     with monkeypatch.context() as patched:
-        patched.setattr("bridge.release.due_timers._MOST_HELD", 0)
+        patched.setattr("bridge.partition.due_timers._MOST_HELD", 0)
         world.send(delay_ms=300)
         world.bridge.run(100)
     assert world.bridge.status.pauses.counted() == {SHARD: "held"}

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError, SettingsError, TopicGrownError
 from bridge.loop.tests.test_histories import kafka_with
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.tests.test_client import FakeOutbox
 from kafka_timer import Headers, Sent, TimerProducer, partition_for

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import BridgeError
+from bridge.partition import recover
+from bridge.partition.options import StoreOptions, TurnOptions
+from bridge.partition.recover import read_checkpoint
 from bridge.ports import Polled
-from bridge.recovery import recover
-from bridge.recovery.recovery_plan import read_checkpoint
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld

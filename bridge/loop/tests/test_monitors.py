@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.config.loop_options import TurnOptions
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
 from bridge.observe.metrics import Lag
+from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, crash, die, lose_disk
+from bridge.partition.options import TargetLimit
 from bridge.redrive.rules import request_of
-from bridge.release.target_rate_limits import TargetLimit
 from bridge.testing.timer_world import TIMERS
 from schemas.control import DEFAULT_TOPIC as CONTROL
 from schemas.control import Paused, control_record

@@ -17,8 +17,8 @@ from bridge.observe.metric_types import BatchHistogram
 from bridge.observe.metrics import MAX_TARGETS, Hang, Lag, Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
-from bridge.release.target_rate_limits import TargetLimit
-from bridge.release.tests.test_release import ask, limited, send
+from bridge.partition.options import TargetLimit
+from bridge.partition.tests.test_release import ask, limited, send
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from schemas.origin import Shard
 from scripts.release.metric_docs import page

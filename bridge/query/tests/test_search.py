@@ -10,9 +10,9 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
+from bridge.partition.partition import OwnedPartition
 from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
-from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.timer_world import TIMERS
 from schemas.journal import CopyInFlight
 from schemas.origin import Shard

@@ -1,4 +1,4 @@
-"""Which parked records are sent again, in which order and form. bridge.publish.records makes the records."""
+"""Which parked records are sent again, in which order and form. bridge.partition.draft makes the records."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from bridge.cli.app import app
 from bridge.errors import BridgeError
-from bridge.intake.copies_in_flight import copy_of
-from bridge.intake.request import body_of
+from bridge.partition.copies import copy_of
+from bridge.partition.draft import bare, park, refuse
+from bridge.partition.request import body_of
 from bridge.ports import Outgoing, Record
-from bridge.publish.records import bare, park, refuse
 from bridge.redrive import sender
 from bridge.redrive.rules import (
     Parked,

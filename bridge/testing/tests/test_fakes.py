@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.errors import OutcomeUnknownError
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Outgoing, Transaction
 from bridge.testing.fakes import (
     Crash,

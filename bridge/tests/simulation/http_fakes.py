@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Self, TypeVar
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
 from bridge.http.api.group_reads import GroupReads
@@ -42,6 +41,7 @@ from bridge.http.peers import Peers
 from bridge.http.server import application, serving
 from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
+from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, marker_key, marker_of, request_of

@@ -3,9 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from bridge.config.loop_options import StoreOptions, TurnOptions
-from bridge.intake.target_policy import Policy
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions
 from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED
 from bridge.tests.simulation.request_generator import (
     MORE_TIMERS,

@@ -37,8 +37,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-from bridge.config.loop_options import TurnOptions
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import TargetLimit, TurnOptions
 from bridge.testing.fake_kafka import Entry, FakeKafka, FakeTransaction, Partition, State
 from bridge.tests.simulation.request_generator import (
     CANCEL,

@@ -12,23 +12,22 @@ from typing import Any
 from unittest import mock
 
 from bridge.errors import OutcomeUnknownError
-from bridge.intake import copies_in_flight as flights
-from bridge.intake.copies_in_flight import CopiesInFlight, RolledCopy
-from bridge.intake.decide import BatchIntake
-from bridge.intake.partition_intake import IntakeOutcome
 from bridge.loop.assigned_partition import AssignedPartition, Phase
+from bridge.loop.commit_pipeline import CommitPipeline
+from bridge.partition import copies as flights
+from bridge.partition import draft
+from bridge.partition import recover as recovery_plan
+from bridge.partition.copies import CopiesInFlight, RolledCopy
+from bridge.partition.decide import BatchIntake
+from bridge.partition.draft import Draft, FrozenDraft
+from bridge.partition.due_timers import DueTimers
+from bridge.partition.intake import IntakeOutcome
+from bridge.partition.journal import JournalReader
+from bridge.partition.limits import CircuitBreakers, TokenBucket
+from bridge.partition.partition import OwnedPartition
 from bridge.ports import Aborted, Committed, Record, Transaction
-from bridge.publish.commit_pipeline import CommitPipeline
-from bridge.recovery import recovery_plan
-from bridge.recovery.journal_reader import JournalReader
-from bridge.release import draft
-from bridge.release.circuit_breaker import CircuitBreakers
-from bridge.release.draft import Draft, FrozenDraft
-from bridge.release.due_timers import DueTimers
-from bridge.release.owned_partition import OwnedPartition
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
-from bridge.token_bucket import TokenBucket
 from schemas import recurrence
 from schemas.headers import MAX_INT64, Claim
 from schemas.journal import CopyInFlight, Decisions, JournalRecord

@@ -20,8 +20,8 @@ from unittest import mock
 
 from bridge.garbage_collection import tune_gc
 from bridge.loop import assigned_partitions
-from bridge.recovery import recover as recovery
-from bridge.recovery.recover import invalidate_store
+from bridge.partition import recover as recovery
+from bridge.partition.recover import invalidate_store
 from bridge.tests.simulation.oracle import Violation
 from bridge.tests.simulation.planted_bugs import ROCKSDB, applied
 from bridge.tests.simulation.request_generator import (

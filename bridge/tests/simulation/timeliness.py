@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from bridge.release.target_rate_limits import TargetLimit
+from bridge.partition.options import TargetLimit
 from schemas.origin import Shard
 
 LATEST_MS = 20

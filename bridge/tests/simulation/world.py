@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from bridge.config.loop_options import TurnOptions
 from bridge.errors import OutcomeUnknownError
 from bridge.loop.assigned_partition import Phase
-from bridge.recovery.recovery_plan import read_checkpoint
+from bridge.partition.options import TurnOptions
+from bridge.partition.recover import read_checkpoint
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
 from bridge.testing.fakes import FakeClock, FakeInstance
 from bridge.tests.simulation.option_generator import MIN_FREE_BYTES, SKEW_MS, draw_options, with_engine
@@ -114,6 +114,7 @@ class World:
         self.series = Random(f"series {seed}")
         self.series_chance = self.series.choice((0.0, 0.1, 0.4))
         self.series_wishes = Wishes(self.series, reach_ms)
+        self.apart.random()  # unused; old seeds keep their histories
         options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
         self.instances = [InstanceRuns(self, name, options) for name in names]

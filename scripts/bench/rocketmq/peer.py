@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bridge.dev.child_process import ChildProcess
+from bridge.child_process import ChildProcess
 from bridge.dev.embedded_kafka import SHORT_PAUSES, find_java
 from bridge.errors import BridgeError
 from schemas.maven_jars import JarList, ensure

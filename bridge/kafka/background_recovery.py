@@ -1,0 +1,211 @@
+"""Recover a store in a process of its own if much has to be read, so that other partitions go on meanwhile.
+
+    bridge: partition assigned -> BackgroundRecoverer.start(shard) -> child: recover, checkpoint, close -> one byte
+            turns go on, the partition is not started                                                       |
+            is_done: recover(shard) finds a store that is nearly up to date                 <---------------+
+
+A child takes one order after the other, as its start takes as long as a small partition.
+
+If the child fails or is killed, the parent does the work itself. The child ends with its parent, so that it does not
+write to a directory that the next owner has opened.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.child_process import kill_with_parent
+from bridge.config.data_directory import DataDir
+from bridge.config.kafka_config import Connection
+from bridge.config.usable_cores import usable_cores
+from bridge.errors import BridgeError
+from bridge.observe import logs
+from bridge.partition.options import TurnOptions
+from schemas.origin import Shard
+from timer.errors import UnreadableError
+
+log = logging.getLogger(__name__)
+
+_DISK_ERROR, _UNREADABLE = 3, 4
+"""Exit codes of a child: disk full or broken; store unreadable and the last copy."""
+
+Logs = Callable[..., None]
+"""`logs.configure` with the settings of our own log lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Input of a child, sent by standard input because the connection may hold secrets."""
+
+    shard: Shard
+    folder: Path
+    connection: Connection
+    journal_topics: Mapping[str, str]
+    options: TurnOptions
+    logs: Logs
+
+
+class RecoveryProcess:
+    """Recovery of one partition: waiting, running or done. Implements bridge.ports.BackgroundRecovery."""
+
+    def __init__(self, recoverer: "BackgroundRecoverer", order: _Order) -> None:
+        self.order = order
+        self.process: subprocess.Popen[bytes] | None = None
+        self.cannot_start = False
+        self._recoverer = recoverer
+        self._code: int | None = None
+
+    def code(self) -> int | None:
+        """Return 0 once the child has prepared the store, its exit code if it has ended instead, None before."""
+        if self._code is None and self.process is not None:
+            assert self.process.stdout is not None
+            if select.select([self.process.stdout], [], [], 0)[0]:
+                self._code = 0 if self.process.stdout.read(1) else self.process.wait() or 1
+                if self._code:
+                    _end(self.process)
+        return self._code
+
+    def is_done(self) -> bool:
+        self._recoverer.start_waiting()
+        code = self.code()
+        if code and code not in (_DISK_ERROR, _UNREADABLE):
+            log.warning("%s: background recovery ended with %d: it is recovered here", self.order.shard, code)
+        return code is not None or self.cannot_start
+
+    @property
+    def refused(self) -> OSError | UnreadableError | None:
+        code = self.code()
+        if code == _DISK_ERROR:
+            return OSError("see the log of its background recovery")
+        return UnreadableError("the local store", "see the log of its recovery") if code == _UNREADABLE else None
+
+    def give_up(self) -> None:
+        """Kill the child if it is not done. After the return nothing writes to the directory."""
+        if self.process is not None and self.code() is None:
+            _end(self.process)
+            self._code = self.process.returncode
+        self._recoverer.forget(self)
+
+
+@dataclass(eq=False)
+class BackgroundRecoverer:
+    """Runs recovery processes, at most one per core of ours. workers: bridges that share the cores."""
+
+    _connection: Connection
+    _journal_topics: Mapping[str, str]
+    _folder: DataDir
+    _options: TurnOptions
+    _logs: Logs
+    _workers: int = 1
+
+    def __post_init__(self) -> None:
+        self._max_processes = max(1, usable_cores() // self._workers)
+        self._waiting: deque[RecoveryProcess] = deque()
+        self._running: list[RecoveryProcess] = []
+        self._idle: list[subprocess.Popen[bytes]] = []
+
+    def start(self, shard: Shard) -> RecoveryProcess:
+        """Queue the recovery of a partition whose store is closed. Its directory has to be opened again afterwards."""
+        folder = self._folder.let_go(shard)
+        options = self._options.of(shard.topic)
+        order = _Order(shard, folder, self._connection, self._journal_topics, options, self._logs)
+        made = RecoveryProcess(self, order)
+        self._waiting.append(made)
+        self.start_waiting()
+        return made
+
+    def start_waiting(self) -> None:
+        """Give waiting orders to children while cores are free. End the children that are not needed any more."""
+        self._idle += [each.process for each in self._running if each.code() == 0 and each.process is not None]
+        self._running = [each for each in self._running if each.code() is None]
+        while self._waiting and len(self._running) < self._max_processes:
+            each = self._waiting.popleft()
+            try:
+                each.process = self._idle.pop() if self._idle else _started()
+            except OSError as wrong:
+                log.warning("%s: no process for its background recovery (%s): recovered here", each.order.shard, wrong)
+                each.cannot_start = True
+            else:
+                _send(each.process, each.order)
+                self._running.append(each)
+        while self._idle:
+            _end(self._idle.pop())
+
+    def forget(self, preparing: RecoveryProcess) -> None:
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(preparing)
+        if preparing in self._running:
+            self._running.remove(preparing)
+            if preparing.code() == 0 and preparing.process is not None:
+                _end(preparing.process)
+
+
+def _started() -> subprocess.Popen[bytes]:
+    command = kill_with_parent([sys.executable, "-m", __name__])
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _send(process: subprocess.Popen[bytes], order: _Order) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # the exit code reports the failure
+        process.stdin.write(pickle.dumps(order))
+        process.stdin.flush()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
+        pass
+
+
+def main() -> None:
+    import bridge.partition.recover  # noqa: F401  (before the collector is tuned)
+    from bridge.garbage_collection import tune_gc
+
+    # A terminal or a service manager sends these signals to every process. Our parent handles them.
+    for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
+        signal.signal(asked, signal.SIG_IGN)
+    tune_gc()
+    while True:
+        try:
+            order: _Order = pickle.load(sys.stdin.buffer)  # noqa: S301  (our parent's)  # nosec B301
+        except EOFError:  # it has ended
+            return
+        _prepare(order)
+        os.write(sys.stdout.fileno(), b"0")
+
+
+def _prepare(order: _Order) -> None:
+    """Recover one store. Ends the process if that fails."""
+    from bridge.kafka.history import ConfluentHistory
+    from bridge.kafka.retry import Retrier
+    from bridge.partition.recover import prepare_store
+    from timer.disk import RealDisk
+
+    order.logs(kafka=order.connection.kafka)
+    history = ConfluentHistory(order.connection, order.journal_topics, Retrier())
+    disk = RealDisk(order.folder)
+    try:
+        prepare_store(order.shard, disk, history, order.options)
+    except (OSError, UnreadableError) as wrong:
+        log.warning("%s: background recovery failed: %s", order.shard, wrong)
+        sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _DISK_ERROR)
+    except BridgeError as wrong:  # the parent will meet the same error
+        log.warning("%s: background recovery failed: %s", order.shard, wrong)
+        sys.exit(1)
+    disk.close()
+    history.close()
+
+
+if __name__ == "__main__":
+    sys.modules["bridge.kafka.background_recovery"] = sys.modules["__main__"]  # the pickled order names that module
+    main()

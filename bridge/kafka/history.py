@@ -1,0 +1,300 @@
+"""History over a consumer outside the group. It returns what is committed, and waits for open transactions.
+
+progress   OffsetFetch with require_stable: waits for offsets of open transactions
+journal    up to the end as of now: after the coordinator has answered "committed", the marker may not have reached the
+           journal yet, so a read up to the last stable offset could miss the last decision
+a read     a new consumer with one assignment: with a consumer that had just changed its assignment, librdkafka 2.16
+           once left out the first record of the journal, which is a decision. A new one takes no longer
+"""
+
+import math
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import PartitionUnreadableError, TopicGrownError
+from bridge.kafka import client_config as clients
+from bridge.kafka.client_config import make
+from bridge.kafka.consumer import Message, record_of
+from bridge.kafka.errors import OFFSET_GONE, error_of, explained, is_passing
+from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
+from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.ports import Record
+from schemas.journal import writer_key
+from schemas.origin import Shard
+from schemas.progress import Progress
+
+T = TypeVar("T")
+
+_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+_QUICK_S = 0.5
+_NAP_S = 0.02
+LIMIT_S = 3.0
+"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
+_LIMITED_CALL_S = 1.0
+"""Seconds for one call within such a read."""
+_UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
+"""librdkafka repeats the request until the timeout."""
+
+
+class ConfluentHistory:
+    """journal_topics: timer topic -> its journal topic. Not thread-safe.
+
+    limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits.
+    Reads of timer topics hold at most the memory that `connection.fetched` allows.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        journal_topics: Mapping[str, str],
+        retrier: Retrier,
+        limit_s: float | None = None,
+    ) -> None:
+        self._limit_s = limit_s
+        self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
+        self._journal_topics = journal_topics
+        self._retrier = retrier
+        self._connection = connection
+        self._make_clients()
+
+    def _make_clients(self) -> None:
+        self._consumer: Any = self._new_consumer()
+        self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
+
+    def progress(self, shard: Shard) -> Progress | None:
+        def committed() -> TopicPartition:
+            found: TopicPartition
+            try:
+                (found,) = self._consumer.committed([TopicPartition(*shard)], timeout=self._call_s)
+            finally:
+                serve(self._consumer)
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return found
+
+        found = self._retry(f"{shard}: waiting for stable progress", committed)
+        return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
+
+    def bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(shard, IsolationLevel.READ_COMMITTED)
+
+    def with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        # Markers follow a commit within milliseconds, so wait before a background recovery is started.
+        serve(self._consumer)
+        until_s = time.monotonic() + _QUICK_S
+        while (found := self._with_open_transactions(shards)) and time.monotonic() < until_s:
+            time.sleep(_NAP_S)
+        return found
+
+    def _with_open_transactions(self, shards: Sequence[Shard]) -> set[Shard]:
+        """Leave out partitions whose broker does not answer: the read that follows waits for it."""
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found = {
+            journals[place]
+            for place, (stable, end) in self.stable_and_end_offsets(list(journals)).items()
+            if stable < end
+        }
+        try:
+            answers = self._consumer.committed([TopicPartition(*shard) for shard in shards], timeout=_QUICK_S)
+        except KafkaException as failure:
+            return set(shards) if error_of(failure).code() in _UNSTABLE else found
+        return found | {
+            Shard(answer.topic, answer.partition)
+            for answer in answers
+            if answer.error is not None and answer.error.code() in _UNSTABLE
+        }
+
+    def newest_journal_times(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        answers = self._list_offsets(journals, _NEWEST)
+        found = _results_in_time(answers, time.monotonic() + _QUICK_S)
+        return {journals[Shard(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0}
+
+    def first_offsets(self, shards: Sequence[Shard]) -> dict[Shard, int]:
+        answers = self._list_offsets(shards, _FIRST)
+        return {Shard(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)}
+
+    def stable_and_end_offsets(self, shards: Sequence[Shard]) -> dict[Shard, tuple[int, int]]:
+        levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        answers = [self._list_offsets(shards, _END, level) for level in levels]
+        until_s = time.monotonic() + _QUICK_S
+        stable, ends = ({Shard(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers)
+        return {shard: (stable[shard], ends[shard]) for shard in stable.keys() & ends.keys()}
+
+    def offset_at(self, shard: Shard, timestamp_ms: int) -> int:
+        found = self._ask(shard, OffsetSpec.for_timestamp(timestamp_ms))
+        return found if found >= 0 else self.bounds(shard)[1]
+
+    def requests(
+        self, shard: Shard, from_offset: int, to_offset: int, skipped: Container[int] = ()
+    ) -> Iterator[list[Record]]:
+        for messages in self._read(shard, from_offset, to_offset, skipped):
+            yield [record_of(message) for message in messages]
+
+    def journal_end(self, shard: Shard) -> int:
+        return self._ask(self._journal_of(shard), _END)
+
+    def journal_bounds(self, shard: Shard) -> tuple[int, int]:
+        return self._bounds(self._journal_of(shard), IsolationLevel.READ_COMMITTED)
+
+    def journal(self, shard: Shard, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
+        journal = self._journal_of(shard)
+        end = self.journal_end(shard)
+        if from_offset is None:
+            from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
+        # The broker returns -1 if no record is that new.
+        for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
+            yield from (message.value() for message in messages)
+
+    def journal_tails(self, shards: Sequence[Shard], look_back: int) -> dict[Shard, list[tuple[bytes | None, bytes]]]:
+        journals = {self._journal_of(shard): shard for shard in shards}
+        found: dict[Shard, list[tuple[bytes | None, bytes]]] = {shard: [] for shard in shards}
+        spans = self._retry("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
+        left = {place: end for place, (start, end) in spans.items() if start < end}
+        tries, until_s = 0, self._until_s()
+        with closing(self._new_consumer()) as consumer:
+            consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+            while left:
+                if time.monotonic() >= until_s:
+                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
+                message = consumer.poll(WAIT_S)
+                tries = tries + 1 if message is None else 0
+                if tries > 1 / WAIT_S:
+                    self._retrier.wait("reading the ends of journals", "no broker", 0)
+                if message is None:
+                    continue
+                place, error = Shard(message.topic(), message.partition()), message.error()
+                if error is None and message.offset() < left.get(place, 0):
+                    found[journals[place]].append((message.key(), message.value()))
+                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in OFFSET_GONE:  # noqa: SLF001
+                    note_error(place, error, self._retrier)
+                elif error is not None or message.offset() + 1 >= left.get(place, 0):
+                    left.pop(place, None)
+        return found
+
+    def _tails(self, journals: Sequence[Shard], look_back: int) -> dict[Shard, tuple[int, int]]:
+        """Return for each journal the start of its last `look_back` kept offsets, and its last stable offset."""
+        levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
+        asked = [self._list_offsets(journals, *level) for level in levels]
+        try:
+            first_offsets, ends = (
+                {Shard(at.topic, at.partition): _reported(each.result().offset) for at, each in answers.items()}
+                for answers in asked
+            )
+        except KafkaException:
+            for place in journals:  # see `_ask`
+                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+            raise
+        return {place: (max(first_offsets[place], ends[place] - look_back), ends[place]) for place in journals}
+
+    def journal_key(self, shard: Shard) -> bytes:
+        return writer_key(self._connection.group, shard.topic)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _journal_of(self, shard: Shard) -> Shard:
+        return Shard(self._journal_topics[shard.topic], shard.partition)
+
+    # -- asking
+
+    def _bounds(self, place: Shard, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> tuple[int, int]:
+        """Return first offset and end: the next offset to be written, or (read committed) the last stable one."""
+        return self._ask(place, _FIRST), self._ask(place, _END, level)
+
+    def _ask(self, place: Shard, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED) -> int:
+        def ask() -> int:
+            (answer,) = self._list_offsets([place], spec, level).values()
+            try:
+                return _reported(answer.result().offset)
+            except KafkaException:
+                # The client asks the leader that it knows: after an election it got FENCED_LEADER_EPOCH forever.
+                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+                raise
+
+        return self._retry(f"{place}: asking for offsets", ask)
+
+    def _list_offsets(
+        self, places: Iterable[Shard], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> Mapping[TopicPartition, Any]:
+        """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
+        serve(self._admin)
+        answers: dict[TopicPartition, Any] = {}
+        for place in places:
+            asked = {TopicPartition(*place): spec}
+            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
+        return answers
+
+    def _require_partition(self, place: Shard, cluster: Any) -> None:
+        """Raise TopicGrownError if the journal lacks the partition: waiting would not create it."""
+        found = cluster.topics.get(place.topic)
+        count = 0 if found is None else len(found.partitions)
+        if place.topic in self._journal_topics.values() and 0 < count <= place.partition:
+            raise TopicGrownError(f"{place.topic} has {count} partitions, its timer topic has more: adding them")
+
+    def _retry(self, what: str, call: Callable[[], T]) -> T:
+        """Return what `call` returns. Make new clients if no broker answers: the old ones may have lost all brokers."""
+        while True:
+            until_s = time.monotonic() + (self._limit_s or clients.REPLACED_AFTER_S)
+
+            def is_asked_again(error: KafkaError, until_s: float = until_s) -> bool:
+                return is_passing(error) and time.monotonic() < until_s
+
+            try:
+                return self._retrier.retry_until_success(what, call, is_asked_again)
+            except KafkaException as failure:
+                error = error_of(failure)
+                if not is_passing(error):
+                    raise explained(what, error) from failure
+                self._consumer.close()
+                self._make_clients()
+                if self._limit_s is not None:
+                    raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
+
+    def _until_s(self) -> float:
+        return math.inf if self._limit_s is None else time.monotonic() + self._limit_s
+
+    # -- reading
+
+    def _new_consumer(self, place: Shard | None = None) -> Any:
+        is_bounded = place is not None and place.topic in self._journal_topics
+        return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._retrier)
+
+    def _read(self, place: Shard, start: int, end: int, skipped: Container[int] = ()) -> Iterator[list[Message]]:
+        """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
+        reader = PartitionReader(
+            *(place, start, end, skipped),
+            make_consumer=lambda: self._new_consumer(place),
+            first_kept=lambda: self._ask(place, _FIRST),
+            retrier=self._retrier,
+            limit_s=self._limit_s,
+        )
+        yield from reader.batches()
+
+
+def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+    for place, result in _results_in_time(answers, until_s):
+        with suppress(KafkaException):
+            yield place, _reported(result.offset)
+
+
+def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
+    """Yield answers until `until_s`: a partition without a leader must not delay the others."""
+    for place, answer in answers.items():
+        with suppress(KafkaException, TimeoutError):
+            yield place, answer.result(max(0.0, until_s - time.monotonic()))
+
+
+def _reported(offset: int) -> int:
+    """Return an offset, or -1 for a time without one. During leader changes, librdkafka may return neither."""
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "no leader has reported an offset"))
+    return offset

@@ -1,0 +1,239 @@
+"""Read committed records outside the consumer group: of one partition, of the end of a topic, of the control topic."""
+
+import math
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import closing
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadableError
+from bridge.kafka import client_config as clients
+from bridge.kafka.client_config import REPLACED_AFTER_S, make
+from bridge.kafka.consumer import Message, record_of
+from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
+from bridge.kafka.retry import CALL_S, Retrier
+from bridge.ports import Record
+from schemas.origin import Shard
+
+_BATCH = 2000
+WAIT_S = 0.1
+_UNKNOWN = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+)
+
+
+class PartitionReader:
+    """Reads the committed messages of [position, end) that are still kept. For one read.
+
+    skipped: offsets to leave out if they cannot be decoded. limit_s: None: waits for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        place: Shard,
+        start: int,
+        end: int,
+        skipped: Container[int],
+        *,
+        make_consumer: Callable[[], Any],
+        first_kept: Callable[[], int],
+        retrier: Retrier,
+        limit_s: float | None,
+    ) -> None:
+        self._place = place
+        self._position = start
+        self._end = end
+        self._skipped = skipped
+        self._make_consumer = make_consumer
+        self._first_kept = first_kept
+        self._retrier = retrier
+        self._limit_s = limit_s
+        self._tries = 0
+        """Consecutive polls without messages."""
+        self._until_s = math.inf if limit_s is None else time.monotonic() + limit_s
+
+    def batches(self) -> Iterator[list[Message]]:
+        """Yield messages until all below `end` are decided. Raises PartitionUnreadableError."""
+        # Retention goes on while we read.
+        while self._is_open() and self._skip_deleted():
+            with closing(self._make_consumer()) as consumer:
+                consumer.assign([TopicPartition(*self._place, self._position)])
+                yield from self._read(consumer)
+
+    def _is_open(self) -> bool:
+        return self._position < self._end
+
+    def _skip_deleted(self) -> bool:
+        """Go to the first kept offset. Return True if records are left to read."""
+        self._position = max(self._position, self._first_kept())
+        return self._is_open()
+
+    def _read(self, consumer: Any) -> Iterator[list[Message]]:
+        """Yield messages to the end, or until a new consumer is needed."""
+        while self._is_open():
+            if time.monotonic() >= self._until_s:
+                raise PartitionUnreadableError(
+                    f"{self._place}: reading: at {self._position} of {self._end} after {self._limit_s} s: much to read,"
+                    f" an open transaction, or no broker"
+                )
+            messages, is_kept = self._next_batch(consumer)
+            if messages:
+                self._tries = 0
+                yield messages
+            elif self._is_open():
+                self._tries += 1
+                if self._tries > 1 / WAIT_S:
+                    why = f"at {self._position} of {self._end}: an open transaction, or no broker"
+                    self._retrier.wait(f"{self._place}: reading", why, 0)
+            if self._tries > REPLACED_AFTER_S / WAIT_S:
+                self._tries = 0
+                return
+            if not is_kept:
+                return
+
+    def _next_batch(self, consumer: Any) -> tuple[list[Message], bool]:
+        """Return messages, and True if the position after them is still kept."""
+        is_kept = True
+        first = consumer.poll(WAIT_S)
+        messages = []
+        for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
+            error = message.error()
+            if error is None and message.offset() < self._end:
+                messages.append(message)
+                self._position = message.offset() + 1
+            elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                self._position = max(self._position, message.offset())
+            elif error.code() in OFFSET_GONE:
+                is_kept = False
+            elif error.code() in UNDECODABLE:
+                if messages:
+                    break  # yield these first; librdkafka repeats the error
+                self._position = max(self._position, message.offset())  # earlier offsets are markers or aborted records
+                if self._is_open():
+                    self._seek_past(consumer, error)
+            else:
+                note_error(self._place, error, self._retrier)
+        return messages, is_kept
+
+    def _seek_past(self, consumer: Any, error: KafkaError) -> None:
+        """Seek to the record after the position, which cannot be decoded. Raises PartitionUnreadableError."""
+        offset = self._position
+        if offset not in self._skipped:
+            raise PartitionUnreadableError(f"{self._place}: offset {offset} cannot be decoded: {error.str()}", offset)
+        self._position = offset + 1
+        consumer.seek(TopicPartition(*self._place, self._position))
+
+
+def note_error(place: Shard, error: KafkaError, retrier: Retrier) -> None:
+    """Pass an error on to `retrier`. Raises BridgeError if it is not passing."""
+    if error.code() in _UNKNOWN:
+        raise BridgeError(f"{place} does not exist any more: start again, which creates missing topics")
+    if not is_passing(error):
+        raise explained(f"{place}: reading", error)
+    retrier.hear(error)
+
+
+class TopicTail:
+    """Begins at the present ends of all partitions. Not thread-safe. Raises BridgeError."""
+
+    def __init__(self, connection: Connection, topic: str, partitions: int, retrier: Retrier) -> None:
+        self._topic, self._retrier = topic, retrier
+        config = {**clients.reader(connection), "auto.offset.reset": "latest"}
+        self._consumer: Any = make(Consumer, config, retrier)
+        self._consumer.assign([self._end_of(number) for number in range(partitions)])
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        """Return new records; waits for the first one at most this long."""
+        messages = consumed(self._consumer, self._topic, timeout_s, self._retrier)
+        return [record_of(message) for message in messages if message.error() is None]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _end_of(self, partition: int) -> TopicPartition:
+        what, place = f"{self._topic}/{partition}: reading", TopicPartition(self._topic, partition)
+        try:
+            _, end = self._retrier.retry_until_success(
+                what, lambda: self._consumer.get_watermark_offsets(place, timeout=CALL_S), is_passing
+            )
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+        return TopicPartition(self._topic, partition, end)
+
+
+_BATCH = 500
+_WAIT_S = 0.1
+_LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for one call in it
+
+
+class ConfluentControl:
+    """Implements `bridge.ports.Control`. Not thread-safe."""
+
+    def __init__(self, connection: Connection, topic: str, retrier: Retrier) -> None:
+        self._make: Callable[[], Any] = lambda: make(Consumer, clients.control_reader(connection), retrier)
+        self._retrier = Retrier(retrier)
+        self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
+        self._position = 0
+        self._make_consumer()
+
+    def poll(self) -> Iterator[Record]:
+        # A client that has lost all brokers for good looks like one without new records.
+        if time.monotonic() - self._made_s >= clients.REPLACED_AFTER_S:
+            self._replace_consumer()
+        return self._next(0)
+
+    def catch_up(self) -> Iterator[Record]:
+        what = f"{self._place.topic}: reading"
+        self._retrier.give_up_in(_LIMIT_S)
+        try:
+            _, end = self._retrier.retry_until_success(
+                what, lambda: self._consumer.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
+            )
+            while self._position < end:
+                self._retrier.demand_time(what, f"at {self._position} of {end}")
+                yield from self._next(_WAIT_S)
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+        except BrokerUnavailableError:
+            self._retrier.status.broker_wait_ended()  # the waiting partitions have a status of their own
+            self._replace_consumer()
+            raise
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _make_consumer(self) -> None:
+        self._made_s = time.monotonic()
+        self._consumer = self._make()
+        self._place.offset = self._position or OFFSET_BEGINNING
+        self._consumer.assign([self._place])
+
+    def _replace_consumer(self) -> None:
+        self._consumer.close()
+        self._make_consumer()
+
+    def _next(self, timeout_s: float) -> Iterator[Record]:
+        for message in consumed(self._consumer, self._place.topic, timeout_s, self._retrier):
+            if message.error() is not None:
+                self._position = message.offset()
+                continue
+            self._position = message.offset() + 1
+            yield record_of(message)
+
+
+def consumed(consumer: Any, topic: str, timeout_s: float, retrier: Retrier) -> Iterator[Any]:
+    """Yield records, and messages with the error _PARTITION_EOF, which have the offset of a partition's end.
+
+    Waits for the first one at most `timeout_s`. Raises BridgeError for an error that does not pass.
+    """
+    for message in consumer.consume(_BATCH, timeout_s):
+        error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            yield message
+        elif is_passing(error):
+            retrier.hear(error)
+        else:
+            raise explained(f"{topic}: reading", error)

@@ -1,0 +1,215 @@
+"""Errors of librdkafka during a read of Kafka's topics. What a broker shows too is in the contract of the ports."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+
+from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError, PartitionUnreadableError
+from bridge.kafka import client_config as clients
+from bridge.kafka.history import ConfluentHistory
+from bridge.kafka.retry import Retrier
+from bridge.kafka.tests.fake_clients import (
+    AT_THE_END,
+    BAD_COMPRESSION,
+    PASSING,
+    TIMED_OUT,
+    TOPIC,
+    FakeAdmin,
+    FakeConsumer,
+    Fetched,
+    replace_clients,
+)
+from bridge.ports import Record
+from schemas.origin import Shard
+from schemas.progress import Key, Progress
+
+PLACE = Shard(TOPIC, 0)
+GONE, DELETED, DENIED = map(
+    KafkaError,
+    (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED),
+)
+UNSTABLE = KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT)
+Make = Callable[..., ConfluentHistory]
+
+
+@pytest.fixture
+def admin() -> FakeAdmin:
+    return FakeAdmin({0: 3})
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Make:
+    """Return a function that makes a history. Its reads take the consumers one by one, then the last for all."""
+
+    def make(*consumers: FakeConsumer, limit_s: float | None = None) -> ConfluentHistory:
+        left = iter([consumers[0], *consumers])  # the first is for questions too
+        replace_clients(monkeypatch, lambda: next(left, consumers[-1]), admin)
+        return ConfluentHistory(Connection("127.0.0.1:1"), {TOPIC: "timer.journal"}, Retrier(), limit_s)
+
+    return make
+
+
+def refused(code: int) -> SimpleNamespace:
+    """Return an answer with an error."""
+    return SimpleNamespace(error=KafkaError(code), topic=TOPIC, partition=0)
+
+
+def offsets(read: Iterable[list[Record]]) -> list[int]:
+    return [record.offset for records in read for record in records]
+
+
+# -- one read
+
+
+def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile(make: Make, admin: FakeAdmin) -> None:
+    said = FakeConsumer([Fetched(0)], [Fetched(1, GONE)], [Fetched(4), Fetched(5)])
+    history = make(said)
+    found = history.requests(PLACE, 0, 6)
+    assert [record.offset for record in next(found)] == [0]
+    admin.first = 4
+    assert offsets(found) == [4, 5]
+    assert said.begun == [0, 4]
+    assert offsets(history.requests(PLACE, 0, 4)) == []
+    assert said.begun == [0, 4], "deleted offsets are not waited for"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (DELETED, r"timer\.requests/0 does not exist any more: start again"),
+        (DENIED, r"timer\.requests/0: reading"),
+    ],
+)
+def test_an_error_that_stays_ends_a_read_with_the_remedy(error: KafkaError, told: str, make: Make) -> None:
+    with pytest.raises(BridgeError, match=told):
+        offsets(make(FakeConsumer([Fetched(0)], [Fetched(1, error)])).requests(PLACE, 0, 3))
+
+
+def test_a_passing_error_is_logged_and_the_read_goes_on(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    said = FakeConsumer([Fetched(0), Fetched(0, PASSING)], [Fetched(1)], [Fetched(3, AT_THE_END)])
+    with caplog.at_level(logging.WARNING):
+        assert offsets(make(said).requests(PLACE, 0, 3)) == [0, 1]
+    assert "Kafka: " in caplog.text
+
+
+def test_each_read_is_a_consumer_of_its_own_and_closes_it(make: Make) -> None:
+    """A consumer with a new assignment may leave out its first record."""
+    first, second, third = (
+        FakeConsumer([Fetched(0)], [Fetched(1, GONE)]),
+        FakeConsumer([Fetched(2)], [Fetched(3)]),
+        FakeConsumer([Fetched(0), Fetched(1)]),
+    )
+    history = make(first, second, third)
+    found = history.requests(PLACE, 0, 4)
+    assert [record.offset for record in next(found)] == [0]
+    assert [record.offset for record in next(found)] == [2]
+    assert offsets(history.requests(PLACE, 0, 2)) == [0, 1]
+    assert offsets(found) == [3]
+    assert [(each.begun, each.is_open) for each in (first, second, third)] == [([0], False), ([1], False), ([0], False)]
+
+
+@pytest.mark.parametrize(
+    ("batches", "end", "found", "begun"),
+    [
+        pytest.param([[Fetched(0)], [Fetched(2, BAD_COMPRESSION)]], 2, [0], [0], id="a marker is before it"),
+        pytest.param(  # a seek into a batch of two returns the batch's first offset again
+            [[Fetched(0), Fetched(3, BAD_COMPRESSION)], *[[Fetched(3, BAD_COMPRESSION)]] * 2, [Fetched(5)]],
+            *(6, [0, 5], [0, 4, 5]),
+            id="skipped one offset at a time",
+        ),
+    ],
+)
+def test_a_read_passes_records_that_cannot_be_decoded(
+    batches: list[list[Fetched]], end: int, found: list[int], begun: list[int], make: Make
+) -> None:
+    said = FakeConsumer(*batches)
+    assert offsets(make(said).requests(PLACE, 0, end, {3, 4})) == found
+    assert said.begun == begun
+
+
+def test_a_record_that_cannot_be_decoded_ends_a_read_after_what_lies_before_it(make: Make) -> None:
+    bad = [Fetched(1, BAD_COMPRESSION)]
+    read = make(FakeConsumer([Fetched(0), *bad], bad)).requests(PLACE, 0, 4)
+    assert [record.offset for record in next(read)] == [0]
+    with pytest.raises(PartitionUnreadableError, match=r"timer\.requests/0: offset 1 cannot be decoded") as wrong:
+        next(read)
+    assert wrong.value.undecodable == 1
+
+
+def test_a_read_on_the_loops_thread_ends_in_time_and_names_its_offset(make: Make) -> None:
+    silent = FakeConsumer([Fetched(0)])
+    silent.pass_time = time.sleep
+    history = make(silent, limit_s=0.2)
+    found = history.requests(PLACE, 0, 4)
+    assert [record.offset for record in next(found)] == [0]
+    with pytest.raises(PartitionUnreadableError, match=r"at 1 of 4 after 0\.2 s") as slow:
+        next(found)
+    assert (slow.value.undecodable, silent.is_open) == (None, False)
+    silent.commits = [refused(KafkaError.UNSTABLE_OFFSET_COMMIT) for _ in range(100)]
+    with pytest.raises(PartitionUnreadableError, match="waiting for stable progress"):
+        history.progress(PLACE)
+
+
+# -- questions
+
+
+def test_progress_is_asked_for_until_it_is_stable(make: Make) -> None:
+    stands, said = Progress(7, Key(12, 3), 1), FakeConsumer()
+    history = make(said)
+    said.commits = [refused(KafkaError.UNSTABLE_OFFSET_COMMIT), TopicPartition(*PLACE, 7, stands.metadata())]
+    assert history.progress(PLACE) == stands
+    said.commits = [refused(KafkaError.GROUP_AUTHORIZATION_FAILED)]
+    with pytest.raises(BridgeError, match="waiting for stable progress"):
+        history.progress(PLACE)
+
+
+@pytest.mark.parametrize(("error", "open_ones"), [(PASSING, set()), (TIMED_OUT, {PLACE}), (UNSTABLE, {PLACE})], ids=str)
+def test_a_broker_that_does_not_answer_is_not_an_open_transaction(
+    error: KafkaError, open_ones: set[Shard], make: Make
+) -> None:
+    said = FakeConsumer()
+    said.commits = [KafkaException(error)] * 1000
+    assert make(said).with_open_transactions([PLACE]) == open_ones
+
+
+def test_a_leader_without_an_answer_hides_no_answer_of_the_others(make: Make, admin: FakeAdmin) -> None:
+    history = make(FakeConsumer())
+    shards = [Shard(TOPIC, number) for number in range(5)]
+    admin.first, admin.ends = None, {0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0}
+    assert history.first_offsets(shards) == {shards[0]: 7, shards[4]: 0}
+    admin.ends = {0: 7, 2: 9}
+    assert history.stable_and_end_offsets(shards) == {shards[0]: (7, 7), shards[2]: (9, 9)}
+    assert history.newest_journal_times(shards) == {shards[0]: 7, shards[2]: 9}
+
+
+def test_events_that_wait_for_a_poll_do_not_accumulate(make: Make, admin: FakeAdmin) -> None:
+    """Throttled answers, errors and log lines stay in the clients of a process that runs for months."""
+    said = FakeConsumer()
+    history = make(said)
+    most = 0
+    for _ in range(100):
+        said.commits = [TopicPartition(*PLACE, -1)] * 2
+        assert history.bounds(PLACE) == (0, 3)
+        assert history.progress(PLACE) is None
+        assert history.first_offsets([PLACE]) == {PLACE: 0}
+        assert history.stable_and_end_offsets([PLACE]) == {PLACE: (3, 3)}
+        assert history.newest_journal_times([PLACE]) == {PLACE: 3}
+        assert history.with_open_transactions([PLACE]) == set()
+        most = max(most, admin.events, said.events)
+    assert most <= 2
+
+
+def test_the_loops_reader_of_timer_topics_is_bounded_and_no_other() -> None:
+    limits = {"fetch.max.bytes": "5000000", "receive.message.max.bytes": "6000000"}
+    connection = Connection("127.0.0.1:1", fetched=limits, kafka={"message.max.bytes": "9000000"})
+    bounded, free = clients.reader(connection, is_bounded=True), clients.reader(connection)
+    assert limits.items() <= bounded.items()
+    assert limits.items() <= clients.group_member(connection).items()
+    assert limits.keys().isdisjoint(free)
+    for config in (bounded, free, clients.group_member(connection)):
+        assert "message.max.bytes" not in config, "a producer's, which librdkafka compares with fetch.max.bytes"

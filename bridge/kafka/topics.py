@@ -1,0 +1,320 @@
+"""Describe, create and change topics with an admin client.
+
+OwnTopics creates the bridge's own topics if they are missing, and checks them, at start and while it runs.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from bridge.config.kafka_config import Connection
+from bridge.config.settings import Settings
+from bridge.config.topic_requirements import (
+    FILLED,
+    FOLLOWED,
+    LOGGED,
+    RETENTION_WINDOWS,
+    TopicState,
+    clock_faults,
+    compression_fault,
+    control_topic,
+    faults,
+    journal_bytes,
+    journal_faults,
+    journal_topic,
+    missing_right,
+    receipts_topic,
+    rejected_faults,
+    rejected_topic,
+    timer_topic,
+)
+from bridge.errors import BridgeError, SettingsError
+from bridge.kafka import client_config as clients
+from bridge.kafka.client_config import make
+from bridge.kafka.errors import error_of, explained, is_passing
+from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.observe.metrics import Metrics
+from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MAKE_S = 30.0
+_NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user the right (an ACL) to describe it"
+
+
+class ConfluentTopics:
+    """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
+
+    def __init__(self, connection: Connection, retrier: Retrier) -> None:
+        self._connection = connection
+        self._retrier = retrier
+        self._make_admin()
+
+    def _make_admin(self) -> None:
+        """Make a client. Repeated if no broker answers for long: a client may lose all brokers for good."""
+        self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
+
+    def partitions(self, name: str) -> int | None:
+        """Return the number of partitions, or None if the topic does not exist."""
+
+        def ask() -> int | None:
+            topics = self._admin.list_topics(timeout=CALL_S).topics
+            return len(topics[name].partitions) if name in topics else None
+
+        return self._retry(f"waiting for a broker ({name})", ask)
+
+    def counts(self, names: Collection[str]) -> dict[str, int]:
+        """Return the number of partitions of each topic. Asks once; leaves out topics without an answer."""
+        found: dict[str, int] = {}
+        answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=CALL_S)
+        for name, answer in answers.items():
+            with suppress(KafkaException):
+                found[name] = len(answer.result().partitions)
+        serve(self._admin)
+        if not found:
+            self._make_admin()
+        return found
+
+    def config(self, name: str, *, once: bool = False) -> dict[str, str]:
+        """Return a topic's configuration. once: True to raise BridgeError if no broker answers in time."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+
+        def ask() -> dict[str, str]:
+            answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
+            return {key: entry.value for key, entry in answer[resource].result().items()}
+
+        return self._retry(f"looking at topic {name}", ask, once=once)
+
+    def allowed(self, name: str) -> frozenset[str] | None:
+        """Return the operations on an existing topic that our user is allowed, or None if the broker does not tell."""
+
+        def ask() -> frozenset[str] | None:
+            answer = self._admin.describe_topics(
+                TopicCollection([name]), include_authorized_operations=True, request_timeout=CALL_S
+            )
+            operations = answer[name].result().authorized_operations
+            return None if operations is None else frozenset(operation.name for operation in operations)
+
+        return self._retry(f"looking at topic {name}", ask)
+
+    def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
+        """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
+        topic = NewTopic(name, partitions, replication_factor, config=config)
+
+        def make_it() -> None:
+            self._admin.create_topics([topic], operation_timeout=_MAKE_S)[name].result()
+
+        self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
+        self._until(name, 1)
+
+    def set_config(self, name: str, key: str, value: str) -> None:
+        """Set one configuration of a topic and leave the others as they are. Raises BridgeError if it is refused."""
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
+
+        def alter() -> None:
+            self._admin.incremental_alter_configs([resource], request_timeout=CALL_S)[resource].result()
+
+        self._retry(f"setting {key} of topic {name}", alter)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Add partitions, up to `partitions` in all."""
+
+        def make_them() -> None:
+            self._admin.create_partitions([NewPartitions(name, partitions)])[name].result()
+
+        self._make(f"adding partitions to topic {name}", make_them, KafkaError.INVALID_PARTITIONS)
+        self._until(name, partitions)
+
+    def _make(self, what: str, call: Callable[[], None], done_already: int) -> None:
+        def unless_done() -> None:
+            try:
+                call()
+            except KafkaException as failure:
+                if error_of(failure).code() != done_already:
+                    raise
+
+        self._retry(what, unless_done)
+
+    def _until(self, name: str, partitions: int) -> None:
+        tries = 0
+        while (self.partitions(name) or 0) < partitions:
+            self._retrier.wait(f"topic {name}", _NOT_SEEN, tries, quietly=True)
+            tries += 1
+
+    def _retry(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
+        replace_s = time.monotonic() + clients.REPLACED_AFTER_S
+
+        def is_asked_again(error: KafkaError) -> bool:
+            nonlocal replace_s
+            if time.monotonic() >= replace_s:
+                self._make_admin()
+                replace_s = time.monotonic() + clients.REPLACED_AFTER_S
+            return not once and is_passing(error) and not _is_refusal(error)
+
+        def served() -> T:
+            try:
+                return call()
+            finally:
+                serve(self._admin)  # error_cb gets the reason why no broker answers
+
+        try:
+            return self._retrier.retry_until_success(what, served, is_asked_again)
+        except KafkaException as failure:
+            raise explained(what, error_of(failure)) from failure
+
+
+def _is_refusal(error: KafkaError) -> bool:
+    """Return True if a retry would not help."""
+    return error.code() in (
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.POLICY_VIOLATION,
+    )
+
+
+class OwnTopics:
+    """Creates and checks the topics; sets `metrics` to the partitions and retention found."""
+
+    def __init__(self, settings: Settings, topics: ConfluentTopics, metrics: Metrics) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._metrics = metrics
+        self._journals = settings.journal_topics()
+        self._window_ms = settings.roll_window
+        self._write_only = [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
+        allows_compressed = settings.compressed_requests == "allow"
+        self._demands_uncompressed_of = None if allows_compressed else settings.bootstrap_servers
+        """Bootstrap servers for the command in a refusal; None if timer topics may be compressed."""
+        self._journal_bytes = journal_bytes(
+            settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
+        )
+
+    def prepare(self, *, is_running: bool = False) -> dict[str, TopicState]:
+        """Create missing topics; return the state of each timer topic.
+
+        Raises SettingsError if a topic would lose timers (a running bridge only logs that), BridgeError if an ACL is
+        missing.
+        """
+        settings = self._settings
+        found: dict[str, TopicState] = {}
+        journals: dict[str, int] = {}
+        for name, journal in self._journals.items():
+            wanted = timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
+            partitions = self._made(name, settings.partitions, wanted)
+            if settings.fix_topics and not is_running:
+                self._fix(name)
+            found[name] = TopicState(partitions, int(self._topics.config(name)["max.message.bytes"]))
+            journals[name] = self._made(journal, partitions, journal_topic(self._window_ms, self._journal_bytes))
+        largest = max(each.max_message_bytes for each in found.values())
+        partitions = found[settings.timer_topic].partitions
+        self._made(settings.rejected_topic, partitions, rejected_topic(largest))
+        if settings.receipts_topic in self._write_only:
+            self._made(settings.receipts_topic, partitions, receipts_topic())
+        if (count := self._made(settings.control_topic, 1, control_topic())) != 1:
+            raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
+        self._metrics.topics_checked({name: each.partitions for name, each in found.items()})
+        if is_running:
+            self.complain()
+        else:
+            self._check_retention()
+            self._warn_of_open_policies()
+        self._check_filled(self._checked_rights(), largest)
+        for name, each in found.items():
+            if journals[name] < each.partitions:
+                self._grow(name, journals[name], each.partitions)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of partitions of each timer topic that a broker answers for. Asks once."""
+        return self._topics.counts(self._journals)
+
+    def _warn_of_open_policies(self) -> None:
+        for name, topic in self._settings.timer_topics().items():
+            if topic.policy.is_open:
+                setting = "allow_targets" if name == self._settings.timer_topic else f'topics."{name}".allow'
+                text = "%s: its senders may send to every topic that the bridge may write to; set %s to their targets"
+                log.warning(text, name, setting)
+
+    def complain(self) -> None:
+        """Log faults of the topics. A running bridge goes on, as a stop would not bring timers back.
+
+        Does not wait for brokers, because the loop's thread calls it.
+        """
+        try:
+            self._check_retention(once=True)
+        except SettingsError as wrong:
+            log.error("timers may be lost: %s", wrong)
+        except BridgeError as unknown:
+            log.warning("topics could not be checked: %s", unknown)
+
+    def _fix(self, name: str) -> None:
+        """Set compression.type=uncompressed: brokers then decompress each record that is sent to the timer topic."""
+        servers = self._demands_uncompressed_of
+        if servers is not None and compression_fault(name, self._topics.config(name), servers):
+            self._topics.set_config(name, "compression.type", "uncompressed")
+            log.warning("%s: compression.type is uncompressed now, by --fix-topics", name)
+
+    def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
+        """Create the topic if it is missing; return its number of partitions."""
+        found = self._topics.partitions(name)
+        if found is None:
+            self._topics.create(name, partitions, self._settings.replication_factor, config)
+            found = self._topics.partitions(name)
+        return partitions if found is None else found
+
+    def _check_retention(self, *, once: bool = False) -> None:
+        """Raise SettingsError if retention or compaction would delete requests of pending timers."""
+        wrong: list[str] = []
+        retention_ms: dict[str, int] = {}
+        for name, journal in self._journals.items():
+            of_topic, of_journal = (self._topics.config(each, once=once) for each in (name, journal))
+            wrong += faults(name, of_topic, self._window_ms, self._demands_uncompressed_of)
+            wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
+            retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}
+        self._metrics.retention_checked(retention_ms, RETENTION_WINDOWS * self._window_ms)
+        if wrong:
+            raise SettingsError("; ".join(wrong))
+
+    def _checked_rights(self) -> dict[str, frozenset[str] | None]:
+        """Return the operations allowed on each topic; None if the cluster does not tell.
+
+        Raises BridgeError if the bridge's user lacks an operation that will be needed later.
+        """
+        needed = dict.fromkeys(self._write_only, FILLED) | {self._settings.control_topic: FOLLOWED}
+        for name, journal in self._journals.items():
+            needed |= {name: LOGGED, journal: LOGGED}
+        found = {topic: self._topics.allowed(topic) for topic in needed}
+        missing = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+        if any(missing):
+            raise BridgeError("; ".join(filter(None, missing)))
+        return found
+
+    def _check_filled(self, allowed: Mapping[str, frozenset[str] | None], largest: int) -> None:
+        """Warn of faults in write-only topics if our user may read their configuration. These faults lose no timer."""
+        for name in self._write_only:
+            may = allowed[name]
+            if may is not None and "DESCRIBE_CONFIGS" not in may:
+                continue
+            config = self._topics.config(name)
+            room = rejected_faults(name, config, largest) if name == self._settings.rejected_topic else []
+            for each in clock_faults(name, config) + room:
+                log.warning("%s", each)
+
+    def _grow(self, name: str, before: int, partitions: int) -> None:
+        text = (
+            "%s grew from %d to %d partitions: keys and ids may map to other partitions now; a cancel of a timer that"
+            " was sent before may not find it"
+        )
+        log.warning(text, name, before, partitions)
+        self._topics.grow(self._journals[name], partitions)

@@ -1,0 +1,195 @@
+"""Commit up to two transactions in order; the second is filled while the first commits.
+
+    submit --> in flight (at most 2) --reap--> committed: advance its partitions
+                                     --reap--> aborted: it and every later one are retried, one by one, in order
+
+A retry drops records that the broker will never accept (they go to the rejected topic) and partitions that this
+instance no longer owns. Retries run before new transactions start, so progress is always committed in request order.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Container
+from dataclasses import dataclass
+
+from bridge.errors import BridgeError
+from bridge.observe.metrics import Metrics
+from bridge.partition.draft import FrozenDraft
+from bridge.partition.limits import CircuitBreakers
+from bridge.partition.partition import Damaged, OwnedPartition
+from bridge.ports import (
+    MAX_IN_FLIGHT,
+    Aborted,
+    Clock,
+    Committed,
+    Membership,
+    Outgoing,
+    Sink,
+    SubmittedTransaction,
+    Transaction,
+)
+from schemas.origin import Shard
+from schemas.progress import Progress
+from timer.errors import CorruptStoreError
+
+log = logging.getLogger(__name__)
+
+Part = tuple[OwnedPartition, FrozenDraft]
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One transaction of the pipeline."""
+
+    parts: list[Part]
+    submitted: SubmittedTransaction | None = None
+
+
+@dataclass(eq=False)
+class CommitPipeline:
+    """The commit pipeline of one loop. Not thread-safe."""
+
+    _sink: Sink
+    _clock: Clock
+    _metrics: Metrics
+    _breakers: CircuitBreakers
+    _membership: Membership
+
+    def __post_init__(self) -> None:
+        self._in_flight: deque[_Entry] = deque()
+        self._aborted: deque[_Entry] = deque()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no transaction is in flight or has to be retried."""
+        return not self._in_flight and not self._aborted
+
+    @property
+    def must_retry(self) -> bool:
+        """True if transactions were aborted. Call `retry_oldest` until it is False, before a new one starts."""
+        return bool(self._aborted)
+
+    def submit(self, parts: list[Part]) -> Damaged | None:
+        """Start a transaction. After an abort it is queued instead, and `retry_oldest` sends it in order.
+
+        Call `wait_for_room` first. If a partition's store turns out to be damaged, return it: the others are queued.
+        """
+        assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
+        entry = _Entry(parts)
+        damaged = None if self._aborted else self._send(entry)
+        if damaged is not None:
+            self.drain()  # aborted ones are queued before this one
+        (self._aborted if self._aborted or damaged else self._in_flight).append(entry)
+        return damaged
+
+    def reap(self) -> None:
+        """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
+        while self._in_flight and _submitted(self._in_flight[0]).is_done():
+            self._reap_oldest()
+
+    def wait_for_room(self) -> None:
+        """Reap transactions until another one may start, or one has to be retried. Blocks."""
+        while len(self._in_flight) >= MAX_IN_FLIGHT:
+            self._reap_oldest()
+
+    def drain(self) -> None:
+        """Reap all transactions in flight. Blocks until the last one has ended."""
+        while self._in_flight:
+            self._reap_oldest()
+
+    def retry_oldest(self, owned: Container[OwnedPartition]) -> Damaged | None:
+        """Retry the oldest aborted transaction once, and wait for its outcome. Apply pending rebalances first.
+
+        owned: the open partitions. Parts of others are left out: they may be another member's by now. If a store turns
+        out to be damaged, return it with nothing sent.
+        """
+        entry = self._aborted[0]
+        entry.parts = [part for part in entry.parts if part[0] in owned]
+        if not entry.parts:
+            self._aborted.popleft()
+            return None
+        for partition, frozen in entry.parts:
+            partition.recheck(frozen, self._clock.now_ms())
+        if damaged := self._send(entry):
+            return damaged
+        self._metrics.transaction_retries.inc()
+        match self._outcome_of(entry):
+            case Committed():
+                self._aborted.popleft()
+                self._advance(entry)
+            case Aborted() as outcome:
+                self._record_abort(entry, outcome)
+        return None
+
+    def _reap_oldest(self) -> None:
+        entry = self._in_flight[0]
+        outcome = self._outcome_of(entry)
+        self._in_flight.popleft()
+        if isinstance(outcome, Committed):
+            self._advance(entry)
+            return
+        self._record_abort(entry, outcome)
+        self._aborted.append(entry)
+        while self._in_flight:
+            later = self._in_flight.popleft()
+            outcome = self._outcome_of(later)
+            assert isinstance(outcome, Aborted), "a transaction was committed after one that was aborted"
+            self._record_abort(later, outcome)
+            self._aborted.append(later)
+
+    def _outcome_of(self, entry: _Entry) -> Committed | Aborted:
+        """Wait for the outcome. If it cannot be known, forget all transactions in flight: this bridge ends."""
+        try:
+            outcome = _submitted(entry).wait()
+        except BridgeError:
+            self._in_flight.clear()
+            raise
+        self._metrics.transaction_ended(outcome)
+        return outcome
+
+    def _advance(self, entry: _Entry) -> None:
+        now_ms = self._clock.now_ms()
+        for owned, frozen in entry.parts:
+            owned.committed(frozen)
+        self._metrics.transaction_committed(entry.parts, now_ms)
+        if self._breakers:
+            topics = {record.topic for _, frozen in entry.parts for record in frozen.records}
+            for target in self._breakers.committed(topics, now_ms):
+                log.info("%s: it takes records again; its timers leave", target)
+
+    def _send(self, entry: _Entry) -> Damaged | None:
+        """Submit the transaction. If a partition's store turns out to be damaged, return it with nothing sent."""
+        outgoing: list[Outgoing] = []
+        journal: dict[Shard, bytes] = {}
+        progress: dict[Shard, Progress] = {}
+        for owned, frozen in entry.parts:
+            try:
+                outgoing += frozen.outgoing()
+            except CorruptStoreError as error:
+                return owned, error
+            progress[owned.shard] = frozen.progress
+            if frozen.journal is not None:
+                journal[owned.shard] = frozen.journal.to_bytes()
+        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata)
+        entry.submitted = self._sink.submit(transaction)
+        return None
+
+    def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
+        """Prepare the retry: park refused records, open circuit breakers."""
+        for _, frozen in entry.parts if outcome.refused else ():
+            if (own := frozen.reject(outcome.refused)) is not None:
+                raise BridgeError(
+                    f"{own.topic} refuses a record of the bridge's own ({outcome.refused[own]}): the bridge"
+                    f" stops, so that no record is lost; fix the topic, then start again"
+                )
+        for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
+            log.warning(
+                "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
+                " go on, and it is tried again; check its brokers",
+                target,
+            )
+
+
+def _submitted(entry: _Entry) -> SubmittedTransaction:
+    assert entry.submitted is not None, "not submitted"
+    return entry.submitted

@@ -1,0 +1,168 @@
+"""The journal of a partition: the group that owns it, and its decisions about the requests that a recovery reads again.
+
+Two groups with one journal would deliver every message twice.
+
+    [claim A] [claim B] [A] [A] [A]      A owns it: its claim is the first. B reads that back, and refuses to start
+              ...no key...               written by an older bridge, which sets no key
+
+A record's Kafka key names its group and timer topic. A group that finds no record of its own claims the partition: it
+writes a record that decides nothing, in a transaction without deliveries. Only the group of the first claim goes on and
+writes decisions. The owner is therefore the group of the newest decision, or else of the first claim. All groups find
+the same owner, because a committed record is visible only when all records before it are decided. If two groups start
+at once on an empty journal of several partitions, each may have the first claim of one: then both refuse.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bridge.errors import BridgeError, ForeignJournalError, PartitionUnreadableError
+from bridge.partition.options import TurnOptions
+from bridge.ports import History
+from schemas.journal import Decisions, JournalRecord, Wait
+from schemas.origin import Shard
+from schemas.progress import Progress
+from timer.format.checkpoint import Checkpoint
+
+_OWNER_LOOK_BACK = (20, 1000)
+"""Offsets read from the end of a journal: 1,000 only if 20 show no decision. Each commit also leaves a marker."""
+
+
+def owners(shards: Sequence[Shard], history: History) -> dict[Shard, bytes]:
+    """Return the key of the group that owns each shard's journal. Shards whose journal's end has no key are left out.
+
+    Reads only records that are committed by now; does not wait for open transactions.
+    """
+    found: dict[Shard, bytes] = {}
+    claimed: dict[Shard, bytes] = {}
+    for look_back in _OWNER_LOOK_BACK:
+        left = [shard for shard in shards if shard not in found]
+        for shard, records in history.journal_tails(left, look_back).items() if left else ():
+            for key, value in reversed(records):
+                if key is not None and _is_claim(value):
+                    claimed[shard] = key
+                elif key is not None:
+                    found[shard] = key
+                    break
+    return claimed | found
+
+
+def _is_claim(value: bytes) -> bool:
+    try:
+        return JournalRecord.from_bytes(value).is_claim
+    except ValueError:  # written by a newer bridge
+        return False
+
+
+def ours(shards: Sequence[Shard], history: History, journals: Callable[[str], str]) -> set[Shard]:
+    """Return the shards whose journal our group is known to own. Raises ForeignJournalError if another group owns one.
+
+    journals: returns the journal topic of a timer topic.
+    """
+    found = owners(shards, history)
+    for shard, key in found.items():
+        if key != (own := history.journal_key(shard)):
+            raise ForeignJournalError(
+                f"{shard}: the journal {journals(shard.topic)} belongs to '{key.decode(errors='replace')}' (group and"
+                f" timer topic), this bridge is '{own.decode()}': two groups deliver every message twice; start it with"
+                f" the same --group, or, if both groups are to deliver every message, with another --journal-topic"
+            )
+    return set(found)
+
+
+class JournalOwnerCheck:
+    """Checks that the journals of `shards()` still belong to our group. journals: journal topic by timer topic."""
+
+    def __init__(self, history: History, journals: Mapping[str, str], shards: Callable[[], Iterable[Shard]]) -> None:
+        self._history = history
+        self._journals = journals
+        self._shards = shards
+        self._ends: dict[Shard, int] = {}
+
+    def check(self) -> None:
+        """Read the ends of the journals that have grown since the last check. Raises ForeignJournalError."""
+        ends = {shard: self._history.journal_end(shard) for shard in self._shards()}
+        grown = [shard for shard, end in ends.items() if self._ends.get(shard) != end]
+        ours(grown, self._history, self._journals.__getitem__)
+        self._ends = ends
+
+
+_LOOK_BACK = 1000
+"""Offsets read from the end of a topic for its last record, before all of it is read."""
+
+
+def parse_record(shard: Shard, value: bytes) -> JournalRecord:
+    try:
+        return JournalRecord.from_bytes(value)
+    except ValueError as wrong:
+        raise BridgeError(
+            f"{shard}: a record of the journal was written by a newer bridge, or by none: upgrade this one"
+        ) from wrong
+
+
+@dataclass(frozen=True)
+class JournalReader:
+    """The journal of one partition, for a recovery to `progress`."""
+
+    _shard: Shard
+    _history: History
+    _options: TurnOptions
+    _progress: Progress
+
+    def since(self, found: Checkpoint) -> Decisions | None:
+        """Return the decisions after a checkpoint; None if the journal does not continue there: it is another one."""
+        known = (found.held, found.flights, found.progress.next_offset, found.waits)
+        decisions = Decisions(self._records(found.journal_offset), *known)
+        return decisions if self._covers(decisions, found.progress.next_offset) else None
+
+    def for_rebuild(self) -> Decisions:
+        """Return the decisions on all that may be pending. Raises BridgeError, before any change, if they are lost."""
+        first, _ = self._history.bounds(self._shard)
+        for since_ms in (self._since_ms(), None):  # the whole journal if brokers' clocks differed by more
+            decisions = Decisions(self._records(None, since_ms), waits=self._last_waits())
+            if self._covers(decisions, max(first, self._progress.low_offset)):
+                return decisions
+        raise BridgeError(
+            f"{self._shard}: the journal does not cover what may be pending from offset"
+            f" {self._progress.low_offset} on: it was deleted, or its retention is shorter than the timer topic's. It"
+            f" is unknown what was cancelled or delivered. Go on as after lost progress, and keep the directories:"
+            f" `timer-bridge export` first, delete the group's offset of {self._shard}, start with --adopt-progress"
+        )
+
+    def _covers(self, decisions: Decisions, start: int) -> bool:
+        """Return True if the journal covers the requests from `start` to C. Its ranges are contiguous."""
+        return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
+
+    def _records(self, from_offset: int | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
+        for value in self._history.journal(self._shard, from_offset=from_offset, since_ms=since_ms):
+            yield parse_record(self._shard, value)
+
+    def _last_waits(self) -> tuple[Wait, ...]:
+        """Return the waiting targets of the journal's last record. A paused target may have no timers."""
+        first, end = self._history.journal_bounds(self._shard)
+        for start in (max(first, end - _LOOK_BACK), first):
+            last = None
+            for value in self._history.journal(self._shard, from_offset=start, since_ms=None):
+                last = value
+            if last is not None:
+                return parse_record(self._shard, last).waits
+        return ()
+
+    def _since_ms(self) -> int | None:
+        """Return the time from which the journal is needed: of L's record, minus the clock skew. None: all of it.
+
+        If no timer is pending, copies may still be in flight, hidden by a transaction that hangs. They were written
+        after the last record that can be read.
+        """
+        low = self._progress.low_offset
+        first, end = self._history.bounds(self._shard)
+        for start in (low, max(first, low - _LOOK_BACK)):
+            try:
+                records = next(self._history.requests(self._shard, start, end), None)
+            except PartitionUnreadableError as wrong:
+                if wrong.undecodable is None:
+                    raise
+                continue
+            if records:
+                at_ms = (records[0] if start == low else records[-1]).timestamp_ms
+                return max(0, at_ms - self._options.clock_skew_margin_ms)
+        return None

@@ -1,0 +1,206 @@
+"""Options of a partition and of the loop. `bridge.config.settings` makes them from flags, environment and file.
+
+The policy of a timer topic says which target topics and actions its requests may name.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import translate
+from functools import cached_property, lru_cache
+
+from kafka_timer.instants import parse_instant_ms as parse_instant_ms
+from schemas.durations import parse_duration_ms
+from schemas.headers import Refusal, Rules, legal_topic
+from schemas.receipts import Mode
+from timer.options import StoreOptions as StoreOptions
+
+
+def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
+    """True if `least_ms` have passed since `since_ms`, or if the clock was set back, so that this cannot be known."""
+    return not 0 <= now_ms - since_ms < least_ms
+
+
+def milliseconds(value: object) -> object:
+    """Parse a setting's text as a duration; return any other value as it is."""
+    return parse_duration_ms(value) if isinstance(value, str) else value
+
+
+def instant_text(at_ms: int) -> str:
+    """Return epoch ms as ISO 8601 text in UTC."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{at_ms} ms"
+
+
+PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
+INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
+"""Patterns for topics of other systems (schemas, Connect) and of any bridge, with its default names and journals."""
+ACTIONS = ("schedule", "cancel", "replace", "move")
+_REMEMBERED = 4096
+"""Targets whose verdict is kept; senders choose the names, so there is a limit."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The policy of one timer topic. No policy allows Kafka's internal topics or the bridge's own (schemas.headers)."""
+
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ACTIONS
+
+    @property
+    def is_open(self) -> bool:
+        """True if senders may name every topic that is not internal."""
+        return "*" in self.allow and not self.deny
+
+    def __reduce__(self) -> "tuple[type[Policy], tuple[tuple[str, ...], ...]]":
+        """Pickle the rules alone, without the cache of judged topics."""
+        return Policy, (self.allow, self.deny, self.actions)
+
+    def action_refusal(self, action: str) -> Refusal | None:
+        """Return why requests may not ask for `action`, None if they may."""
+        return None if action in self.actions else denied_action(action)
+
+    def refusal(self, target: str) -> Refusal | None:
+        """Return why requests may not name `target`, None if they may."""
+        return self._verdict(target)
+
+    @cached_property
+    def _verdict(self) -> Callable[[str], Refusal | None]:
+        allowed, denied, internal = _matcher(self.allow), _matcher(self.deny), _matcher(INTERNAL)
+        named = frozenset(self.allow)
+
+        @lru_cache(_REMEMBERED)
+        def verdict(target: str) -> Refusal | None:
+            if not allowed(target) or denied(target):
+                return _denied(target)
+            return _internal(target) if internal(target) and target not in named else None
+
+        return verdict
+
+
+def _denied(target: str) -> Refusal:
+    return Refusal(
+        "denied-target",
+        f"{target} is no target of this timer topic: send it to one that allows it, or have allow and deny changed",
+    )
+
+
+def _internal(target: str) -> Refusal:
+    return Refusal("denied-target", f"{target} looks internal ({', '.join(INTERNAL)}): have allow name it exactly")
+
+
+def denied_action(action: str) -> Refusal:
+    return Refusal(
+        "denied-action", f"this timer topic takes no {action}: send it to one that does, or have actions changed"
+    )
+
+
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
+    # translate() makes a pattern of many stars match in linear time: senders choose the names that are matched.
+    return re.compile("|".join(map(translate, patterns)) if patterns else "(?!)").match
+
+
+def check_policy(
+    policy: Policy, own_topics: frozenset[str], allow: str = "allow", deny: str = "deny", actions: str = "actions"
+) -> None:
+    """Raise ValueError if a pattern matches nothing or an action is unknown. `allow`, ... are names of settings."""
+    if not policy.allow:
+        raise ValueError(f"{allow} is empty, so nothing could be sent: leave it out to allow every topic")
+    if not policy.actions or not set(policy.actions) <= set(ACTIONS):
+        raise ValueError(f"{actions} is {list(policy.actions)}: write a list of {', '.join(ACTIONS)}")
+    for name, patterns in ((allow, policy.allow), (deny, policy.deny)):
+        for pattern in patterns:
+            if not PATTERN.fullmatch(pattern):
+                raise ValueError(
+                    f"{name}: {pattern!r} matches no topic: write a name of letters, digits, . _ and -, with * for any"
+                    f" characters and ? for one"
+                )
+    for pattern in policy.allow:
+        is_name = not set(pattern) & set("*?")
+        if pattern.startswith("__") or pattern in own_topics or (is_name and legal_topic(pattern.encode()) is None):
+            raise ValueError(f"{allow}: {pattern!r} is internal or the bridge's own, never a target: take it out")
+        is_internal = any(_covers(each, pattern) for each in INTERNAL)
+        if is_internal and not is_name:
+            raise ValueError(f"{allow}: {pattern!r} matches internal topics only: name each of them exactly")
+        covering = next((each for each in policy.deny if _covers(each, pattern)), None)
+        if covering is not None:
+            raise ValueError(
+                f"{allow}: {pattern!r} is denied as a whole by {covering!r} of {deny}: take one of them out"
+            )
+
+
+def _covers(pattern: str, other: str) -> bool:
+    """True if `pattern` matches all that `other` does, by a match with the text of `other` (only `*` matches `*`)."""
+    own = {"*": ".*", "?": "[^*]"}
+    return re.fullmatch("".join(own.get(each, re.escape(each)) for each in pattern), other) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetLimit:
+    """Rate limit of one partition for a target."""
+
+    max_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """Options and limits of a turn. Topic names are the settings of the same name."""
+
+    rules: Rules
+    store: StoreOptions = field(default_factory=StoreOptions)
+    rejected_topic: str = "timer.rejected"
+    receipts_topic: str = "timer.receipts"
+    receipts: Mode = "outcomes"
+    """Which kinds of receipts are sent: `none`, `outcomes` (all but accepted and delivered) or `all`."""
+    max_message_bytes: int = 1_048_576
+    """Limit of the timer topic for one record. A request whose rolled copy would be larger is refused at intake."""
+    journal_topic: str = "timer.journal"
+    max_poll_records: int = 2000
+    """Requests read in one turn."""
+    max_due_records: int = 4000
+    """Timers released in one transaction. A larger burst is cut at a key K."""
+    max_due_bytes: int = 16 << 20
+    commit_interval_ms: int = 200
+    """Longest time until the progress of stored requests is committed."""
+    min_free_bytes: int = 1 << 30
+    """Free disk space below which intake pauses. Delivery goes on and frees space.
+
+    Timer topics that hold less than their equal share of the stores' bytes may use half of it.
+    """
+    prepare_from: int = 100_000
+    """Number of timers and requests to read at a start from which on they are read in the background."""
+    max_wait_ms: int = 500
+    """Longest wait for a message. A due timer ends it earlier."""
+    clock_skew_margin_ms: int = 360_000
+    """A rebuild reads the journal from this much before L. Clocks of two brokers may differ by a minute, and records of
+    one transaction by its longest duration if a leader was away."""
+    max_clock_skew_ms: int = 1000
+    """Difference between a broker's clock and ours above which a warning is logged."""
+    adopt_progress: str | None = None
+    """The operator's decision if progress is lost: 'earliest', 'latest' or epoch ms."""
+    era_ms: int = 0
+    """Start of this process (epoch ms). It names progress that begins in it, see schemas.progress."""
+    policy: Policy = field(default_factory=Policy)
+    """Target topics that a request may name."""
+    partitions: int | None = None
+    """Number of partitions of the timer topic; `max_pending` and `targets` were divided by it. None: any number."""
+    max_requests_per_s: int | None = None
+    """Most requests a second of the timer topic on this instance. Above it, intake of that topic pauses."""
+    max_pending: int | None = None
+    """Pending timers of one partition. Above it, a request is refused."""
+    max_pending_bytes: int | None = None
+    """Bytes of pending bodies in the store of one partition. Above it, a request is refused."""
+    max_request_bytes: int | None = None
+    """Key, value and headers of a request, decompressed. A larger request is refused."""
+    targets: Mapping[str, TargetLimit] = field(default_factory=dict)
+    """Rate limit of one partition for a target, by pattern."""
+    topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
+    """Options of timer topics that have their own."""
+
+    def of(self, timer_topic: str) -> "TurnOptions":
+        """Return the options of `timer_topic`. Limits of a turn are read from the main options."""
+        return self.topics.get(timer_topic, self)

@@ -1,0 +1,291 @@
+"""One partition that this instance owns, with its open store, between two commits.
+
+    take_in(records) -> draft_due(now) -> freeze() -> transaction -> committed() | closed with the partition
+
+A frozen draft belongs to one transaction. If that is aborted, the draft is repeated, without timers that have expired
+or whose target takes nothing (`recheck`). Meanwhile the next draft collects what comes after it. A request for a timer
+that is frozen to leave waits for the outcome of that transaction (`IntakeStop.UNDECIDED`), which decides whether the
+request came before the delivery or too late.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+
+from bridge.partition.copies import hours_of, ranges_of
+from bridge.partition.draft import Draft, FrozenDraft
+from bridge.partition.due_timers import DueTimers
+from bridge.partition.ids import RecentlyDelivered
+from bridge.partition.intake import IntakeOutcome, PartitionIntake
+from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
+from bridge.partition.options import TurnOptions, has_passed
+from bridge.partition.recover import Recovered
+from bridge.ports import Record
+from schemas.headers import Refusal
+from schemas.journal import JournalRecord, Wait
+from schemas.origin import Shard
+from schemas.progress import Progress
+from timer.disk import Disk
+from timer.errors import CorruptStoreError
+from timer.format.body import Body
+from timer.index.due_counts import DueRange, joined_hours, joined_ranges
+
+_STILL_MS = 60_000
+"""If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
+_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+_BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
+
+
+class OwnedPartition:
+    """A partition that is ours, with its store open."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        disk: Disk,
+        recovered: Recovered,
+        options: TurnOptions,
+        least_free_bytes: Callable[[Shard], int],
+        *,
+        breakers: CircuitBreakers,
+    ) -> None:
+        """least_free_bytes: free bytes on the disk below which intake of a shard pauses, at most `min_free_bytes`."""
+        self.shard = shard
+        self.disk = disk
+        self.store, self.flights, is_adopted = recovered
+        self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
+        self._is_caught_up = False
+        """True if the requests that were there at the opening are committed."""
+        self.options = options
+        self._draft = Draft()
+        self._frozen: deque[FrozenDraft] = deque()
+        self._frozen_number = self.committed_progress.number
+        self._frozen_offset = self.committed_progress.next_offset
+        """The draft begins at this offset."""
+        # An adopted progress is committed at once: the operator gives the word for one start.
+        self._dirty_since_ms: int | None = 0 if is_adopted else None
+        self._must_claim = False
+        self._recently = RecentlyDelivered()
+        self._due = DueTimers(shard, self.store, options, breakers)
+        self._intake = PartitionIntake(
+            *(shard, disk, self.store, self.flights, self._recently, self._due, options, least_free_bytes)
+        )
+        self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
+        self._frozen_waits = self.store.release_queue.waits
+        self._journalled_ms = 0
+
+    def use(self, options: TurnOptions) -> None:
+        """Apply the limits of `options`: the timer topic has more partitions, so each has a smaller share."""
+        self.options = self._intake.options = options
+        self._due.use(options)
+
+    def claim(self) -> None:
+        """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
+        self._dirty_since_ms = 0
+        self._must_claim = True
+
+    def pending_by_topic(self) -> Counter[str]:
+        """Return the number of pending timers of each target topic, with copies in flight."""
+        counts = Counter(self.store.queries.pending_by_topic())
+        counts.update(flight.target for flight in self.flights.alive())
+        return counts
+
+    def due_ranges(
+        self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
+    ) -> dict[str, DueRange]:
+        """Return, for each target topic, the number of pending timers (with copies in flight), first and last due time.
+
+        If `is_over()` ends the search, and for last times without `needs_last`, they are rounded to the hour.
+        """
+        return joined_ranges(
+            (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
+        )
+
+    def due_hours(self) -> dict[str, Counter[int]]:
+        """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
+        return joined_hours((self.store.queries.due_hours(), hours_of(self.flights.alive())))
+
+    def leaving(self) -> list[Body]:
+        """Return the timers that are drafted or frozen to leave."""
+        parts = [*(frozen.draft for frozen in self._frozen), self._draft]
+        return [body for part in parts for body in part.bodies]
+
+    @property
+    def backlog(self) -> list[Record]:
+        """Records that were polled but not taken in."""
+        return self._intake.backlog
+
+    def take_in(self, records: list[Record], now_ms: int, most: int | None = None) -> IntakeOutcome:
+        """Take in `records` after the backlog, at most `most` records in all (None: any number)."""
+        leaving = [frozen.ids for frozen in self._frozen]
+        outcome = self._intake.take_in(records, self._draft, leaving, now_ms, most)
+        if outcome.taken and self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        return outcome
+
+    @property
+    def is_blocked(self) -> bool:
+        """True if polled records wait for something else than the next transaction."""
+        return bool(self.backlog) and not self._intake.is_transaction_full
+
+    def obey(self, pauses: Mapping[str, bool]) -> list[str]:
+        """Pause and resume these targets; others stay as they are. Return those beyond `MOST_PAUSED`."""
+        paused = self.store.release_queue.paused()
+        changed = [target for target, is_paused in pauses.items() if is_paused != (target in paused)]
+        resumed = [target for target in changed if target in paused]
+        room = max(0, MOST_PAUSED - len(paused) + len(resumed))
+        begun = [target for target in changed if target not in paused]
+        for target in resumed + begun[:room]:
+            self.store.release_queue.pause(target, is_paused=pauses[target])
+        return begun[room:]
+
+    def draft_due(self, now_ms: int, *, may_release: bool) -> None:
+        """Draft the timers that leave now. may_release: False if stored timers wait for requests that are not read."""
+        if may_release:
+            self._due.release(self._draft, now_ms)
+        if self._due.too_many_held:
+            self._due.roll_held(self._draft, now_ms)
+        self._note_waits(now_ms)
+
+    def _note_waits(self, now_ms: int) -> None:
+        """Let the journal name target backlogs if they changed, and again before Kafka forgets the last record."""
+        waits = self.store.release_queue.waits
+        if not waits and not self._frozen_waits:
+            return
+        is_old = has_passed(self._journalled_ms, now_ms, self.options.rules.roll_window_ms // 2)
+        if self._dirty_since_ms is None and (waits != self._frozen_waits or is_old):
+            self._dirty_since_ms = now_ms
+
+    def is_urgent(self, now_ms: int) -> bool:
+        """True if something is to be published, or stored requests have waited long enough for their commit.
+
+        Also if the decisions of another turn might not fit into one journal record (`journal_bytes` has room for two).
+        """
+        is_long = self._draft.decisions.count_of_requests() >= self.options.max_poll_records
+        return self._draft.has_output() or is_long or self._is_commit_due(now_ms)
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if nothing is drafted or in a transaction in flight."""
+        return not self._frozen and not self.has_news()
+
+    def has_news(self) -> bool:
+        return self._draft.has_output() or self._dirty_since_ms is not None
+
+    def next_look_ms(self, now_ms: int, until_ms: int, *, may_release: bool) -> int:
+        """Return when something is to be done without a new record, at the latest `until_ms`."""
+        looks = [0 if self._intake.is_transaction_full else until_ms]
+        if may_release:
+            looks.append(self._due.next_ms(now_ms, until_ms))
+        if self._dirty_since_ms is not None:
+            looks.append(self._dirty_since_ms + self.options.commit_interval_ms)
+        return min(looks)
+
+    def freeze(self, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
+        """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
+
+        Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
+        is_caught_up: True if the requests that were there at the opening are read.
+        """
+        progress, waits = self._progress(now_ms, is_caught_up=is_caught_up), self.store.release_queue.waits
+        lags = not is_all and self._may_defer_commit(waits, now_ms)
+        if lags:
+            offset = self._frozen_offset
+            progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
+        draft, self._draft = self._draft, Draft()
+        if lags:
+            draft.requests, self._draft.requests = 0, draft.requests
+        self._frozen_number += 1
+        progress = progress._replace(number=self._frozen_number)
+        draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
+        own = self.options.rules.own_topics
+        draft.parked = {body.origin_offset: _OURS_SINCE for body in draft.bodies if body.target in own} | draft.parked
+        draft.park_expired(at_ms)
+        self._due.roll_unavailable(draft, at_ms, at_ms)
+        ids = frozenset(body.id for body in draft.bodies if body.id is not None)
+        journal = self._journal(draft, progress, waits)
+        frozen = FrozenDraft(self.shard, self.options, draft, progress, journal, at_ms, ids)
+        self._frozen.append(frozen)
+        self._frozen_offset = progress.next_offset
+        self._frozen_waits = waits
+        self._journalled_ms = now_ms
+        self._must_claim = False
+        self.flights.depart(draft.decisions.rolled, now_ms)
+        if not lags:
+            self._dirty_since_ms = None
+            self._is_caught_up = is_caught_up
+        return frozen
+
+    def _progress(self, now_ms: int, *, is_caught_up: bool) -> Progress:
+        """Return (C, K, L) of the draft.
+
+        If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but remains below
+        the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
+        """
+        if is_caught_up:
+            self.store.release_queue.advance_settled(
+                min(now_ms, self._intake.newest_ms) - self._still_ms, self._still_ms
+            )
+        return self.store.advance_progress()
+
+    def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
+        """True if C may stay where it is, so that no journal record is needed: as if those requests came later.
+
+        They are timers that have not left and that no other request has named, and K has not passed their keys.
+        """
+        if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._frozen_waits:
+            return False
+        return self._draft.only_ordered_releases(self._frozen_offset)
+
+    def _is_commit_due(self, now_ms: int) -> bool:
+        """True if stored requests have waited long enough for their commit, or the clock was set back."""
+        since_ms = self._dirty_since_ms
+        return since_ms is not None and has_passed(since_ms, now_ms, self.options.commit_interval_ms)
+
+    def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
+        """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
+        frozen.at_ms = max(frozen.at_ms, now_ms)
+        frozen.draft.park_expired(frozen.at_ms)
+        rolled = self._due.roll_unavailable(frozen.draft, now_ms, frozen.at_ms)
+        if rolled:
+            self.flights.depart(rolled)  # due, so they need no roll cooldown
+            frozen.journal = self._journal_of(frozen)
+
+    def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
+        """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
+        has_exceptions = draft.decisions.released or draft.decisions.rolled or waits or waits != self._frozen_waits
+        if progress.next_offset == self._frozen_offset and not has_exceptions and not self._must_claim:
+            return None
+        return JournalRecord(
+            from_offset=self._frozen_offset,
+            next_offset=progress.next_offset,
+            rules=self.options.rules,
+            **draft.decisions.journal_fields(),
+            waits=waits,
+        )
+
+    def _journal_of(self, frozen: FrozenDraft) -> JournalRecord:
+        """Return the journal record of `frozen` with all copies that the transaction now holds."""
+        rolled, reached = tuple(frozen.draft.decisions.rolled), frozen.progress.next_offset
+        if frozen.journal is not None:
+            return frozen.journal.model_copy(update={"rolled": rolled})
+        return JournalRecord(from_offset=reached, next_offset=reached, rules=self.options.rules, rolled=rolled)
+
+    def start_checkpoint(self, journal_offset: int) -> None:
+        self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
+
+    def committed(self, frozen: FrozenDraft) -> None:
+        """Note that the transaction of `frozen`, the oldest frozen draft, is committed."""
+        oldest = self._frozen.popleft()
+        assert frozen is oldest, "out of order"
+        parked = frozen.draft.parked
+        if frozen.ids:
+            left = [(body.id, body.origin_offset in parked) for body in frozen.draft.bodies if body.id is not None]
+            self._recently.forget(id_ for id_, is_parked in left if is_parked)
+            self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
+        self.committed_progress = frozen.progress
+        self.store.committed(frozen.progress, is_all=self.is_quiet)
+
+
+Damaged = tuple[OwnedPartition, CorruptStoreError]
+"""A partition whose local store is damaged: the loop rebuilds it."""

@@ -1,0 +1,366 @@
+"""Bring a partition's store to Kafka's committed progress (design, invariant 5).
+
+    checkpoint on disk        if it is usable (bridge.partition.recover): takes the store back to a committed state
+    journal                   from the checkpoint's offset, else from the time of L's record minus the clock skew
+    requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rules
+
+Without a usable checkpoint, or with damaged files, the store is rebuilt from L into empty files.
+
+The plan: decide how a partition is recovered: from which progress, and from the checkpoint on disk or from Kafka alone.
+
+    progress (C, K, L)        stable, from Kafka; or adopted by the operator's word
+    checkpoint on disk        usable if it has the same progress generation, L <= its C <= C, its K <= K, and the
+                              journal after it is still kept
+
+With another tick or engine the store is rebuilt.
+
+The replay: read old requests again: which of them are still pending, by what the journal says about them.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from bridge.errors import (
+    BridgeError,
+    PartitionUnreadableError,
+    ProgressLostError,
+    SettingsError,
+    truncated_partition_message,
+)
+from bridge.partition.copies import CopiesInFlight
+from bridge.partition.journal import JournalReader, parse_record
+from bridge.partition.options import TurnOptions
+from bridge.partition.request import ask_of, body_of
+from bridge.ports import History, Record
+from schemas.headers import Claim, Refusal, Rules, Schedule
+from schemas.journal import Decisions
+from schemas.origin import Shard, origin
+from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
+from timer.disk import Disk
+from timer.engines import create_store, open_store
+from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
+from timer.format.batch import Batch
+from timer.format.checkpoint import MOST_SLOTS, NAME, UNITS, Checkpoint
+from timer.options import StoreOptions
+from timer.schedule.release_policy import visit_ms
+from timer.store import Store
+from timer.wheel.shutdown_snapshot import is_closed_as
+
+log = logging.getLogger(__name__)
+
+
+def read_checkpoint(disk: Disk) -> Checkpoint | None:
+    """Return the checkpoint, or None if there is none or it is invalid."""
+    data = disk.read(NAME)
+    return Checkpoint.from_bytes(data) if data else None
+
+
+class RecoveryPlan(NamedTuple):
+    """The start of a recovery, and how much it has to read."""
+
+    progress: Progress
+    found: Checkpoint | None
+    """The checkpoint on disk, if it is usable."""
+    work: int
+    """Timers and requests to read."""
+    is_adopted: bool
+    """True if `progress` comes from --adopt-progress."""
+
+
+def plan_recovery(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
+    """Return the plan; change nothing.
+
+    Raises ProgressLostError if the operator has to decide how to go on. Raises SettingsError if the tick or the engine
+    has changed and retention has deleted requests that the store may still hold.
+    """
+    found = read_checkpoint(disk)
+    progress, is_adopted = _progress(shard, history, options, found)
+    if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(shard)[0])):
+        log.warning(
+            "%s: the local store does not match Kafka's progress; it is rebuilt from offset %d",
+            shard,
+            progress.low_offset,
+        )
+        found = None
+    for setting in ("engine", "tick_ms"):
+        if found is not None and getattr(found, setting) != getattr(options.store, setting):
+            changed = (setting, getattr(found, setting), getattr(options.store, setting))
+            _require_rebuild_possible(shard, history, progress.low_offset, *changed)
+            found = None
+    if found is None:
+        return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
+    opens_at_once = found.engine == "rocksdb" or is_closed_as(disk, found)
+    unread = progress.next_offset - found.progress.next_offset
+    return RecoveryPlan(progress, found, unread + (0 if opens_at_once else found.pending), is_adopted)
+
+
+def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
+    """Return True if a recovery may start from the checkpoint.
+
+    journal_first: first kept offset of the journal. Earlier decisions, perhaps on this checkpoint's timers, are lost.
+    """
+    known = found.progress
+    is_known = known.next_offset <= progress.next_offset and known.settled <= progress.settled
+    is_near = progress.low_offset <= known.next_offset and journal_first <= found.journal_offset
+    return known.era == progress.era and is_known and is_near
+
+
+def _require_rebuild_possible(
+    shard: Shard, history: History, low_offset: int, setting: str, old: object, new: object
+) -> None:
+    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
+    first, _ = history.bounds(shard)
+    told = f"{shard}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
+    if first > low_offset:
+        raise SettingsError(
+            f"{told}, but retention has taken the requests before {first}: start with {setting} {old}, and change it"
+            f" when the timers of these requests have been delivered or rolled"
+        )
+    log.warning("%s; if the rebuild is refused, %s %s keeps the store", told, setting, old)
+
+
+def _progress(shard: Shard, history: History, options: TurnOptions, found: Checkpoint | None) -> tuple[Progress, bool]:
+    """Return the progress to recover to, and whether it comes from --adopt-progress."""
+    why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
+    try:
+        committed = history.progress(shard)
+        if committed is None:
+            nothing_left = found is None or found.progress.settled == NOTHING_SETTLED
+            values = history.journal(shard, from_offset=None, since_ms=None)
+            if nothing_left and all(parse_record(shard, value).is_claim for value in values):
+                first, _ = history.bounds(shard)
+                return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
+            committed = history.progress(shard)  # another owner may have committed the first one since the first read
+    except ForeignProgressError as wrong:
+        committed, why = None, str(wrong)
+    if committed is None:
+        return _adopted(shard, history, options, why), True
+    _require_not_truncated(shard, history, committed)
+    return committed, False
+
+
+def _require_not_truncated(shard: Shard, history: History, progress: Progress) -> None:
+    """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
+    _, stable = history.bounds(shard)
+    if progress.next_offset > stable:
+        ends = history.stable_and_end_offsets([shard])
+        if shard not in ends:
+            raise PartitionUnreadableError(f"{shard}: no answer in time about its end offset")
+        _, end = ends[shard]
+        if progress.next_offset > end:
+            raise ProgressLostError(truncated_partition_message(*shard, end, progress.next_offset))
+
+
+def _adopted(shard: Shard, history: History, options: TurnOptions, why: str) -> Progress:
+    first, end = history.bounds(shard)
+    match options.adopt_progress:
+        case None:
+            raise ProgressLostError(
+                f"{shard}: progress is lost: {why}. Start once with --adopt-progress earliest (deliver again what is"
+                f" still on the topic), latest (skip it) or an epoch ms to begin at"
+            )
+        case "earliest":
+            offset = first
+        case "latest":
+            offset = end
+        case timestamp_ms:
+            offset = history.offset_at(shard, int(timestamp_ms))
+    log.warning("%s: progress adopted at offset %d by the operator's word", shard, offset)
+    return Progress(offset, NOTHING_SETTLED, offset, era=options.era_ms)
+
+
+def replay(
+    records: Iterable[Record],
+    is_unreleased: Callable[[str, tuple[int, int]], bool],
+    rules_from: Callable[[int], tuple[Rules, int]],
+    decisions: Decisions,
+    offset_of: Callable[[bytes], int],
+) -> Batch:
+    """Return the timers of `records` that are still pending by the journal's decisions.
+
+    is_unreleased(target, (visit_ms, origin offset)): True if a timer with this key has not left.
+    rules_from(offset): the rules by which it was first read, and the offset up to which they hold.
+    Raises ValueError if a request that the journal calls a timer does not parse as one.
+    """
+    batch = Batch()
+    refused, dropped, ended, released = decisions.refused, decisions.dropped, decisions.ended, decisions.released
+    rolled = decisions.rolled
+    rules: Rules | None = None
+    until = 0
+    for record in records:
+        offset = record.offset
+        if offset in refused or offset in dropped:
+            continue
+        if rules is None or offset >= until:
+            rules, until = rules_from(offset)
+        asked = ask_of(record, rules)
+        if type(asked) is Schedule:
+            schedule, origin_offset, rolls = asked, offset, 0
+        elif isinstance(asked, Claim):
+            schedule, origin_offset, rolls = asked.schedule, offset_of(asked.origin), asked.rolls
+        elif isinstance(asked, Refusal):
+            raise ValueError(f"offset {offset} was taken in before, but now reads as {asked.code}: {asked.detail}")
+        else:
+            continue
+        if origin_offset in ended or origin_offset in released or (rolled and (origin_offset, rolls + 1) in rolled):
+            continue
+        visit = visit_ms(schedule.due_ms, record.timestamp_ms, rules.roll_window_ms)
+        if origin_offset in decisions.held:
+            batch.hold(body_of(record, schedule, origin_offset, rolls), visit)
+        elif is_unreleased(schedule.target, (visit, origin_offset)):
+            batch.add(body_of(record, schedule, origin_offset, rolls), visit)
+    return batch
+
+
+class Recovered(NamedTuple):
+    """A partition in the state of its committed progress."""
+
+    store: Store
+    flights: CopiesInFlight
+    is_adopted: bool
+    """True if the progress comes from --adopt-progress and is not committed to Kafka yet."""
+
+
+def recover(
+    shard: Shard,
+    disk: Disk,
+    history: History,
+    options: TurnOptions,
+    plan: RecoveryPlan | None = None,
+) -> Recovered:
+    """Return the partition's store in the state of the committed progress. plan: a new result of `plan_recovery`.
+
+    Raises OSError if the disk is full or broken; CorruptStoreError if the store is unreadable and the last copy, or if
+    the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile. After
+    an error no store is open.
+    """
+    plan = plan or plan_recovery(shard, disk, history, options)
+    journal = JournalReader(shard, history, options, plan.progress)
+    recovery = _Recovery(shard, disk, history, options, plan)
+    found, decisions = plan.found, None
+    if found is not None and (decisions := journal.since(found)) is None:
+        low_offset = plan.progress.low_offset
+        log.warning("%s: the local store is of another journal and is rebuilt from offset %d", shard, low_offset)
+        found = None
+    try:
+        recovered = recovery.run(found, decisions or journal.for_rebuild())
+    except CorruptStoreError as wrong:
+        if found is None:
+            raise
+        require_rebuildable(shard, history, plan.progress.low_offset, wrong)
+        invalidate_store(shard, disk, wrong)
+        recovered = recovery.run(None, journal.for_rebuild())
+    try:  # the journal may be newer than the progress, which was read before it
+        if not plan.is_adopted and history.progress(shard) not in (None, plan.progress):
+            raise PartitionUnreadableError(f"{shard}: another owner has committed progress meanwhile")
+    except BaseException:
+        recovered.store.close()
+        raise
+    return recovered
+
+
+def prepare_store(shard: Shard, disk: Disk, history: History, options: TurnOptions) -> None:
+    """Recover the store on `disk` and close it, so that the next `recover` has little to do."""
+    # In this order: progress read later includes all decisions below the journal's last stable offset.
+    _, journal_offset = history.journal_bounds(shard)
+    store, flights, _ = recover(shard, disk, history, options)
+    try:
+        store.start_checkpoint(journal_offset, flights.all(), sorted(flights.ended))
+        store.finish_checkpoint()
+    finally:
+        store.close()
+
+
+def invalidate_store(shard: Shard, disk: Disk, wrong: CorruptStoreError) -> None:
+    """Delete the checkpoint of a closed, damaged store, so that the next `recover` rebuilds it from Kafka."""
+    log.error("%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged", shard, wrong)
+    disk.start_replace(NAME, b"").wait()
+
+
+def require_rebuildable(shard: Shard, history: History, low_offset: int, wrong: CorruptStoreError) -> None:
+    """Raise `wrong` if it may pass, and retention has deleted requests that may be pending: only this disk has them."""
+    if isinstance(wrong, UnreadableError) and history.bounds(shard)[0] > low_offset:
+        raise wrong
+
+
+@dataclass(eq=False)
+class _Recovery:
+    """One recovery, from a checkpoint or from empty files, to the committed progress."""
+
+    _shard: Shard
+    _disk: Disk
+    _history: History
+    _options: TurnOptions
+    _plan: RecoveryPlan
+
+    def run(self, found: Checkpoint | None, decisions: Decisions) -> Recovered:
+        """Recover; use more slots than the settings say if the pending timers span more than a lap of the wheel."""
+        options = self._options.store
+        while True:
+            try:
+                return self._run(found, decisions, options)
+            except WheelFullError as full:
+                if found is not None and 2 * options.slots > MOST_SLOTS:
+                    raise CorruptStoreError(UNITS, f"visits further apart than {MOST_SLOTS} ticks") from full
+                options = replace(options, slots=2 * options.slots)
+                log.warning("%s: %s: starting with %d slots", self._shard, full, options.slots)
+
+    def _run(self, found: Checkpoint | None, decisions: Decisions, options: StoreOptions) -> Recovered:
+        progress = self._plan.progress
+        if found is None:
+            store, start = create_store(self._disk, options, progress, decisions.waits), progress.low_offset
+        else:
+            live = (decisions.waiting, decisions.ended | decisions.gone, decisions.waits)
+            store, start = open_store(self._disk, options, found, progress, *live), found.progress.next_offset
+        try:
+            self._catch_up(store, start, decisions)
+            store.advance_progress()  # finds L; a damaged store can still be rebuilt here
+        except BaseException:
+            store.close()
+            raise
+        store.committed(progress)
+        ended = decisions.ended | set(found.ended_flights if found else ())
+        flights = CopiesInFlight(self._shard, decisions.flights.values(), ended)
+        log.info(
+            "%s: recovered to offset %d, %d timers pending; %s, read from offset %d",
+            *(self._shard, progress.next_offset, store.pending),
+            *("from Kafka alone" if found is None else "from its directory", start),
+        )
+        return Recovered(store, flights, self._plan.is_adopted)
+
+    def _catch_up(self, store: Store, start: int, decisions: Decisions) -> None:
+        progress = self._plan.progress
+        if start >= progress.next_offset:
+            return
+        self._log_lost_requests(start)
+
+        def rules_from(offset: int) -> tuple[Rules, int]:
+            rules, until = decisions.rules_from(offset)
+            if rules is None:
+                raise ValueError(f"offset {offset} was taken in before, by unknown rules")
+            return rules, until
+
+        for records in self._history.requests(self._shard, start, progress.next_offset, decisions.refused):
+            try:
+                batch = replay(records, store.release_queue.is_unreleased, rules_from, decisions, self._offset_of)
+            except ValueError as wrong:
+                raise BridgeError(f"{self._shard}: {wrong}. The journal no longer covers the request") from wrong
+            store.add(batch, progress.next_offset)
+
+    def _log_lost_requests(self, start: int) -> None:
+        first, _ = self._history.bounds(self._shard)
+        end = min(first, self._plan.progress.next_offset)
+        if end > start:
+            log.error(
+                "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
+                " them that were pending are lost; raise retention.ms to 3 roll windows",
+                self._shard,
+                end - start,
+                start,
+                end - 1,
+            )
+
+    def _offset_of(self, origin_: bytes) -> int:
+        return int(origin_.removeprefix(origin(self._shard, 0)[:-1]))

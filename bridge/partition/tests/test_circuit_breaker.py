@@ -1,0 +1,205 @@
+"""Only the timers of a target topic that takes no records wait, until it takes some. All others leave on time."""
+
+from random import Random
+
+import pytest
+
+from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble
+from bridge.observe.prometheus import AlertLimits, Exposition
+from bridge.partition.limits import FIRST_DELAY_MS, LONGEST_DELAY_MS, MAX_BREAKERS, CircuitBreakers
+from bridge.partition.options import TurnOptions
+from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
+from schemas.headers import Headers
+
+
+class World(TimerWorld):
+    """A world with a target that can fail (`bills`) and one that does not (`orders`)."""
+
+    def __init__(self, rng: Random | None = None, options: TurnOptions = SMALL) -> None:
+        super().__init__("orders", "bills", options=options, rng=rng)
+
+    def send(self, topic: str, value: str, delay_ms: int, id_: str | None = None, extra: Headers = ()) -> None:
+        headers = [("timer-topic", topic.encode()), ("timer-delay-ms", b"%d" % delay_ms), *extra]
+        headers += [("timer-id", id_.encode())] if id_ else []
+        self.kafka.produce(TIMERS, value.encode(), headers=headers)
+
+    def fail(self, topic: str = "bills", *, fails: bool = True) -> None:
+        self.kafka.topics[topic].unavailable = fails
+
+    def values(self, topic: str) -> list[str]:
+        return [(entry.value or b"").decode() for entry in self.read(topic)]
+
+    def lateness_ms(self, topic: str) -> list[int]:
+        told = [dict(entry.headers) for entry in self.read(topic)]
+        return [int(each["timer-released-ms"] or 0) - int(each["timer-deliver-ms"] or 0) for each in told]
+
+    def metrics(self) -> str:
+        assert self.bridge.bridge is not None
+        exposition = Exposition(self.bridge.metrics, self.bridge.status, AlertLimits("1", 0, 1000))
+        exposition.read_stores(self.bridge.bridge, self.now_ms, lambda: False)
+        return exposition.text("")[0].decode()
+
+    def unavailable(self) -> dict[str, int]:
+        assert self.bridge.bridge is not None
+        return self.bridge.bridge.unavailable_targets()
+
+
+@pytest.mark.thorough
+@TROUBLE
+def test_timers_of_an_unavailable_target_wait_and_all_others_leave_on_time(trouble: Trouble) -> None:
+    world = World()
+    world.fail()
+    for n in range(20):
+        world.send("bills", f"b{n}", 100 * n)
+        world.send("orders", f"o{n}", 100 * n)
+    world.pass_time(ms=1000)
+    trouble(world)  # type: ignore[arg-type]
+    world.pass_time(ms=2000)
+    assert world.values("orders") == [f"o{n}" for n in range(20)]
+    assert world.values("bills") == []
+    world.fail(fails=False)
+    world.pass_time(ms=2 * LONGEST_DELAY_MS)
+    assert sorted(world.values("bills")) == sorted(f"b{n}" for n in range(20))
+    assert world.values("orders") == [f"o{n}" for n in range(20)]
+    assert world.read("timer.rejected") == []
+
+
+@pytest.mark.thorough
+def test_other_targets_are_on_time_while_one_fails_for_ten_minutes() -> None:
+    world = World(options=usual_options())
+    world.fail()
+    for n in range(600):
+        world.send("bills", f"b{n}", 1000 * n)
+        world.send("orders", f"o{n}", 1000 * n)
+    world.pass_time(ms=600_000)
+    assert len(world.values("orders")) == 600
+    assert sorted(world.lateness_ms("orders"))[-20:-12] == [0] * 8  # except those that left in the turn of a retry
+    assert max(world.lateness_ms("orders")) <= 10
+    world.fail(fails=False)
+    world.pass_time(ms=2 * LONGEST_DELAY_MS)
+    assert len(world.values("bills")) == len(set(world.values("bills"))) == 600
+
+
+def test_a_cancel_wins_while_the_target_fails() -> None:
+    world = World()
+    world.fail()
+    world.send("bills", "cancelled while it waits", 10, id_="a")
+    world.send("bills", "delivered", 10, id_="b")
+    world.pass_time(ms=1000)
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"cancel"), ("timer-id", b"a")])
+    world.pass_time(ms=1000)
+    world.fail(fails=False)
+    world.pass_time(ms=LONGEST_DELAY_MS)
+    assert world.values("bills") == ["delivered"]
+
+
+def test_the_log_names_an_unavailable_target_and_that_it_takes_records_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.fail()
+    world.send("bills", "b", 10)
+    world.pass_time(ms=1000)
+    assert "bills: it takes no records" in caplog.text
+    assert "records again" not in caplog.text
+    world.fail(fails=False)
+    world.pass_time(ms=2 * LONGEST_DELAY_MS)
+    assert "bills: it takes records again" in caplog.text
+
+
+def test_status_and_metrics_name_an_unavailable_target_until_it_takes_records() -> None:
+    world = World()
+    world.fail()
+    world.send("bills", "b", 10)
+    began_ms = world.now_ms
+    world.pass_time(ms=FIRST_DELAY_MS * 4)
+    assert world.unavailable().keys() == {"bills"}
+    since_ms = world.unavailable()["bills"]
+    assert began_ms + 10 <= since_ms <= began_ms + 30
+    assert world.bridge.status.unavailable_targets == {"bills": since_ms}
+    assert world.bridge.status.ready().reason == "", "a restart would not help"
+    name = 'timer_bridge_target_unavailable_since_timestamp_seconds{target="bills"}'
+    assert f"{name} {since_ms / 1000}" in world.metrics()
+    assert 'timer_bridge_waiting_timers{reason="unavailable",target="bills"} 1.0' in world.metrics()
+    world.fail(fails=False)
+    world.pass_time(ms=LONGEST_DELAY_MS)
+    assert world.unavailable() == world.bridge.status.unavailable_targets == {}
+    assert name not in world.metrics()
+
+
+def test_retries_of_an_unavailable_target_become_rarer() -> None:
+    world = World(options=usual_options())
+    world.fail()
+    world.send("bills", "b", 0)
+    world.pass_time(ms=600_000)
+    aborts = world.bridge.metrics.registry.get_sample_value(
+        "timer_bridge_transaction_aborts_total", {"reason": "fault"}
+    )
+    assert 8 <= (aborts or 0) <= 16
+
+
+def test_a_timer_whose_copy_would_be_too_large_is_rejected_whole() -> None:
+    world = World()
+    world.fail()
+    world.kafka.topics["timer.rejected"].max_bytes = 2 << 20
+    large = "x" * ((1 << 20) - 180)
+    world.send("bills", large, 10)
+    world.pass_time(ms=1000)
+    (rejected,) = world.read("timer.rejected")
+    assert (dict(rejected.headers)["timer-error"], rejected.value) == (b"too-large", large.encode())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(3))
+def test_each_timer_is_delivered_once_through_failures_and_restarts(seed: int) -> None:
+    rng = Random(seed)
+    world = World(Random(seed + 1000))
+    sent: dict[str, list[str]] = {"orders": [], "bills": []}
+    for step in range(30):
+        for _ in range(rng.randint(0, 5)):
+            topic = rng.choice(("orders", "bills"))
+            sent[topic].append(f"{step}-{len(sent[topic])}")
+            world.send(topic, sent[topic][-1], rng.choice((0, 10, 700, 3000)))
+        if rng.random() < 0.2:
+            world.fail(rng.choice(("orders", "bills")), fails=rng.random() < 0.6)
+        match rng.randint(0, 9):
+            case 0:
+                world.bridge.start()
+            case 1:
+                world.bridge.lose_disks()
+                world.bridge.start()
+        world.pass_time(ms=rng.choice((1, 50, 400, 8000)))
+    for topic in sent:
+        world.fail(topic, fails=False)
+    world.pass_time(ms=3 * LONGEST_DELAY_MS)
+    for topic, values in sent.items():
+        assert sorted(world.values(topic)) == sorted(values)
+        assert min(world.lateness_ms(topic), default=0) >= 0
+
+
+def test_the_number_of_breakers_is_bounded() -> None:
+    breakers = CircuitBreakers()
+    assert len(breakers.trip((f"t{n}" for n in range(MAX_BREAKERS + 1)), 0)) == MAX_BREAKERS
+    assert breakers.allowance(f"t{MAX_BREAKERS}", 0) is None
+
+
+def test_a_breaker_that_no_timer_tries_is_forgotten() -> None:
+    breakers = CircuitBreakers()
+    breakers.trip(["t"], 0)
+    assert breakers.unavailable(600_000) == {"t": 0}
+    assert breakers.unavailable(700_000) == {}
+
+
+def test_a_topic_that_fails_with_more_timers_gets_at_most_half_as_many_for_ten_minutes() -> None:
+    breakers, now_ms = CircuitBreakers(), 0
+    breakers.trip(["t"], now_ms)
+    allowed = []
+    for _ in range(8):
+        now_ms += LONGEST_DELAY_MS
+        allowed.append(breakers.allowance("t", now_ms))
+        if allowed[-1] == 8:
+            breakers.trip(["t"], now_ms)
+        else:
+            breakers.committed(["t"], now_ms)
+    assert allowed == [1, 2, 4, 8, 1, 2, 4, 4]
+    breakers.committed(["t"], now_ms + 600_000)
+    assert breakers.allowance("t", now_ms + 600_000) is None
