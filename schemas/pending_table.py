@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.progress import Age
 
 STORES = "timer-bridge.stores"

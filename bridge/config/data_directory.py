@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from timer.disk import RealDisk
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from bridge.partition.intake import IntakeOutcome, IntakeStop
 from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import OwnedPartition
 from bridge.ports import Record, Source, UndecodableRecord
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 
 log = logging.getLogger(__name__)
 

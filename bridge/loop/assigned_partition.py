@@ -21,7 +21,7 @@ from bridge.loop.opening import RetryDelay
 from bridge.partition.options import has_passed
 from bridge.partition.partition import OwnedPartition
 from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from timer.disk import Disk
 from timer.errors import UnreadableError
 

@@ -27,7 +27,7 @@ from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import OwnedPartition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 

@@ -8,7 +8,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Damaged, OwnedPartition
 from bridge.ports import Clock, History
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)

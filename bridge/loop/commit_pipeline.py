@@ -28,7 +28,7 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
 

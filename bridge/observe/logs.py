@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Literal
 
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]

@@ -25,7 +25,7 @@ from bridge.partition.draft import FrozenDraft
 from bridge.partition.partition import OwnedPartition
 from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.receipts import Kind
 from timer.format.body import Body
 

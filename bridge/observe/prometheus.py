@@ -16,7 +16,7 @@ from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
 from bridge.partition.partition import OwnedPartition
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 
 
 class StoresView(Protocol):

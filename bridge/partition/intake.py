@@ -20,7 +20,7 @@ from bridge.partition.limits import Quota, TargetGate
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import RequestBatch, batch_length, needing_no_room
 from bridge.ports import Record
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.receipts import is_sent
 from timer.disk import Disk
 from timer.errors import WheelFullError

@@ -21,9 +21,9 @@ from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
 from bridge.ports import Record
-from schemas.headers import Refusal
+from kafka_timer.headers import Refusal
+from kafka_timer.origin import Shard
 from schemas.journal import JournalRecord, Wait
-from schemas.origin import Shard
 from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import CorruptStoreError

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 
 
 class FakeGroup:

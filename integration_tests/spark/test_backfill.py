@@ -13,7 +13,7 @@ from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas import headers as names
+from kafka_timer import headers as names
 from scripts.common.processes import BridgeProcess
 from spark_jobs import archive, audit
 from spark_jobs.backfill import job as backfill

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from confluent_kafka import Message
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.receipts import Receipt
 from schemas.tables import AuditClass
 from scripts.common.kafka_io import read_all

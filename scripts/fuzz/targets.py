@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from bridge.partition.recover import read_checkpoint
-from schemas.headers import CONTROL, MAX_INT64, Claim, Rules, Schedule
+from kafka_timer.headers import CONTROL, MAX_INT64, Claim, Schedule
 from schemas.journal import END, CopyInFlight, Decisions, JournalRecord, Wait
 from schemas.profiles import PROFILES, read
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
+from schemas.rules import Rules
 from scripts.fuzz.store_mutator import (
     OPTIONS,
     START_MS,

@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.audit_state import EVIDENCE
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules import headers as c

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.durations import parse_duration_ms
-from schemas.headers import MAX_DELAY_MS, TRACE_ID
-from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import MAX_DELAY_MS, TRACE_ID
+from kafka_timer.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers

@@ -23,7 +23,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.audit_state import OPEN_VERDICTS
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.audit_rules import headers as c

@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from schemas import headers as names
-from schemas.headers import CONTROL, Refusal, Rules, parse
-from schemas.origin import Shard
+from kafka_timer import headers as names
+from kafka_timer.headers import CONTROL, Refusal, parse
+from kafka_timer.origin import Shard
 from schemas.pending_table import PENDING, parse_stores
 from schemas.profiles import without_profile
 from schemas.progress import Age
+from schemas.rules import Rules
 from spark_jobs.errors import UsageError
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.profiles import DEFAULT_PROFILES, RECURRING
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from conftest import SMALL_DATA, plan_for_small_data
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.classes import AuditLimits, classify

@@ -25,7 +25,7 @@ from bridge.kafka.tests.fake_clients import (
     replace_clients,
 )
 from bridge.ports import Record
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.progress import Key, Progress
 
 PLACE = Shard(TOPIC, 0)

@@ -24,7 +24,7 @@ from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 
 
 def poison(kafka: FakeKafka, shard: Shard) -> int:

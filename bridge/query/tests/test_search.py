@@ -14,8 +14,8 @@ from bridge.partition.partition import OwnedPartition
 from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.testing.timer_world import TIMERS
+from kafka_timer.origin import Shard
 from schemas.journal import CopyInFlight
-from schemas.origin import Shard
 
 FLIGHT = CopyInFlight(origin_offset=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
 

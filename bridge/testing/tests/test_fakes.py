@@ -17,9 +17,9 @@ from bridge.testing.fakes import (
     Fuse,
     Timeline,
 )
-from schemas.headers import Rules
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.progress import NOTHING_SETTLED, Progress
+from schemas.rules import Rules
 
 TIMERS = "timer.requests"
 FIRST, SECOND = Shard(TIMERS, 0), Shard(TIMERS, 1)

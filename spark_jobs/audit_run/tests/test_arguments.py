@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.levels import DEFAULT_MS
+from kafka_timer.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse, time_ms

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.audit_state import OPEN
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.backfill.outcomes import superseded, with_ids

@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.origin import Shard
+from kafka_timer.origin import Shard
 from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import UsageError
 from spark_jobs.importer.rows import is_export, older_partitions
