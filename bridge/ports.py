@@ -14,8 +14,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Se
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 from timer.errors import UnreadableError
 

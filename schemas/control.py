@@ -4,7 +4,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from kafka_timer.control import *  # noqa: F403
 from kafka_timer.control import Key, read_key
 
 

@@ -1,6 +1,4 @@
-"""Durations as text (kafka_timer.durations), and as people read them."""
-
-from kafka_timer.durations import *  # noqa: F403
+"""Durations as people read them."""
 
 
 def span_text(span_ms: float) -> str:

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from schemas.headers import MAX_INT64, Rules
+from kafka_timer.headers import MAX_INT64
 from schemas.progress import Int64, Key
+from schemas.rules import Rules
 
 
 class CopyInFlight(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Age
 
 STORES = "timer-bridge.stores"

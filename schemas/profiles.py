@@ -19,7 +19,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from schemas.headers import (
+from kafka_timer.headers import (
     ACTION,
     CONTROL,
     CRON,
@@ -41,14 +41,24 @@ from schemas.headers import (
     Cancel,
     Headers,
     Refusal,
-    Rules,
     Schedule,
     decimal,
     legal_topic,
     parse,
     shown,
 )
-from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
+from kafka_timer.instants import parse_iso8601_ms
+from schemas.rules import Rules
+
+_RFC3339 = re.compile(r"[^T]{10}T[\d:]{8}(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_rfc3339_ms(text: str) -> int:
+    """Parse an RFC 3339 instant from 1970 on. Raises ValueError."""
+    if not _RFC3339.fullmatch(text):
+        raise ValueError("not in RFC 3339 format")
+    return parse_iso8601_ms(text)
+
 
 NATIVE = "native"
 DEFAULT_PROFILES = (NATIVE, "rocketmq")

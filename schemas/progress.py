@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 from pydantic import Field
 
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
 
 Int64: TypeAlias = Annotated[int, Field(ge=-1, le=MAX_INT64)]
 """An offset, a time or a number within the range of a store's columns; -1: none."""

@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from schemas.headers import MAX_INT64, Recurrence, Refusal
+from kafka_timer.headers import MAX_INT64, Recurrence, Refusal
 
 _LATEST_YEARS = 9
 """29 February comes every 8 years at most. The bound keeps a search within milliseconds (`is_awkward`, too)."""

@@ -21,11 +21,10 @@ from typing import Annotated, Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError, command
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
-from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session

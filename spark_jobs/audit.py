@@ -30,14 +30,12 @@ from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, cou
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
-from spark_jobs.errors import UsageError, reason_of
+from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
-from spark_jobs.platform.exit_codes import command, exit_code_of
-from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
-from spark_jobs.platform.tables import read_table, write_table
+from spark_jobs.platform.tables import Keep, read_table, write_table, written
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
 from spark_jobs.report.report import write_report

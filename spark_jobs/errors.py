@@ -1,4 +1,9 @@
-"""Errors of the jobs, by who must act: the caller, or the operator. A fault in the data is not an error."""
+"""Errors of the jobs, by who must act: the caller, or the operator; and exit codes. A fault in the data is no error."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Protocol
 
 
 class UsageError(ValueError):
@@ -18,3 +23,31 @@ def reason_of(wrong: Exception) -> str:
     lines = [line.strip() for line in str(wrong).strip().splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("spark_jobs.errors.")]
     return ours[-1].partition(": ")[2] if ours else next(iter(lines), type(wrong).__name__)
+
+
+def exit_code_of(name: str, run: Callable[[], int]) -> int:
+    """Run a job and return its exit code. A UsageError or JobFailedError is printed on standard error."""
+    try:
+        return run()
+    except (UsageError, JobFailedError) as wrong:
+        print(f"timer-bridge {name}: {wrong}", file=sys.stderr)
+        return wrong.exit_code
+    except SystemExit as asked:  # argparse: --help or a wrong flag, already explained
+        return asked.code if isinstance(asked.code, int) else 2
+
+
+class Main(Protocol):
+    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
+
+
+def command(name: str) -> Callable[[Main], Main]:
+    """Make the main function of a job end with an exit code, as `exit_code_of` does."""
+
+    def decorate(main: Main) -> Main:
+        @wraps(main)
+        def run(argv: Sequence[str] | None = None) -> int:
+            return exit_code_of(name, lambda: main(argv))
+
+        return run
+
+    return decorate

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from spark_jobs.errors import command
 from spark_jobs.platform.connector import KAFKA_PACKAGE
-from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import make_local_folder
-from spark_jobs.platform.shipped import write_zip
+from spark_jobs.platform.session import write_zip
 
 JOBS = {
     "archive": "spark_jobs.archive",

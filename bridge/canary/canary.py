@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from bridge.canary.metrics import CanaryMetrics
 from kafka_timer import Sent, TimerProducer
-from schemas.headers import TRACE_ID, Headers
+from kafka_timer.headers import TRACE_ID, Headers
 
 _MOST_KNOWN = 10_000
 """Trace ids that are kept to recognise a duplicate, or a lost timer that arrives later."""

@@ -16,7 +16,7 @@ from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
 from kafka_timer import TimerProducer
-from schemas.headers import legal_topic
+from kafka_timer.headers import legal_topic
 
 if TYPE_CHECKING:
     from bridge.canary.canary import Canary

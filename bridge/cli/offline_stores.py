@@ -16,7 +16,7 @@ import typer
 from bridge import extras
 from bridge.config.data_directory import LOCK, OF_WORKER
 from bridge.errors import BridgeError, SettingsError
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Age, age_of
 from timer.disk import ReadOnlyDisk
 from timer.errors import CorruptStoreError

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from schemas.progress import Age, age_of
 from timer.format.body import unpack_headers

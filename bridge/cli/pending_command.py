@@ -33,8 +33,8 @@ from bridge.query.summary import (
     parse_bucket_ms,
     pending_in_store,
 )
+from kafka_timer.origin import TimerPartition
 from schemas.kafka_settings import PREFIX, from_environment
-from schemas.origin import TimerPartition
 from timer.stopped_store import StoppedStore
 
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"

@@ -19,7 +19,7 @@ from typer.main import get_command
 from bridge.config.settings import REMOVED, TABLES, Given, Settings, collect, validated
 from bridge.errors import SettingsError
 from bridge.observe import logs
-from schemas.durations import parse_duration_ms
+from kafka_timer.durations import parse_duration_ms
 from schemas.kafka_settings import PREFIX
 
 

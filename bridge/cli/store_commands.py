@@ -21,7 +21,7 @@ from bridge.cli.offline_stores import for_each_store, locked_stores, open_store,
 from bridge.cli.output import table
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
 from timer.disk import ReadOnlyDisk
 from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS

@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 
 from bridge.errors import SettingsError
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.disk import RealDisk
 
 log = logging.getLogger(__name__)

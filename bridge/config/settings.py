@@ -24,15 +24,16 @@ from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
 from bridge.partition.options import ACTIONS, TurnOptions
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.headers import MAX_DELAY_MS
+from kafka_timer.levels import DEFAULT as LEVELS
+from kafka_timer.levels import parse_levels
 from schemas import resent
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.headers import MAX_DELAY_MS, Rules
 from schemas.kafka_settings import PREFIX, by_full_name, from_environment, from_file, merged
-from schemas.levels import DEFAULT as LEVELS
-from schemas.levels import parse_levels
 from schemas.profiles import DEFAULT_PROFILES, NATIVE
 from schemas.receipts import Mode
 from schemas.resent import FORMER_TOPICS, Job, MarkTopics
+from schemas.rules import Rules
 from timer.options import Engine, StoreOptions
 
 DAY_MS = 86_400_000

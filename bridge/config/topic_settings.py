@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bridge.partition.options import ACTIONS, Policy, check_policy, milliseconds
-from schemas.headers import legal_topic
+from kafka_timer.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 from timer.options import Engine
 

@@ -27,7 +27,7 @@ from bridge.http.api.responses import GroupFound, GroupListing, Instance, Missin
 from bridge.http.auth.sessions import Authenticator, Caller
 from bridge.http.peer_client import PeerNetworks, fetch
 from bridge.query.summary import Pending
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 Part = TypeVar("Part", bound=BaseModel)
 

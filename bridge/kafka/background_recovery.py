@@ -30,7 +30,7 @@ from bridge.config.usable_cores import usable_cores
 from bridge.errors import BridgeError
 from bridge.observe import logs
 from bridge.partition.options import TurnOptions
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.errors import UnreadableError
 
 log = logging.getLogger(__name__)

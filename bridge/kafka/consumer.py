@@ -25,8 +25,8 @@ from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, 
 from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.ports import Membership, Ownership, Polled, Record
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 
 Message = Any
 """confluent_kafka.Message. Its type hints say that every field may be None, which is true of errors alone."""

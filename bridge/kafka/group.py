@@ -21,7 +21,7 @@ from bridge.kafka.client_config import REPLACED_AFTER_S, make
 from bridge.kafka.errors import error_of, explained
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Member
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 class ConfluentGroup:

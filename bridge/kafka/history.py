@@ -26,8 +26,8 @@ from bridge.kafka.errors import OFFSET_GONE, error_of, explained, is_passing
 from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Record
+from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
-from schemas.origin import TimerPartition
 from schemas.progress import Progress
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from bridge.kafka.consumer import Message, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
 from bridge.kafka.retry import CALL_S, Retrier
 from bridge.ports import Record
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 _BATCH = 2000
 WAIT_S = 0.1

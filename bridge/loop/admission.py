@@ -19,7 +19,7 @@ from bridge.observe.status import undecodable_text
 from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeOutcome, IntakeStop
 from bridge.ports import Record, Source, UndecodableRecord
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 

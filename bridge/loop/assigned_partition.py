@@ -21,7 +21,7 @@ from bridge.loop.opening import RetryDelay
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import UnreadableError
 

@@ -27,7 +27,7 @@ from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 

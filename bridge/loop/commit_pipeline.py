@@ -28,7 +28,7 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 from timer.errors import CorruptStoreError
 

@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterable
 
 from bridge.errors import BrokerUnavailableError
 from bridge.ports import Control, Record
-from schemas.control import Key, Paused, Skipped, read
-from schemas.origin import TimerPartition
+from kafka_timer.control import Key, Paused, Skipped
+from kafka_timer.origin import TimerPartition
+from schemas.control import read
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
 from bridge.partition.partition import Damaged, IntakeStop, Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges

@@ -27,7 +27,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
 from bridge.observe.pause_reasons import PauseReasons
 from bridge.ports import Clock, History
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.journal import ours
 from bridge.partition.options import has_passed
 from bridge.ports import Clock, History
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)

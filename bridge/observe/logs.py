@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import Literal
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 Format = Literal["text", "json"]
 Level = Literal["debug", "info", "warning", "error"]

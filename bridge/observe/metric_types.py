@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 NAMESPACE = "timer_bridge"
 OTHER = "other"

@@ -25,7 +25,7 @@ from bridge.partition.draft import FrozenDraft
 from bridge.partition.partition import Partition
 from bridge.partition.recover import RecoveryPlan
 from bridge.ports import Aborted, AbortReason, Committed, Ownership
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
 

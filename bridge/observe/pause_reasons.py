@@ -14,7 +14,7 @@ State is replaced, never changed in place, so that any thread may read it.
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 Reason = Literal["recovering", "disk", "wheel", "held", "rate", "transaction", "undecodable"]
 

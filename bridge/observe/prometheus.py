@@ -16,7 +16,7 @@ from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.observe.store_metrics import store_metrics
 from bridge.partition.partition import Partition
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 class StoresView(Protocol):

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from bridge.observe.pause_reasons import Pause, PauseReasons
 from bridge.observe.recent_traffic import TrafficMeter
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 LIVE_WITHIN_S = 60.0
 """Longer than any working turn, even with a slow disk or a transaction that a broker delays."""

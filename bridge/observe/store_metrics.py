@@ -8,7 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from bridge.observe.metric_types import TopicLabels, gauge, label_gauge, partition_gauge
 from bridge.partition.partition import Partition
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.index.due_counts import joined_ranges
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from bridge.partition.options import has_passed
 from bridge.partition.request import absolute_headers, occurrence_of
 from bridge.ports import Outgoing, Record
-from schemas.headers import OCCURRENCE, ORIGIN, ROLLS, SAFE_DIGITS, SCHEDULED_MS, Claim
+from kafka_timer.headers import OCCURRENCE, ORIGIN, ROLLS, SAFE_DIGITS, SCHEDULED_MS, Claim
+from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition, origin
 from schemas.recurrence import Occurrence
 from timer.format.body import Body, LongNameError, pack_headers
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges

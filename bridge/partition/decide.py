@@ -34,7 +34,7 @@ from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, TOO_MANY_LIMITE
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import RequestBatch, body_of, first_copy_size, moved_copy_size, size_of
 from bridge.ports import Record
-from schemas.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
+from kafka_timer.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of

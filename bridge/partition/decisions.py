@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from bridge.ports import Record
-from schemas.headers import Refusal
+from kafka_timer.headers import Refusal
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind
 from timer.format.batch import Batch

@@ -24,7 +24,7 @@ from bridge.partition.decisions import NewDecisions, ReceiptDraft
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers, size_of
 from bridge.ports import Outgoing, Record
-from schemas.headers import (
+from kafka_timer.headers import (
     BARE,
     CONTROL,
     DELIVER_MS,
@@ -40,8 +40,8 @@ from schemas.headers import (
     Headers,
     Refusal,
 )
+from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import JournalRecord
-from schemas.origin import TimerPartition, origin
 from schemas.progress import Progress
 from schemas.receipts import Receipt, is_sent, printable
 from timer.format.body import Body, unpack_headers

@@ -14,9 +14,9 @@ from bridge.partition.limits import CircuitBreakers, TargetRateLimits
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import occurrence_of, size_of
 from bridge.ports import Outgoing
-from schemas.headers import Refusal
+from kafka_timer.headers import Refusal
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 from timer.format.body import Body
 from timer.format.unit import isin
 from timer.schedule.release_policy import most_wait_ms

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from bridge.errors import BridgeError, ForeignJournalError, PartitionUnreadableError
 from bridge.partition.options import TurnOptions
 from bridge.ports import History
+from kafka_timer.origin import TimerPartition
 from schemas.journal import Decisions, JournalRecord, Wait
-from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.format.checkpoint import Checkpoint
 

@@ -44,7 +44,7 @@ from math import ceil, inf
 from typing import Protocol
 
 from bridge.partition.options import TargetLimit, has_passed
-from schemas.headers import Refusal
+from kafka_timer.headers import Refusal
 
 _LOTS_PER_S = 10
 _ROUNDING = 1e-9

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from fnmatch import translate
 from functools import cached_property, lru_cache
 
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import Refusal, legal_topic
 from kafka_timer.instants import parse_instant_ms as parse_instant_ms
-from schemas.durations import parse_duration_ms
-from schemas.headers import Refusal, Rules, legal_topic
 from schemas.receipts import Mode
+from schemas.rules import Rules
 from timer.options import StoreOptions as StoreOptions
 
 
@@ -45,7 +46,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy of one timer topic. No policy allows Kafka's internal topics or the bridge's own (schemas.headers)."""
+    """The policy of one timer topic. No policy allows Kafka's internal topics or the bridge's own (schemas.rules)."""
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()

@@ -25,9 +25,9 @@ from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
 from bridge.partition.request import RequestBatch, batch_length, needing_no_room
 from bridge.ports import Record
-from schemas.headers import Refusal
+from kafka_timer.headers import Refusal
+from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord, Wait
-from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from schemas.receipts import is_sent
 from timer.errors import CorruptStoreError, WheelFullError

@@ -34,10 +34,11 @@ from bridge.partition.journal import JournalReader, parse_record
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import ask_of, body_of
 from bridge.ports import History, Record
-from schemas.headers import Claim, Refusal, Rules, Schedule
+from kafka_timer.headers import Claim, Refusal, Schedule
+from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import Decisions
-from schemas.origin import TimerPartition, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
+from schemas.rules import Rules
 from timer.disk import Disk
 from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, UnreadableError, WheelFullError

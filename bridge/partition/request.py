@@ -10,7 +10,7 @@ Body --native_headers--> copies: our headers in place of the profile's
 from collections.abc import Iterable, Sequence
 
 from bridge.ports import Record, UndecodableRecord
-from schemas.headers import (
+from kafka_timer.headers import (
     ACTION,
     BARE,
     DELIVER_MS,
@@ -31,12 +31,12 @@ from schemas.headers import (
     Headers,
     Move,
     Refusal,
-    Rules,
     Schedule,
     recurrence_of,
 )
 from schemas.profiles import RECURRING, as_sent, as_stored, has_profile, has_time, read, without_profile
 from schemas.recurrence import Occurrence
+from schemas.rules import Rules
 from timer.format.body import Body, pack_headers, unpack_headers
 
 _OF_COPIES = frozenset({ORIGIN, ROLLS, OCCURRENCE, SCHEDULED_MS})

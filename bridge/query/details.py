@@ -13,7 +13,7 @@ from bridge.loop.loop import Bridge
 from bridge.partition.request import occurrence_of
 from bridge.query.search import NamedTimer, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.recurrence import described
 from timer.format.body import Body, unpack_headers
 

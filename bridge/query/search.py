@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 from timer.format.body import Body, unpack_headers
 from timer.format.unit import TIMER_ROW, Rows, topic_hash
 

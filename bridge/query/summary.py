@@ -16,9 +16,9 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.copies import hours_of, id_hash, ranges_of
 from bridge.partition.partition import Partition
-from schemas.durations import parse_duration_ms
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 from timer.format.body import Body, Peek
 from timer.format.unit import Rows
 from timer.index.due_counts import HOUR_MS, DueRange, joined_hours, joined_ranges

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bridge.redrive.rules import RejectedLog
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.resent import MarkTopics, Source
 
 Digests = npt.NDArray[np.uint64]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bridge.ports import Record
-from schemas.headers import (
+from kafka_timer.headers import (
     BARE,
     ERROR,
     ERROR_DETAIL,
@@ -30,12 +30,12 @@ from schemas.headers import (
     Cancel,
     Claim,
     Headers,
-    Rules,
     Schedule,
 )
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.profiles import read
 from schemas.resent import Job
+from schemas.rules import Rules
 
 UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized", "too-large"})
 """Codes that are about the target: once the target is fixed, the same request succeeds."""

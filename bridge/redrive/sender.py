@@ -38,10 +38,10 @@ from bridge.redrive.rules import (
     parked,
     request_of,
 )
+from kafka_timer.origin import TimerPartition
 from schemas import resent
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
 from schemas.resent import MarkTopics
+from schemas.rules import Rules
 
 _MOST_RECORDS = 500
 _MOST_BYTES = 8 << 20

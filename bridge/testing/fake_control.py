@@ -6,8 +6,8 @@ from bridge.errors import BrokerUnavailableError
 from bridge.ports import Record
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import record_of
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.origin import TimerPartition
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.origin import TimerPartition
 from timer.testing import Fuse
 
 

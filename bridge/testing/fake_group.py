@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 class FakeGroup:

@@ -11,8 +11,8 @@ from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Partition, record_of
 from bridge.testing.timeline import nothing_happens
+from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
-from schemas.origin import TimerPartition
 from schemas.progress import Progress
 from timer.testing import Fuse
 

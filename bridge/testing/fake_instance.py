@@ -19,7 +19,7 @@ from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_sink import FakeSink
 from bridge.testing.fake_source import FakeSource
 from bridge.testing.timeline import FakeClock, nothing_happens
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.errors import UnreadableError
 from timer.testing import Crash, Fuse, SimDisk
 

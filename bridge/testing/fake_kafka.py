@@ -27,11 +27,11 @@ from bridge.testing.fake_log import FakeTransaction as FakeTransaction
 from bridge.testing.fake_log import Partition as Partition
 from bridge.testing.fake_log import State as State
 from bridge.testing.timeline import Timeline as Timeline
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.control import Skipped, control_record
-from schemas.headers import Headers
-from schemas.murmur2 import murmur2 as murmur2
-from schemas.origin import TimerPartition
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.control import Skipped, control_record
+from kafka_timer.headers import Headers
+from kafka_timer.murmur2 import murmur2 as murmur2
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 
 MAX_METADATA_CHARACTERS = 1024

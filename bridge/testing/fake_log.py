@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from bridge.ports import Record
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 
 

@@ -11,9 +11,9 @@ from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import FakeTransaction, State
 from bridge.testing.timeline import nothing_happens
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
-from schemas.origin import TimerPartition
 from timer.testing import Crash, Fuse
 
 RECORD_OVERHEAD_BYTES = 70

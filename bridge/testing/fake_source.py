@@ -7,7 +7,7 @@ from bridge.ports import Membership, Ownership, Polled, Record
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry, record_of
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.testing import Fuse
 
 

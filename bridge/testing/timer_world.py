@@ -18,8 +18,9 @@ from bridge.testing.fake_instance import FakeInstance
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_log import Entry
 from bridge.testing.timeline import Timeline, nothing_happens
-from schemas.headers import Headers, Rules
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 TIMERS = "timer.requests"
 _DAY_MS = 86_400_000

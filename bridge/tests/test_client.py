@@ -16,9 +16,10 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
-from schemas.headers import TRACE_ID, Rules
-from schemas.levels import DEFAULT, parse_levels
-from schemas.origin import TimerPartition
+from kafka_timer.headers import TRACE_ID
+from kafka_timer.levels import DEFAULT, parse_levels
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 
 class FakeOutbox(MemoryOutbox):

@@ -17,8 +17,9 @@ from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from schemas.headers import Headers, Rules
+from kafka_timer.headers import Headers
 from schemas.resent import Job, MarkTopics
+from schemas.rules import Rules
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 

@@ -32,7 +32,7 @@ from integration_tests.conftest import ROOT, missing, started
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import TimerProducer
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
 from scripts.common.processes import BridgeProcess
 
 ADMIN = "admin"

@@ -16,10 +16,11 @@ from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransacti
 from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from integration_tests.golden.records import lines, objects, raw, text
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.control import Paused, control_record
-from schemas.headers import Headers, Rules
-from schemas.origin import TimerPartition
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.control import Paused, control_record
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 START_MS = 1_700_000_000_000
 LEFT_MS = 8_500

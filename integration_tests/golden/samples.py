@@ -17,11 +17,12 @@ from bridge.ports import Record
 from bridge.redrive.rules import Parked, marker_key, marker_of
 from integration_tests.golden import store
 from integration_tests.golden.records import lines, lines_of, text
-from schemas.control import Paused, Skipped, control_record
-from schemas.headers import Headers, Refusal, Rules
+from kafka_timer.control import Paused, Skipped, control_record
+from kafka_timer.headers import Headers, Refusal
+from kafka_timer.origin import TimerPartition
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait, writer_key
-from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
+from schemas.rules import Rules
 from timer.format.body import Body, pack_headers
 from timer.stopped_store import StoppedStore
 from timer.testing import SimDisk

@@ -7,7 +7,7 @@ timer    settled   ended    pending   to be        copy of 1   held   held, ende
 
 from typing import Any
 
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
 from schemas.journal import CopyInFlight
 from schemas.progress import NOTHING_SETTLED, Progress
 from timer.disk import Disk

@@ -21,10 +21,10 @@ from bridge.redrive.rules import Parked, parked
 from integration_tests.golden import FOLDER, make, samples
 from integration_tests.golden.records import objects, raw, records_in
 from integration_tests.golden.samples import NOW_MS, PARTITION, REJECTED
+from kafka_timer.headers import CONTROL, DELIVER_MS, ORIGIN, RELEASED_MS, ROLLS, Claim, Schedule, parse
+from kafka_timer.origin import TimerPartition
 from schemas.control import read as read_control
-from schemas.headers import CONTROL, DELIVER_MS, ORIGIN, RELEASED_MS, ROLLS, Claim, Schedule, parse
 from schemas.journal import CopyInFlight, JournalRecord
-from schemas.origin import TimerPartition
 from schemas.pending_table import parse_stores
 from schemas.progress import Progress
 from schemas.receipts import Receipt

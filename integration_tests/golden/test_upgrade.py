@@ -24,9 +24,9 @@ from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeInstance
 from integration_tests.golden import FOLDER, life, make
 from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, OTHER, PARTITION, START_MS
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 from timer.disk import ReadOnlyDisk, RealDisk
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.stopped_store import verify

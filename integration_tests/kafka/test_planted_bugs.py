@@ -23,7 +23,7 @@ from integration_tests.conftest import Broker
 from integration_tests.kafka import test_ports_contract as ports
 from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader
 from integration_tests.support.patience import PATIENCE_S
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 _begin, _wait, _commit = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.commit
 _PREFIX_BYTES = len(b"CGMDv2:")

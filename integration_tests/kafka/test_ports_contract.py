@@ -35,8 +35,8 @@ from bridge.testing.fake_kafka import murmur2
 from bridge.testing.fakes import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S, becomes
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.progress import ForeignProgressError, Key, Progress
 
 SMALL_BYTES = 1000

@@ -27,7 +27,7 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import sending
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Delivery, Receiver
 from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 

@@ -18,8 +18,8 @@ from pyspark.errors import AnalysisException
 from bridge.http.html.find_verdicts import verdicts
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas import headers as names
-from schemas.murmur2 import partition_of
+from kafka_timer import headers as names
+from kafka_timer.murmur2 import partition_of
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit import main, run_audit

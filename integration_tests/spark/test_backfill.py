@@ -13,7 +13,7 @@ from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas import headers as names
+from kafka_timer import headers as names
 from scripts.common.processes import BridgeProcess
 from spark_jobs import archive, audit
 from spark_jobs.backfill import job as backfill
@@ -188,6 +188,7 @@ def test_a_gap_is_filled_once_beside_a_bridge_at_work(
         marks = {each.key(): json.loads(each.value())["target"] for each in world.cluster.read(world.marks)}
         origins = [dict(each.headers())[names.ORIGIN] for each in after.values()]
         assert marks == {b"backfill/" + origin: world.orders for origin in origins}
+        world.cluster.create(world.former, cleanup_policy="compact")
         for origin in origins:  # as a former version has marked them
             world.cluster.send(world.former, b'{"v": 1, "at_ms": 1, "target": "orders"}', key=origin)
         world.cluster.flush()

@@ -14,7 +14,7 @@ import pytest
 from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.resent import Job, MarkTopics
 from spark_jobs.backfill.publish import BODIES, PublishTask, _PartitionProducer
 from spark_jobs.errors import JobFailedError

@@ -16,8 +16,8 @@ from integration_tests.conftest import Broker
 from integration_tests.spark.test_backfill import now_ms
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
-from schemas import headers as names
-from schemas.control import Paused, control_record
+from kafka_timer import headers as names
+from kafka_timer.control import Paused, control_record
 from schemas.resent import Job, MarkTopics
 from scripts.common.processes import BridgeProcess
 from spark_jobs.errors import JobFailedError, UsageError

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.spark.proof import faults
 from integration_tests.support.simulated_topics import Simulated, played
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.tests.records import History, cancel, copy, delivery, foreign_of, receipt, rejection, request
 

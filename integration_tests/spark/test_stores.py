@@ -19,7 +19,7 @@ from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from integration_tests.support.s3_server import s3_server
 from integration_tests.support.store_jars import ensure_jars
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import committed_progress

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from bridge.http.html.find_verdicts import verdicts
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from scripts.common.kafka_io import Admin
 from spark_jobs.audit import main

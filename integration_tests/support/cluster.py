@@ -21,7 +21,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from integration_tests.support.patience import PATIENCE_S, until
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
 
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _UNDECIDED_S = PATIENCE_S

@@ -11,8 +11,8 @@ from bridge.kafka import ConfluentHistory, ConfluentSink, ConfluentSource, Retri
 from bridge.ports import Aborted, Committed, Outgoing, Ownership, Polled, Record, Transaction
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Key, Progress
 
 

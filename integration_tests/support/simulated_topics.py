@@ -30,8 +30,8 @@ from bridge.tests.simulation.request_generator import (
 )
 from bridge.tests.simulation.run import small_intervals
 from bridge.tests.simulation.world import World
-from schemas.control import Paused
-from schemas.headers import Rules
+from kafka_timer.control import Paused
+from schemas.rules import Rules
 from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.tests.records import History, Record
 

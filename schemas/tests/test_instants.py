@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.instants import parse_iso8601_ms, parse_rfc3339_ms
+from kafka_timer.instants import parse_iso8601_ms
+from schemas.profiles import parse_rfc3339_ms
 
 SIX_MS = 1_798_135_200_000  # 2026-12-24T18:00:00Z
 

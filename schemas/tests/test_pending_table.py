@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.pending_table import STORES, format_stores, parse_stores
 from schemas.progress import Key, Progress, age_of
 

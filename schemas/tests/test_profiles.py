@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import CONTROL, Asked, Cancel, Claim, Headers, Recurrence, Refusal, Rules, Schedule, parse
+from kafka_timer.headers import CONTROL, Asked, Cancel, Claim, Headers, Recurrence, Refusal, Schedule, parse
 from schemas.profiles import PROFILES, as_sent, as_stored, read, without_profile
+from schemas.rules import Rules
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import MAX_INT64, Rules
+from kafka_timer.headers import MAX_INT64
+from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import TimerPartition, origin
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
+from schemas.rules import Rules
 
 INT64 = st.integers(-1, 2**63 - 1)
 OLD, NEW = (Rules(max_delay_ms=n, roll_window_ms=n) for n in (1000, 2000))

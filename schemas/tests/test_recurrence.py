@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.headers import Recurrence, Refusal, Rules, Schedule, parse
+from kafka_timer.headers import Recurrence, Refusal, Schedule, parse
 from schemas.recurrence import Occurrence, problem_of, time_after
+from schemas.rules import Rules
 
 RULES = Rules(max_delay_ms=10**10, roll_window_ms=1000)
 NOW_MS = 1_000_000

@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, Topic
 
 from bridge.errors import BridgeError
 from bridge.kafka.client_config import PRODUCER
-from schemas import headers as names
+from kafka_timer import headers as names
 from scripts.common.kafka_io import QUIET, kafka_errors, reader
 
 ORIGINS = "plain"

@@ -29,8 +29,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from schemas import headers as names
-from schemas.headers import MAX_INT64
+from kafka_timer import headers as names
+from kafka_timer.headers import MAX_INT64
 from schemas.progress import Key, Progress
 from scripts.common import command, processes
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors, now_ms

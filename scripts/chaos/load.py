@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterator
 from uuid import uuid4
 
-from schemas import headers as names
-from schemas.control import DEFAULT_TOPIC, Paused, control_record
+from kafka_timer import headers as names
+from kafka_timer.control import DEFAULT_TOPIC, Paused, control_record
 from scripts.common.kafka_io import TimerRequest, TimerSender, cancel, named_timer, now_ms, timer
 
 TARGETS = ("chaos.orders", "chaos.bills")

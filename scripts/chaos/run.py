@@ -24,7 +24,7 @@ from rich.console import Console
 
 from bridge.dev.kafka_jars import DEFAULT_CACHE
 from bridge.errors import BridgeError
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.receipts import Receipt
 from schemas.tables import AuditClass
 from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from bridge.errors import BridgeError
 from bridge.kafka.client_config import REPLACED_AFTER_S
-from schemas import headers as names
+from kafka_timer import headers as names
 
 BROKER_CLOCK = {"message.timestamp.type": "LogAppendTime"}
 _TIMEOUT_S = 60.0

@@ -26,10 +26,11 @@ from typing import NamedTuple
 import numpy as np
 
 from bridge.partition.recover import read_checkpoint
-from schemas.headers import CONTROL, MAX_INT64, Claim, Rules, Schedule
+from kafka_timer.headers import CONTROL, MAX_INT64, Claim, Schedule
 from schemas.journal import END, CopyInFlight, Decisions, JournalRecord, Wait
 from schemas.profiles import PROFILES, read
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
+from schemas.rules import Rules
 from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.format.batch import Batch

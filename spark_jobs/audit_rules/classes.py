@@ -20,7 +20,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
+from kafka_timer.headers import DELIVER_MS, MAX_DELAY_MS, ROLLS
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.headers import distinct_non_null
 from spark_jobs.audit_rules.outcomes import TRACE

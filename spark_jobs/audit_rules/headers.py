@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
-from schemas.headers import CONTROL
+from kafka_timer.headers import CONTROL
 
 HEADERS_DDL = "ARRAY<STRUCT<key: STRING, value: BINARY>>"
 _FEW = 8

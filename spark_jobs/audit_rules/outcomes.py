@@ -10,7 +10,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules.headers import distinct_non_null
 
 _COUNTS = ("copies", "deliveries", "rejections", "told_done", "told_ended")

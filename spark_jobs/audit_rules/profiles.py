@@ -17,7 +17,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.profiles import DEFAULT_PROFILES, NATIVE, PROFILES, Profile, Unit
 from spark_jobs.audit_rules import headers as c
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence, Set
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
-from schemas.levels import DEFAULT_MS
+from kafka_timer import headers as names
+from kafka_timer.levels import DEFAULT_MS
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.tables import Kind
 from spark_jobs.audit_rules import headers as c

@@ -27,7 +27,7 @@ from cronsim import CronSim, CronSimError
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules import headers as c
 
 _TEXT = rf"\A[ -~]{{1,{names.LONGEST_RULE}}}\z"

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.durations import parse_duration_ms
-from schemas.headers import MAX_DELAY_MS, TRACE_ID
-from schemas.levels import DEFAULT, DEFAULT_MS, parse_levels
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import MAX_DELAY_MS, TRACE_ID
+from kafka_timer.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
-from spark_jobs.audit_run.target_topics import EVERYTHING
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
@@ -32,6 +31,8 @@ from spark_jobs.platform.flags import (
     switch,
 )
 
+EVERYTHING = ("*",)
+"""Patterns of target topics that select none to be read beside those that requests name."""
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""

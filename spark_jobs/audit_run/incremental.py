@@ -31,8 +31,7 @@ from spark_jobs.audit_rules.judgement import (
 from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.kept_rows import Keep
-from spark_jobs.platform.tables import as_table, write_table
+from spark_jobs.platform.tables import Keep, as_table, write_table
 
 DAY_MS = 86_400_000
 _LINKS = ("origin", "asked", "follows", "next", "rejections")
@@ -126,16 +125,9 @@ def _concerned(
 
     A refused request is in no chain of its id. Therefore the request before it and the one after it are judged too.
     """
-    names = _union([rows.select("origin") for rows in (new.rejections, *new.ends)])
-    if new.has_claims:
-        names = names.unionByName(_of_series(roll_copies.claims(new.parsed)))
-    if part.state.has_series:  # a copy for an occurrence is verified again, by the request
-        names = names.unionByName(_of_series(due))
-    if new.has_by_origin:
-        of_origin = F.col("asked.of_origin")
-        names = names.unionByName(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
     is_earlier = ~coverage.is_outside(part.timer_topic, part.earlier) & ~F.col("origin").startswith("?")
-    names, refused = names.where(is_earlier), new.rejections.select("origin").where(is_earlier)
+    names = _named(new, part, due).where(is_earlier)
+    refused = new.rejections.select("origin").where(is_earlier)
     chains = _union([new.parsed.select(chain_of(F.col("asked"), by).alias("chain")) for by in ("id", "whole_id")])
     asleep: list[DataFrame] = []
     closed: list[DataFrame] = []
@@ -166,6 +158,19 @@ def _concerned(
             break
         chains, fresh = again.select(chain_of(F.col("asked")).alias("chain")), []
     return _Earlier(due, _union(asleep) if asleep else None, _union(closed) if closed else None)
+
+
+def _named(new: Observations, part: Part, due: DataFrame) -> DataFrame:
+    """Return the origins that new records name."""
+    names = [rows.select("origin") for rows in (new.rejections, *new.ends)]
+    if new.has_claims:
+        names.append(_of_series(roll_copies.claims(new.parsed)))
+    if part.state.has_series:  # a copy for an occurrence is verified again, by the request
+        names.append(_of_series(due))
+    if new.has_by_origin:
+        of_origin = F.col("asked.of_origin")
+        names.append(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
+    return _union(names)
 
 
 def _of_series(rows: DataFrame) -> DataFrame:

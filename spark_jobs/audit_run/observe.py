@@ -33,9 +33,8 @@ from spark_jobs.audit_run.positions import (
 )
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.session import fit_partitions
-from spark_jobs.platform.tables import write_rows
+from spark_jobs.platform.tables import Keep, write_rows, written
 
 
 class PartPlan(NamedTuple):

@@ -23,8 +23,7 @@ from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.kept_rows import Keep
-from spark_jobs.platform.tables import folder, read_tables, write_table
+from spark_jobs.platform.tables import Keep, folder, read_tables, write_table
 
 STATE = "state"
 _FILE = "part.json"

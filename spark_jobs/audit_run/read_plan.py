@@ -4,11 +4,20 @@
     orders           [from - 10 min ........ end)        looked up later: a delivery of any request above is in here
 
 Every topic is read to its end, as a copy, a cancel or a delivery may come at any later time.
+
+Target topics that an audit reads even if no request names them: those that the timer topic's patterns allow.
+
+    allow orders.*,bills   deny *.secret      of orders.eu, orders.secret, bills, refunds  ->  orders.eu, bills
+
+A delivery that no request asked for is on one of these, or on a topic to which the bridge must not send. The pattern
+`*`, the bridge's default, selects none: to read every topic of a cluster, give `?*`. The same rules as
+bridge.partition.options, written a second time on purpose.
 """
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,12 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import OutcomeGap
-from spark_jobs.audit_rules.evidence import PartitionCount
+from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations
-from spark_jobs.audit_rules.pauses import pauses
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.audit_run.arguments import AuditArguments, iso, shown
-from spark_jobs.audit_run.target_topics import allowed_topics
+from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown
 from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
@@ -384,3 +391,19 @@ def loss_notes(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str
             " counts as missing."
         )
     return found
+
+
+_INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
+"""Patterns for topics that `allow` has to name exactly."""
+
+
+def allowed_topics(topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]) -> set[str]:
+    """Return those of `topics` that the patterns allow; none if they allow everything."""
+    if tuple(allow) == EVERYTHING:
+        return set()
+    found = {topic for topic in topics if _fits(topic, allow) and not _fits(topic, deny)}
+    return {topic for topic in found if topic in allow or not _fits(topic, _INTERNAL)}
+
+
+def _fits(topic: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(topic, pattern) for pattern in patterns)

@@ -23,7 +23,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.audit_state import OPEN_VERDICTS
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
 from spark_jobs.audit_rules import headers as c
@@ -39,15 +39,13 @@ from spark_jobs.backfill.outcomes import (
 )
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
-from spark_jobs.errors import JobFailedError, UsageError
+from spark_jobs.errors import JobFailedError, UsageError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import ddl
-from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.kept_rows import Keep, written
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import folder, read_records, read_table, write_table
+from spark_jobs.platform.tables import Keep, folder, read_records, read_table, write_table, written
 
 _DAY_MS = 86_400_000
 

@@ -19,7 +19,7 @@ from itertools import groupby, islice
 
 import pyarrow as pa
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.resent import MarkTopics
 from spark_jobs.kafka.admin import Place
 from spark_jobs.kafka.resend import TOPIC_REFUSAL_CODES, MarkReader, OutgoingRecord, Resender

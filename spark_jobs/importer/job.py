@@ -33,16 +33,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from schemas import resent
 from schemas.resent import Job, MarkTopics
-from spark_jobs.errors import UsageError
-from spark_jobs.importer.exports import is_export, older_partitions
-from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError
+from spark_jobs.errors import UsageError, command
+from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError, is_export, older_partitions
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
-from spark_jobs.platform.exit_codes import command
 from spark_jobs.platform.files import Location, Uri
 from spark_jobs.platform.flags import FormerTopic, Option, Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session

@@ -6,6 +6,14 @@
 A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, and
 its due time is absolute. The foreign header `imported-from` names the original request. kafka_timer.headers validates,
 as in the bridge.
+
+Several exports of pending timers: find the newest store of each partition (schemas.pending_table).
+
+    a.parquet: timers/0 at C = 900, timers/1 at C = 40       a: timers/1 is left out
+    b.parquet: timers/1 at C = 70                            b: all of it
+
+When a partition moves to another instance, the former owner keeps its old store. Timers in it were delivered or ended
+since, or are in the newer store too.
 """
 
 import json
@@ -14,9 +22,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from schemas import headers as names
-from schemas.headers import CONTROL, Refusal, Rules, parse
+from kafka_timer import headers as names
+from kafka_timer.headers import CONTROL, Refusal, parse
+from kafka_timer.origin import TimerPartition
+from schemas.pending_table import PENDING, parse_stores
 from schemas.profiles import without_profile
+from schemas.progress import Age
+from schemas.rules import Rules
+from spark_jobs.errors import UsageError
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
@@ -160,3 +173,32 @@ def _foreign_name(name: str) -> str:
     if name in CONTROL:
         raise InvalidRowError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
     return name
+
+
+def is_export(columns: Sequence[str]) -> bool:
+    """Return True if a file with these columns is an export."""
+    return set(columns) >= set(PENDING.names)
+
+
+def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[TimerPartition]]:
+    """Return for each export the partitions that another export has newer. If two are equal, the first counts.
+
+    exports: the metadata of each file. Raises UsageError if a file does not say how new it is.
+    """
+    found = {file: _stores(file, metadata) for file, metadata in exports.items()}
+    newest: dict[TimerPartition, tuple[Age, str]] = {}
+    for file, stores in found.items():
+        for partition, age in stores.items():
+            if partition not in newest or age > newest[partition][0]:
+                newest[partition] = age, file
+    return {file: [partition for partition in stores if newest[partition][1] != file] for file, stores in found.items()}
+
+
+def _stores(file: str, metadata: Mapping[bytes, bytes]) -> dict[TimerPartition, Age]:
+    try:
+        stores = parse_stores(metadata)
+    except ValueError as wrong:
+        raise UsageError(f"{file}: {wrong}") from wrong
+    if stores is None:
+        raise UsageError(f"{file}: an older version wrote it, and it does not say how new it is: export it again")
+    return stores

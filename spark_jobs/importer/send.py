@@ -14,8 +14,8 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from schemas.headers import ID
-from schemas.murmur2 import partition_of
+from kafka_timer.headers import ID
+from kafka_timer.murmur2 import partition_of
 from schemas.resent import MarkTopics
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.resend import MarkReader, OutgoingRecord, Resender

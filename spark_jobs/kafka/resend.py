@@ -23,7 +23,6 @@ _END = KafkaError._PARTITION_EOF  # noqa: SLF001
 class CommittedRecord(NamedTuple):
     """A committed record: the fields that jobs need."""
 
-    timestamp_ms: int
     key: bytes | None
     value: bytes | None
     offset: int = 0
@@ -46,7 +45,7 @@ def read_committed(cluster: Cluster, topic: str, partition: int, from_offset: in
             error = message.error()
             if error is None:
                 position, until_s = message.offset() + 1, time.monotonic() + OPEN_TRANSACTION_S
-                yield CommittedRecord(message.timestamp()[1], message.key(), message.value(), message.offset())
+                yield CommittedRecord(message.key(), message.value(), message.offset())
             elif error.code() == _END:
                 position = max(position, message.offset())
             # librdkafka needs a group, to which we commit nothing: access to it may be denied.
@@ -73,10 +72,6 @@ TOPIC_REFUSAL_CODES = ("TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
 """Codes that a topic answers for every record."""
 
 
-class TransactionAbortedError(Exception):
-    """A transaction was aborted; the message is the broker's code."""
-
-
 class TransactionalSender:
     """Sends one transaction at a time. A newer sender with its id fences it; `run`: the name of that one in errors."""
 
@@ -92,10 +87,10 @@ class TransactionalSender:
                 f" the transactional id {transactional_id}"
             ) from wrong
 
-    def send(self, records: Iterable[OutgoingRecord]) -> None:
-        """Send all records in a transaction.
+    def send(self, records: Iterable[OutgoingRecord]) -> str | None:
+        """Send all records in a transaction. Return the broker's code if it is aborted: then make another sender.
 
-        Raises TransactionAbortedError if it is aborted: then make another sender. Raises JobFailedError if fenced.
+        Raises JobFailedError if fenced.
         """
         failed: list[str] = []
 
@@ -110,7 +105,7 @@ class TransactionalSender:
             self._producer.flush(TIMEOUT_S)
             if not failed:
                 self._producer.commit_transaction(TIMEOUT_S)
-                return
+                return None
             self._producer.abort_transaction(TIMEOUT_S)
         except (KafkaException, SystemError) as wrong:
             failed.append(_error_of(wrong).name())
@@ -118,7 +113,7 @@ class TransactionalSender:
         code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
         if code in _FENCED_CODES:
             raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
-        raise TransactionAbortedError(code)
+        return code
 
     def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:
         while True:
@@ -198,11 +193,8 @@ class Resender:
         records_of: the records of these rows, and their marks. Raises JobFailedError.
         """
         left = [row for row in rows if not self._marks.has(row)]
-        if not left:
-            return None
-        try:
-            self._sender.send(records_of(left))
-        except TransactionAbortedError as refused:
+        code = self._sender.send(records_of(left)) if left else None
+        if code is not None:
             self._begin()
-            return None if all(map(self._marks.has, left)) else str(refused)
+            return None if all(map(self._marks.has, left)) else code
         return None

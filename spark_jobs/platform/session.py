@@ -12,18 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import kafka_timer
+import schemas
+import spark_jobs
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform import files
 from spark_jobs.platform.connector import connector_jars
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.shipped import write_zip
 
 _COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -222,3 +225,13 @@ def _stderr_to(log: Path | None) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
+
+
+def write_zip(path: Path) -> Path:
+    with ZipFile(path, "w", ZIP_DEFLATED) as made:
+        for package in (kafka_timer, schemas, spark_jobs):
+            folder = Path(package.__path__[0])
+            for file in sorted(folder.rglob("*")):
+                if file.suffix in (".py", ".html") and file.parent.name != "tests":
+                    made.write(file, file.relative_to(folder.parent))
+    return path

@@ -1,12 +1,18 @@
 """Read Kafka topics, write and read tables: large ones by Spark, those of a few rows (`..._rows`) as one file.
 
 records   topic partition offset timestamp_ms clock key value headers      within fixed spans
+
+Rows that are read more than once are kept in files, so that memory does not grow with them. Files end the plan of a
+query, which Spark's cache does not. Spark analyses the whole plan for each step that is added to it, so a plan that
+grows soon takes longer than the work.
 """
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -156,3 +162,29 @@ def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
     for span in spans:
         offsets.setdefault(span.topic, {})[str(span.partition)] = bound(span)
     return json.dumps(offsets)
+
+
+class Keep(Protocol):
+    """Writes rows to files and returns these. `apart`: a column; rows with different values are in different files."""
+
+    def __call__(self, rows: DataFrame, *, apart: str | None = None) -> DataFrame: ...
+
+
+@contextmanager
+def written(folder: Location) -> Iterator[Keep]:
+    """Yield a function that writes rows to files below `folder`, and returns these, until the end of the block.
+
+    Files that a killed run left are deleted first.
+    """
+    files.delete(folder)
+    numbers = count()
+
+    def keep(rows: DataFrame, *, apart: str | None = None) -> DataFrame:
+        place = str(folder / str(next(numbers)))
+        rows.write.parquet(place, partitionBy=apart)
+        return rows.sparkSession.read.schema(rows.schema).parquet(place)
+
+    try:
+        yield keep
+    finally:
+        files.delete(folder)

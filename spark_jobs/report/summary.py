@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
-from spark_jobs.audit_rules.order import OUT_OF_ORDER, out_of_order
+from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.platform.files import Location
 
@@ -60,7 +60,7 @@ class AuditVerdict:
     transaction that hides records for too long."""
 
     out_of_order: int = 0
-    """Deliveries before that of an earlier request with the same due time (spark_jobs.audit_rules.order)."""
+    """Deliveries before that of an earlier request with the same due time (spark_jobs.audit_rules.judgement)."""
     open_timers: int | None = None
     """Timers of a daily audit that are open now, also those that it had no reason to judge; None: all were judged."""
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
-from schemas.murmur2 import partition_of
+from kafka_timer import headers as names
+from kafka_timer.murmur2 import partition_of
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
 from spark_jobs.audit_rules.evidence import PartitionCount

@@ -15,7 +15,7 @@ import zlib
 from functools import lru_cache
 from typing import NamedTuple
 
-from schemas.headers import CONTROL, CRON, EVERY_MS, EXPIRE_MS, KEY, Headers
+from kafka_timer.headers import CONTROL, CRON, EVERY_MS, EXPIRE_MS, KEY, Headers
 from timer.errors import CorruptStoreError
 
 HEAD = struct.Struct(">IIBBHiqqqqiiiH")

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Int64, Progress
 from timer.format.unit import BLANK_SIZE, UNIT_SIZE

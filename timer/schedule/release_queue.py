@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import NOTHING_SETTLED, Key
 from timer.format.unit import NO_ROWS, Ints, Rows, joined

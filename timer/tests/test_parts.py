@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
 from schemas.journal import END, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from timer.errors import CorruptStoreError, WheelFullError

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
 from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import UnreadableError

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from schemas.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64
 from timer.disk import Disk, File
 from timer.errors import UnreadableError
 from timer.format.checkpoint import CLOSED, WHEEL, Checkpoint

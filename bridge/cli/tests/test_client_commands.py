@@ -15,8 +15,9 @@ from bridge.errors import SettingsError
 from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import TimerProducer
-from schemas.control import Paused, Skipped, read
-from schemas.origin import TimerPartition
+from kafka_timer.control import Paused, Skipped
+from kafka_timer.origin import TimerPartition
+from schemas.control import read
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 

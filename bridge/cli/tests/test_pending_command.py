@@ -15,8 +15,8 @@ from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.copies import id_hash
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 from timer.disk import ReadOnlyDisk
 from timer.format.body import Body
 from timer.stopped_store import StoppedStore

@@ -18,8 +18,8 @@ from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir, worker_folder
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.tests.test_histories import PARTITION, World
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 from schemas.pending_table import PENDING, parse_stores
 from timer.disk import Disk, ReadOnlyDisk
 from timer.format.batch import Batch

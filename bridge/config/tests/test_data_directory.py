@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from bridge.cli.app import app
 from bridge.config.data_directory import DataDir, unused_folders, worker_folder, worker_socket
 from bridge.errors import SettingsError
-from schemas.headers import legal_topic
-from schemas.origin import TimerPartition
+from kafka_timer.headers import legal_topic
+from kafka_timer.origin import TimerPartition
 
 PARTITION = TimerPartition("timer.requests", 0)
 NOBODY = 65534

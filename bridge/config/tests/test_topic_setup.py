@@ -15,9 +15,10 @@ from bridge.observe.metrics import Metrics
 from bridge.partition.copies import id_hash
 from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
-from schemas.headers import MAX_INT64, Rules
+from kafka_timer.headers import MAX_INT64
 from schemas.journal import END, CopyInFlight, JournalRecord, Wait
 from schemas.progress import Key
+from schemas.rules import Rules
 
 TOPICS = ("timer.requests", "timer.journal", "timer.rejected", "timer.receipts", "timer.control")
 

@@ -35,7 +35,7 @@ from bridge.query.details import find_by_id, find_by_origin
 from bridge.query.search import Search, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer import Sent
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 class GroupReads:

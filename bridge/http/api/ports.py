@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from bridge.ports import Member, Record
 from bridge.redrive.rules import Parked
 from kafka_timer import TimerProducer
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 class GroupView(NamedTuple):

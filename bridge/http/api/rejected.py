@@ -15,8 +15,9 @@ from bridge.http.auth.sessions import Caller
 from bridge.ports import Record
 from bridge.query.search import id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
-from schemas.headers import ERROR_DETAIL, Rules
-from schemas.origin import TimerPartition
+from kafka_timer.headers import ERROR_DETAIL
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 MAX_READ_PER_PARTITION = 2000
 _GAP = 100

@@ -12,8 +12,8 @@ from bridge.partition.options import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
-from schemas.durations import parse_duration_ms
-from schemas.headers import MAX_INT64
+from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import MAX_INT64
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"

@@ -20,7 +20,7 @@ from bridge.errors import BridgeError
 from bridge.http.api.ports import KafkaPort, TopicReader
 from bridge.http.api.responses import LatestReceipts
 from kafka_timer import Sent, TimerProducer
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.receipts import Mode, Receipt, printable
 
 SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]

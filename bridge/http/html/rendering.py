@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.partition.options import instant_text
 from bridge.query.details import Content, TimerDetail
-from schemas.headers import EXPIRE_MS, KEY, PROFILE
+from kafka_timer.headers import EXPIRE_MS, KEY, PROFILE
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})

@@ -17,7 +17,7 @@ from bridge.ports import Record
 from bridge.testing.fakes import FakeHistory
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from kafka_timer import Sent
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 pytestmark = pytest.mark.thorough
 

@@ -20,7 +20,7 @@ from bridge.http.peers import Peers
 from bridge.ports import Member
 from bridge.query.search import NamedTimer
 from bridge.tests.simulation.http_fakes import MemorySide, Place, answering, http
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 OWN, ITS, THIRD = (TimerPartition("t", number) for number in range(3))
 HERE = "127.0.0.1:1"

@@ -26,7 +26,7 @@ from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from bridge.tests.simulation.http_fakes import Page
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")

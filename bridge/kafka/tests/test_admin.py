@@ -9,7 +9,7 @@ from bridge.kafka.group import ConfluentGroup
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
 from bridge.kafka.topics import ConfluentTopics
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from bridge.partition import recover as recovery
 from bridge.partition.options import Policy
 from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, usual_options
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 LARGE, SMALL = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)
 MINUTE_MS = 60_000

@@ -24,7 +24,7 @@ from bridge.kafka.tests.fake_clients import (
     replace_clients,
 )
 from bridge.ports import Polled
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 PARTITION = TimerPartition(TOPIC, 0)
 MINE = [TopicPartition(TOPIC, number) for number in range(2)]

@@ -25,7 +25,7 @@ from bridge.kafka.tests.fake_clients import (
     replace_clients,
 )
 from bridge.ports import Record
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Key, Progress
 
 PLACE = TimerPartition(TOPIC, 0)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError
 
 from bridge.ports import Outgoing
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 
 _MAX_NAMED = 3

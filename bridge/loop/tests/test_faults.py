@@ -44,10 +44,10 @@ from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
 from bridge.tests.simulation.option_generator import with_engine
-from schemas.headers import CONTROL, Headers
+from kafka_timer.headers import CONTROL, Headers
+from kafka_timer.levels import parse_levels
+from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord
-from schemas.levels import parse_levels
-from schemas.origin import TimerPartition
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
 from timer.disk import Syncing

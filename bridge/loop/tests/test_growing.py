@@ -13,8 +13,8 @@ from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.testing.fakes import FakeGroup, FakeInstance
 from bridge.tests.test_client import FakeOutbox
 from kafka_timer import Headers, Sent, TimerProducer, partition_for
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 pytestmark = pytest.mark.thorough
 

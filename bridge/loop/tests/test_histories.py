@@ -18,9 +18,10 @@ from bridge.ports import Polled
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from schemas.headers import Headers, Rules
-from schemas.levels import parse_levels
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.levels import parse_levels
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 PARTITION = TimerPartition(TIMERS, 0)
 WINDOW_MS = 1000

@@ -13,7 +13,7 @@ from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 def running(instance: FakeInstance) -> Bridge:

@@ -9,9 +9,9 @@ from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, cra
 from bridge.partition.options import TargetLimit
 from bridge.redrive.rules import request_of
 from bridge.testing.timer_world import TIMERS
-from schemas.control import DEFAULT_TOPIC as CONTROL
-from schemas.control import Paused, control_record
-from schemas.headers import Headers
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL
+from kafka_timer.control import Paused, control_record
+from kafka_timer.headers import Headers
 
 pytestmark = pytest.mark.thorough
 

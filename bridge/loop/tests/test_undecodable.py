@@ -24,7 +24,7 @@ from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 def poison(kafka: FakeKafka, timer_partition: TimerPartition) -> int:

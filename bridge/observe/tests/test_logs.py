@@ -17,7 +17,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST
 from bridge.observe import logs
 from bridge.observe.log_rate_limit import LogRateLimit
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 PARTITION = TimerPartition("timer.requests", 3)
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"

@@ -20,7 +20,7 @@ from bridge.observe.status import Status
 from bridge.partition.options import TargetLimit
 from bridge.partition.tests.test_release import ask, limited, send
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from scripts.release.metric_docs import page
 
 ROOT = Path(__file__).parents[3]

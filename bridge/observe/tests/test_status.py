@@ -10,8 +10,8 @@ from bridge.loop.tests.test_histories import LAP_MS, PARTITION, World, two_parti
 from bridge.observe.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
 from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
-from schemas.headers import Headers
-from schemas.origin import TimerPartition
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 from timer.format.body import HEAD, unpack, unpack_headers
 from timer.testing import SimDisk

@@ -9,7 +9,7 @@ from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.partition.limits import FIRST_DELAY_MS, LONGEST_DELAY_MS, MAX_BREAKERS, CircuitBreakers
 from bridge.partition.options import TurnOptions
 from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
-from schemas.headers import Headers
+from kafka_timer.headers import Headers
 
 
 class World(TimerWorld):

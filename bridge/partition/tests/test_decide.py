@@ -15,10 +15,11 @@ from bridge.partition.options import TurnOptions
 from bridge.partition.recover import replay
 from bridge.partition.request import RequestBatch
 from bridge.ports import Record
-from schemas.headers import Headers, Rules
+from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key
+from schemas.rules import Rules
 from timer.format.body import Body, frame_size
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows
 from timer.schedule.release_policy import visit_ms

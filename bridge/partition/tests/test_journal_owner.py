@@ -11,7 +11,7 @@ from bridge.partition.journal import JournalOwnerCheck, owners
 from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
 from bridge.watch_thread import BackgroundChecks
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 PARTITION, JOURNAL = TimerPartition(TIMERS, 0), TimerPartition("timer.journal", 0)
 REFUSED = r"timer\.requests/0: the journal timer\.journal belongs to 'one timer\.requests' .*this bridge is 'two timer"

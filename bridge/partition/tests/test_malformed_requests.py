@@ -21,8 +21,8 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fake_kafka import Entry
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from bridge.tests.simulation.malformed_requests import Header, Raw, RawRequests
-from schemas.headers import Rules
 from schemas.profiles import PROFILES
+from schemas.rules import Rules
 
 COUNT = int(os.environ.get("FUZZ", "20000"))
 SEED = int(os.environ.get("SEED", "33"))

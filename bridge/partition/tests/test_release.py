@@ -22,11 +22,12 @@ from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.partition.partition import Partition
 from bridge.testing.fakes import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from schemas.control import DEFAULT_TOPIC as CONTROL
-from schemas.control import Paused, Skipped, control_record
-from schemas.headers import Headers, Pause, Rules
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL
+from kafka_timer.control import Paused, Skipped, control_record
+from kafka_timer.headers import Headers, Pause
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
+from schemas.rules import Rules
 from timer.format.unit import Rows
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget
 from timer.schedule.release_queue import Due, ReleaseQueue

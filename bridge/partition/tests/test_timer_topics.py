@@ -16,8 +16,8 @@ from bridge.partition.recover import read_checkpoint
 from bridge.query.summary import merge_pending, pending_in_bridge
 from bridge.testing.fakes import Entry, FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 PAYMENTS = "timer.payments"
 WINDOW_MS = 1000

@@ -12,8 +12,8 @@ from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined
 from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
 from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
 from bridge.testing.timer_world import TIMERS
+from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.origin import TimerPartition
 
 FLIGHT = CopyInFlight(origin_offset=0, rolls=1, due_ms=0, target="orders", id_hash="", digest="")
 

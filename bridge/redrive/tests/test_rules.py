@@ -27,9 +27,10 @@ from bridge.redrive.rules import (
     request_of,
 )
 from bridge.redrive.sender import RedriveResult
-from schemas.headers import NOT_OURS, Claim, Headers, Refusal, Rules, Schedule, parse
-from schemas.origin import TimerPartition
+from kafka_timer.headers import NOT_OURS, Claim, Headers, Refusal, Schedule, parse
+from kafka_timer.origin import TimerPartition
 from schemas.profiles import read
+from schemas.rules import Rules
 
 RULES = Rules(max_delay_ms=10_000, roll_window_ms=1_000, profiles=("native", "rocketmq"))
 TIMERS = TimerPartition("timer.requests", 2)

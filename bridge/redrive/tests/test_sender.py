@@ -10,9 +10,9 @@ from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.ports import Outgoing
 from bridge.redrive.rules import Parked
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.resent import Job, MarkTopics
+from schemas.rules import Rules
 
 TIMERS = "timer.requests"
 RULES = Rules(max_delay_ms=10**9, roll_window_ms=10**6, own_topics=frozenset({TIMERS}))

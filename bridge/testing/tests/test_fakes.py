@@ -17,9 +17,9 @@ from bridge.testing.fakes import (
     Fuse,
     Timeline,
 )
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Progress
+from schemas.rules import Rules
 
 TIMERS = "timer.requests"
 FIRST, SECOND = TimerPartition(TIMERS, 0), TimerPartition(TIMERS, 1)

@@ -48,8 +48,8 @@ from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
 from kafka_timer import Headers, Sent, TimerProducer
-from schemas.headers import Rules
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
+from schemas.rules import Rules
 
 T = TypeVar("T")
 

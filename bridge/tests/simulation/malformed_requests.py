@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from random import Random
 from typing import NamedTuple
 
-from schemas.headers import CONTROL
+from kafka_timer.headers import CONTROL
 from schemas.profiles import PROFILES
 
 Header = tuple[str, bytes | None]

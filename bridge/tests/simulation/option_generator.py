@@ -9,7 +9,7 @@ from bridge.tests.simulation.request_generator import (
     MORE_TIMERS,
     ORDERS,
 )
-from schemas.headers import Rules
+from schemas.rules import Rules
 from timer.options import Engine
 
 OWN_TOPICS = frozenset({*JOURNALS.keys(), *JOURNALS.values(), REJECTED, RECEIPTS})

@@ -52,9 +52,9 @@ from bridge.tests.simulation.request_generator import (
     Wish,
 )
 from bridge.tests.simulation.timeliness import InstancePace, Left, Opening, Timeliness
-from schemas.control import Paused
+from kafka_timer.control import Paused
+from kafka_timer.origin import TimerPartition
 from schemas.journal import END, JournalRecord, Wait
-from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 
 REJECTED, JOURNAL, RECEIPTS = "timer.rejected", "timer.journal", "timer.receipts"

@@ -27,10 +27,10 @@ from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
+from kafka_timer.headers import MAX_INT64, Claim
+from kafka_timer.origin import TimerPartition
 from schemas import recurrence
-from schemas.headers import MAX_INT64, Claim
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Key, Progress
 from schemas.recurrence import Occurrence
 from timer.format.batch import Batch

@@ -29,8 +29,8 @@ from bridge.tests.simulation.request_generator import (
 )
 from bridge.tests.simulation.world import World
 from kafka_timer import headers
+from kafka_timer.origin import TimerPartition
 from schemas import recurrence
-from schemas.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.options import Engine

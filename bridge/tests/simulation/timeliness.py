@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.partition.options import TargetLimit
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 LATEST_MS = 20
 """A poll of 10 ms while transactions are under way or requests are read first, and twice the lag of markers (5 ms)."""

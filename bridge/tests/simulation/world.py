@@ -43,11 +43,12 @@ from bridge.tests.simulation.request_generator import (
     Wishes,
 )
 from bridge.tests.simulation.timeliness import InstancePace, Opening
-from schemas.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from schemas.control import Paused, control_record
-from schemas.headers import MAX_INT64, Rules
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.control import Paused, control_record
+from kafka_timer.headers import MAX_INT64
+from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord
-from schemas.origin import TimerPartition
+from schemas.rules import Rules
 from timer.format.unit import Rows, joined
 from timer.options import Engine
 from timer.store import Store

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import FAULTS
 from spark_jobs.kafka.admin import Span

@@ -9,7 +9,7 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules import headers as c
 
 pytestmark = pytest.mark.spark

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from schemas import murmur2 as bridge
+from kafka_timer import murmur2 as bridge
 from spark_jobs.audit_rules import murmur2
 
 pytestmark = pytest.mark.spark

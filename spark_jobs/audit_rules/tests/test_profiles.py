@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from xxhash import xxh64_intdigest
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.profiles import DEFAULT_PROFILES, PROFILES, as_stored, read, without_profile
+from schemas.rules import Rules
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.records import OWN, Headers, History, Record, delivery, rejection
@@ -145,7 +146,7 @@ def hash_of_headers(headers: Headers) -> int:
 
 def expected(record: Record, profiles: Sequence[str]) -> tuple[Any, ...]:
     """What the bridge's parser says."""
-    rules = names.Rules(max_delay_ms=names.MAX_INT64, roll_window_ms=1, profiles=tuple(profiles), own_topics=OWN)
+    rules = Rules(max_delay_ms=names.MAX_INT64, roll_window_ms=1, profiles=tuple(profiles), own_topics=OWN)
     asked = read(record.headers, record.timestamp_ms, rules, record.key, record.value)
     if isinstance(asked, names.Cancel):
         topic, id_ = asked.fallback or (None, asked.id)

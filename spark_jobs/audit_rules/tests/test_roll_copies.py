@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import is_outside
 from spark_jobs.audit_rules.judgement import build_outcomes

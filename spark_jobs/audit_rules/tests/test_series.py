@@ -7,8 +7,9 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
-from schemas.headers import Rules, Schedule, parse
+from kafka_timer import headers as names
+from kafka_timer.headers import Schedule, parse
+from schemas.rules import Rules
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.one_run import Judging, one_run

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas.levels import DEFAULT_MS
+from kafka_timer.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse, time_ms
-from spark_jobs.audit_run.target_topics import allowed_topics
+from spark_jobs.audit_run.read_plan import allowed_topics
 from spark_jobs.backfill.arguments import parse as parse_backfill
 from spark_jobs.errors import UsageError
 from spark_jobs.kafka.security import KafkaAccess

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from schemas.audit_state import OPEN
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
@@ -19,7 +19,7 @@ from spark_jobs.audit_rules.tests.test_series import again, came, due, numbered,
 from spark_jobs.audit_run import incremental
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.kept_rows import written
+from spark_jobs.platform.tables import written
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -106,7 +106,7 @@ class BridgeAtWork:
 
 class EmptyCluster:
     def __init__(self, partitions: int = 1) -> None:
-        self.partitions = {"timer.requests": partitions, "timer.backfilled": partitions}
+        self.partitions = {"timer.requests": partitions, "timer.resent": 1}
 
     def spans(self, topics: Sequence[str]) -> list[Span]:
         return [Span(topic, 0, 0, 0) for topic in topics]

@@ -11,7 +11,7 @@ from schemas.resent import Job, MarkTopics
 from spark_jobs.backfill import publish as backfill_tasks
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, PublishTask, _PartitionProducer
 from spark_jobs.kafka import resend
-from spark_jobs.kafka.resend import CommittedRecord, OutgoingRecord, TransactionAbortedError
+from spark_jobs.kafka.resend import CommittedRecord, OutgoingRecord
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import Row
 
@@ -43,15 +43,16 @@ class World:
 
     def _marks(self, topic: str) -> list[CommittedRecord]:
         if topic == "former":
-            return [CommittedRecord(0, key, b"{}") for key in self.former]
-        return [CommittedRecord(0, record.key, record.value) for record in self.sent if record.topic == "marks"]
+            return [CommittedRecord(key, b"{}") for key in self.former]
+        return [CommittedRecord(record.key, record.value) for record in self.sent if record.topic == "marks"]
 
-    def send(self, records: Iterable[OutgoingRecord]) -> None:
+    def send(self, records: Iterable[OutgoingRecord]) -> str | None:
         self.now_ms += self.step_ms
         records = list(records)
         if any(record.topic == "refused" for record in records):
-            raise TransactionAbortedError(self.code)
+            return self.code
         self.sent += records
+        return None
 
     def values(self) -> list[bytes | None]:
         return [record.value for record in self.sent if record.topic != "marks"]
@@ -124,7 +125,7 @@ def test_rows_pass_through_and_only_new_marks_are_kept(monkeypatch: pytest.Monke
         if topic == "former":
             return []
         looked_from.append(from_offset)
-        return [CommittedRecord(0, key, b"{}", from_offset + at) for at, key in enumerate(others)]
+        return [CommittedRecord(key, b"{}", from_offset + at) for at, key in enumerate(others)]
 
     def rows() -> Iterable[pa.RecordBatch]:
         nonlocal waiting

@@ -3,10 +3,10 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from schemas import headers as names
+from kafka_timer import headers as names
 from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
-from spark_jobs.backfill.superseded import superseded, with_ids
+from spark_jobs.backfill.outcomes import superseded, with_ids
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.records import Record, cancel, cancel_of, copy, move, move_of, rejection, request
 

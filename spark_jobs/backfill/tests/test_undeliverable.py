@@ -10,9 +10,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from schemas.headers import Rules
 from schemas.journal import CopyInFlight, JournalRecord
 from schemas.progress import Key, Progress
+from schemas.rules import Rules
 from spark_jobs.backfill.tests.settled_model import JournalEntry, SettledTimers
 from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
 

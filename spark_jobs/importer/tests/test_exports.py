@@ -2,10 +2,10 @@
 
 import pytest
 
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 from schemas.pending_table import PENDING, STORES, format_stores
 from spark_jobs.errors import UsageError
-from spark_jobs.importer.exports import is_export, older_partitions
+from spark_jobs.importer.rows import is_export, older_partitions
 
 
 def metadata_of(stores: dict[int, tuple[int, ...]]) -> dict[bytes, bytes]:

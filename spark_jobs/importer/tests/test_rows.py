@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from schemas.headers import EXPIRE_MS, ID, KEY, TOPIC
+from kafka_timer.headers import EXPIRE_MS, ID, KEY, TOPIC
 from schemas.profiles import as_stored
 from spark_jobs.importer.rows import BROKEN, EXPORTED, ColumnMapping, ImportedRequest, InvalidRowError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_jobs.platform.kept_rows import written
+from spark_jobs.platform.tables import written
 
 pytestmark = pytest.mark.spark
 

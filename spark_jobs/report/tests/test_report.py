@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from schemas.durations import span_text
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS, AuditClass
 from spark_jobs.audit import conclude
-from spark_jobs.audit_rules.order import out_of_order
+from spark_jobs.audit_rules.judgement import out_of_order
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table

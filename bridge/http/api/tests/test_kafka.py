@@ -18,8 +18,8 @@ from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import request_sender
+from kafka_timer.origin import TimerPartition
 from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
-from schemas.origin import TimerPartition
 
 
 def settings() -> Settings:

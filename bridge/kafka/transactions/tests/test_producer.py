@@ -21,7 +21,7 @@ from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
-from schemas.origin import TimerPartition
+from kafka_timer.origin import TimerPartition
 
 
 def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, list[int]]:

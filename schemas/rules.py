@@ -1,8 +1,7 @@
-"""Headers of a request (kafka_timer.headers), and the rules by which a bridge has read a range of requests."""
+"""The rules by which a bridge has read a range of requests."""
 
 from pydantic import BaseModel, ConfigDict
 
-from kafka_timer.headers import *  # noqa: F403
 from kafka_timer.levels import DEFAULT_MS
 
 

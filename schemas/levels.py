@@ -1,3 +1,0 @@
-"""RocketMQ's delay levels: kafka_timer.levels."""
-
-from kafka_timer.levels import *  # noqa: F403

@@ -1,3 +1,0 @@
-"""Kafka's default partitioner: kafka_timer.murmur2."""
-
-from kafka_timer.murmur2 import *  # noqa: F403
