@@ -1,7 +1,6 @@
 """docs/metrics.md, written from the help texts of the metrics: `make docs`."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
@@ -9,7 +8,16 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 
-_OPENING = Path(__file__).with_name("metrics_opening.md")
+_OPENING = """\
+# Metrics
+
+`timer-bridge run --http-port 8321` answers `/metrics` for Prometheus (text format or OpenMetrics). `make docs` writes
+this page from the help texts. Counters count committed work. While the bridge waits for a broker
+(`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With [workers](operations.md#workers)
+each has the label `worker`, and "this instance" means that worker.
+
+Alerts and what to do: [operations.md](operations.md#at-3-am). `timer_canary_*`: [the canary](operations.md#canary).
+`process_*` are those of every Prometheus client."""
 _CHAPTERS = {
     "requests": "Work done",
     "rebalances": "Rebalances, recoveries and pauses",
@@ -18,7 +26,6 @@ _CHAPTERS = {
     "last_transaction_timestamp_seconds": "State",
 }
 """First metric of each chapter, and its title."""
-_UNITS = ("timestamp_seconds", "seconds", "bytes")
 
 
 def page() -> str:
@@ -26,20 +33,16 @@ def page() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield _OPENING.read_text().rstrip()
+    yield _OPENING
     for metric in Exposition(Metrics(), Status(), AlertLimits("", 0, 0)).collect():
         if title := _CHAPTERS.get(metric.name.removeprefix("timer_bridge_")):
             yield f"\n## {title}\n"
-            yield "| metric | type, unit | meaning, and what to do |"
-            yield "|---|---|---|"
         yield _row(metric)
 
 
 def _row(metric: Metric) -> str:
-    unit = next((unit.replace("_", " ") for unit in _UNITS if metric.name.endswith(unit)), "")
-    kind = f"{metric.type}, {unit}" if unit else metric.type
     name = metric.name + ("_total" if metric.type == "counter" else "")
-    return f"| `{name}` | {kind} | {metric.documentation} |"
+    return f"- `{name}` ({metric.type}): {metric.documentation}"
 
 
 if __name__ == "__main__":
