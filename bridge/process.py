@@ -132,7 +132,7 @@ def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
     extras.require_for(settings)
     if settings.http_port and (settings.page or settings.has_tokens):
-        from bridge.http.auth.sessions import access_of
+        from bridge.page.sessions import access_of
 
         access_of(settings)
     ConfluentTopics(settings.connection(), Retrier())
@@ -178,7 +178,7 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
             settings.http_host, settings.http_port, shared.status, _metrics_text(shared, exposition), names
         )
     else:
-        from bridge.http.assembly import serving_bridge
+        from bridge.page.app import serving_bridge
 
         server = serving_bridge(settings, shared.status, shared.query_queue, SystemClock(), exposition, shared.worker)
     with server:

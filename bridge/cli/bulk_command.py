@@ -17,8 +17,8 @@ from bridge.cli.api_client import ApiClient
 from bridge.cli.output import escaped
 from bridge.config.secret_file import read_token
 from bridge.errors import BridgeError, SettingsError
-from bridge.http.api.requests import API, Selector, error_text
-from bridge.http.api.responses import ActedOnSelection, Counted
+from bridge.page.api.requests import API, Selector, error_text
+from bridge.page.api.responses import ActedOnSelection, Counted
 
 _TIMEOUT_S = 180.0
 _NAMES = {"topic": "topic", "key": "key_prefix", "due-from": "due_from", "due-to": "due_to", "header": "header"}

@@ -164,7 +164,7 @@ class TopicTail:
         return TopicPartition(self._topic, partition, end)
 
 
-_BATCH = 500
+_CONTROL_BATCH = 500
 _WAIT_S = 0.1
 _LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for one call in it
 
@@ -229,7 +229,7 @@ def consumed(consumer: Any, topic: str, timeout_s: float, retrier: Retrier) -> I
 
     Waits for the first one at most `timeout_s`. Raises BridgeError for an error that does not pass.
     """
-    for message in consumer.consume(_BATCH, timeout_s):
+    for message in consumer.consume(_CONTROL_BATCH, timeout_s):
         error = message.error()
         if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
             yield message

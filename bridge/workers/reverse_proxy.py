@@ -26,10 +26,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from bridge.http.api.requests import API
-from bridge.http.connection_limits import ANSWER_S
-from bridge.http.errors import error_response
-from bridge.http.peer_client import HttpResponse, exchange
+from bridge.page.api.requests import API
+from bridge.page.guard import error_response
+from bridge.page.peers import HttpResponse, exchange
+from bridge.page.server import ANSWER_S
 from bridge.query.summary import InstanceNamed, InstancePending, merge_pending
 
 _QUICK_S, _PENDING_S = 5.0, 15.0

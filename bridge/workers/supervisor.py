@@ -120,8 +120,8 @@ class Supervisor:
 
 def supervise(settings: Settings) -> int:
     """Run the workers until a signal ends them. Return the exit code. Raises SettingsError."""
-    from bridge.http.known_hosts import known_hosts
-    from bridge.http.server import serving
+    from bridge.page.guard import known_hosts
+    from bridge.page.server import serving
     from bridge.workers.reverse_proxy import ReverseProxy
 
     check(settings)

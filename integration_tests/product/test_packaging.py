@@ -128,8 +128,8 @@ def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
     shipped = files_in(unpacked, *PACKAGES)
     assert shipped == {name for name in files_in(ROOT, *PACKAGES) if not is_for_proof(name)}
     assert {
-        "bridge/http/html/templates/overview.html",
-        "bridge/http/html/static/page.css",
+        "bridge/page/templates/overview.html",
+        "bridge/page/static/page.css",
         "bridge/py.typed",
     } <= shipped
     assert shipped >= FOR_TESTS_OF_USERS

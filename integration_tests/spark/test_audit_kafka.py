@@ -15,7 +15,7 @@ from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.errors import AnalysisException
 
-from bridge.http.html.find_verdicts import verdicts
+from bridge.page.find_verdicts import verdicts
 from integration_tests.bridge.test_run import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
-from bridge.http.html.find_verdicts import verdicts
+from bridge.page.find_verdicts import verdicts
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import headers as names

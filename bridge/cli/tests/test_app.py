@@ -79,7 +79,7 @@ def test_options_go_on_to_the_spark_job(command: str, capsys: pytest.CaptureFixt
 
 def test_a_running_bridge_does_not_load_pyarrow() -> None:
     """pyarrow takes 31 MB, and only `export` needs it."""
-    code = "import bridge.cli, bridge.process, bridge.http.assembly, sys; sys.exit('pyarrow' in sys.modules)"
+    code = "import bridge.cli, bridge.process, bridge.page.app, sys; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

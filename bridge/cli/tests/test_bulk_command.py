@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 
 from bridge.cli.app import app
 from bridge.errors import BridgeError, SettingsError
-from bridge.http.api import selections
-from bridge.http.api.timer_requests import RequestSender
+from bridge.page.api import selections
+from bridge.page.api.timer_requests import RequestSender
 from bridge.tests.simulation.http_fakes import OPERATOR, READER, Place
 
 pytestmark = pytest.mark.thorough

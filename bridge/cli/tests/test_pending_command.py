@@ -1,4 +1,4 @@
-"""`timer-bridge pending` on the directory of a stopped bridge. bridge/http/tests/test_server.py asks running ones."""
+"""`timer-bridge pending` on the directory of a stopped bridge. bridge/page/tests/test_server.py asks running ones."""
 
 import json
 import socket

@@ -23,24 +23,21 @@ from starlette.middleware import Middleware
 
 from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
-from bridge.http.api.group_reads import GroupReads
-from bridge.http.api.ports import GroupView, RedriveCount, TopicReader
-from bridge.http.api.rejected import RejectedTopic
-from bridge.http.api.routes import Api, api_routes
-from bridge.http.api.selections import Selections
-from bridge.http.api.timer_actions import TimerActions
-from bridge.http.api.timer_requests import RequestSender
-from bridge.http.async_queries import LoopQueries
-from bridge.http.auth.sessions import Authenticator, Token
-from bridge.http.html.audit_tables import AuditTables
-from bridge.http.html.schema_registry import SchemaRegistry
-from bridge.http.html.views import HtmlPages
-from bridge.http.known_hosts import KnownHosts
-from bridge.http.peer_client import PeerNetworks
-from bridge.http.peers import Peers
-from bridge.http.server import application, serving
 from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
+from bridge.page.api.actions import TimerActions
+from bridge.page.api.group_reads import GroupReads
+from bridge.page.api.kafka import GroupView, RedriveCount, TopicReader
+from bridge.page.api.rejected import RejectedTopic
+from bridge.page.api.routes import Api, api_routes
+from bridge.page.api.selections import Selections
+from bridge.page.api.timer_requests import RequestSender
+from bridge.page.guard import KnownHosts
+from bridge.page.lookups import AuditTables, SchemaRegistry
+from bridge.page.peers import PeerNetworks, Peers
+from bridge.page.server import LoopQueries, application, serving
+from bridge.page.sessions import Authenticator, Token
+from bridge.page.views import HtmlPages
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue

@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from bridge.dev.embedded_kafka import free_port
-from bridge.http.auth.sessions import Authenticator, Caller, Token
-from bridge.http.known_hosts import KnownHosts
-from bridge.http.server import serving, serving_worker
-from bridge.http.tests.test_page import Browser
+from bridge.page.guard import KnownHosts
+from bridge.page.server import serving, serving_worker
+from bridge.page.sessions import Authenticator, Caller, Token
+from bridge.page.tests.test_page import Browser
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, Page, Place
 from bridge.workers.reverse_proxy import ReverseProxy, merge_metrics
 

@@ -1,1 +1,0 @@
-"""Authentication for the REST API and the page: tokens, sessions, the audit log."""

@@ -1,1 +1,0 @@
-"""The page: the operations of the REST API as HTML."""

@@ -1,0 +1,183 @@
+"""Actions that change timers. Each is a row here, and becomes an API operation, a button and a choice for selections.
+
+Each is sent as a request of its own, to the partition where the timer was found, else by the client's partitioning:
+
+    about "timer"   POST /api/v1/timer/<name>, and with `each` /api/v1/selection/<name>     timer.html, counted.html
+    about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
+
+Run an action on one timer or target topic: send its requests, wait for their receipts, write the audit log.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Literal, NamedTuple
+
+from bridge.page import guard as audit
+from bridge.page.api.requests import (
+    ActionAsked,
+    CancelAsked,
+    MoveAsked,
+    PlacedAsked,
+    ReceiptsAsked,
+    ReleaseAsked,
+    ReplaceAsked,
+    SelectionActed,
+    SelectionMoved,
+    TopicAsked,
+)
+from bridge.page.api.responses import Acted, LatestReceipts
+from bridge.page.api.timer_requests import RequestSender, SendProgress
+from bridge.page.sessions import Caller
+from bridge.query.search import NamedTimer
+from kafka_timer import Sent, TimerProducer
+
+SentRequests = list["Future[Sent]"]
+
+
+class FormField(NamedTuple):
+    """An input of a form, besides the timer or topic."""
+
+    name: str
+    label: str
+    hint: str = ""
+
+
+class Action(NamedTuple):
+    """`send`: for an API request. `send_each`: for one timer of a selection, None if selections are not allowed."""
+
+    name: str
+    label: str
+    summary: str
+    request_model: type[ActionAsked]
+    send: Callable[[TimerProducer, Any], SentRequests]
+    about: Literal["timer", "topic"] = "timer"
+    selection_model: type[SelectionActed] = SelectionActed
+    send_each: Callable[[TimerProducer, NamedTimer, Any], SentRequests] | None = None
+    still_matches: bool = False
+    """True if timers still match their selection after the action. It then acts on all of them, or on none."""
+    has_receipts: bool = True
+    entries: tuple[FormField, ...] = ()
+    entries_of_selection: tuple[FormField, ...] = ()
+
+    @property
+    def has_place(self) -> bool:
+        """True if the request may name a partition."""
+        return issubclass(self.request_model, PlacedAsked)
+
+
+def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
+    if asked.everywhere:
+        return timers.cancel_everywhere(asked.raw())
+    return [timers.cancel(asked.name(), partition=asked.partition)]
+
+
+def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
+    """Cancel in its own partition only: the same id elsewhere is another timer."""
+    return [timers.cancel(_name(timer), partition=timer.place.partition.partition)]
+
+
+def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
+    """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
+    id_ = asked.raw()
+    given: dict[str, Any] = asked.model_dump(include={"key", "at", "delay", "level", "partition"})
+    given["headers"] = [(each.name, each.value) for each in asked.headers]
+    if asked.everywhere:
+        return timers.replace_everywhere(id_, asked.topic, asked.value, **given)
+    sent = [timers.replace(id_, asked.topic, asked.value, **given)]
+    if asked.placed not in (None, sent[0].result().partition):
+        sent.append(timers.cancel(id_, partition=asked.placed))
+    return sent
+
+
+def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
+    return [timers.move(asked.name(), at=asked.at, delay=asked.delay, partition=asked.partition)]
+
+
+def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
+    due_ms = max(0, timer.due_ms + asked.by)
+    return [timers.move(_name(timer), at=due_ms, partition=timer.place.partition.partition)]
+
+
+def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
+    return [timers.release(asked.name(), partition=asked.partition)]
+
+
+def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
+    return [timers.release(_name(timer), partition=timer.place.partition.partition)]
+
+
+def _name(timer: NamedTimer) -> bytes | Sent:
+    """Return the id of a timer; the position of its request if it has none."""
+    return timer.raw_id or Sent(*timer.place.partition, timer.origin)
+
+
+_ALL = (
+    Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
+    Action(
+        "move",
+        "Move",
+        "Give what is pending under an id another due time.",
+        MoveAsked,
+        _move,
+        selection_model=SelectionMoved,
+        send_each=_move_each,
+        still_matches=True,
+        entries=(FormField("delay", "to, from now", "2h30m"),),
+        entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
+    ),
+    Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
+    Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
+    Action(
+        "pause",
+        "Pause",
+        "Let timers for a topic wait.",
+        TopicAsked,
+        lambda timers, asked: timers.pause(asked.topic),
+        "topic",
+        has_receipts=False,
+    ),
+    Action(
+        "resume",
+        "Resume",
+        "Release the timers that wait for a topic.",
+        TopicAsked,
+        lambda timers, asked: timers.resume(asked.topic),
+        "topic",
+        has_receipts=False,
+    ),
+)
+TIMER_ACTIONS = tuple(action for action in _ALL if action.about == "timer")
+TOPIC_ACTIONS = tuple(action for action in _ALL if action.about == "topic")
+SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.send_each is not None)
+
+
+class TimerActions:
+    """`timer_topics`: the setting `timer_topic` first."""
+
+    def __init__(self, requests: RequestSender, timer_topics: tuple[str, ...]) -> None:
+        self._requests = requests
+        self._timer_topics = timer_topics
+
+    async def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
+        """Raises BridgeError (503), ValueError (400)."""
+        with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
+            progress = SendProgress()
+            results["sent"] = progress.sent
+            requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
+            sent = await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
+            acted = Acted(action=action.name, **sent._asdict())
+            results.update(acted.model_dump(exclude={"action"}))
+        return acted
+
+    async def receipts(self, asked: ReceiptsAsked) -> LatestReceipts:
+        """Raises BridgeError (503)."""
+        return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
+
+    def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
+        topics, named = self._timer_topics, asked.timer_topic
+        if named is None:
+            return topics if action.about == "topic" else topics[:1]
+        if named not in topics:
+            raise ValueError(f"{named} is not a timer topic of this bridge: give one of {', '.join(topics)}")
+        return (named,)

@@ -1,0 +1,211 @@
+"""Read from the whole group: our own partitions through the loop's thread, those of the other instances through peers.
+
+Each method raises HTTPException, BridgeError (503) or ValueError (400).
+
+Disk space and memory that the process uses.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+
+from bridge.config.data_directory import OF_WORKER
+from bridge.loop.loop import Bridge
+from bridge.observe.recent_traffic import joined_traffic, lateness_ms
+from bridge.observe.status import Status
+from bridge.page import guard as audit
+from bridge.page.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
+from bridge.page.api.responses import (
+    Disk,
+    GroupFound,
+    GroupListing,
+    GroupPending,
+    Instance,
+    Lateness,
+    Overview,
+    Owned,
+    PartitionState,
+)
+from bridge.page.peers import Peers
+from bridge.page.server import LoopQueries
+from bridge.page.sessions import Caller
+from bridge.ports import Clock
+from bridge.probes import deadline
+from bridge.query.details import find_by_id, find_by_origin
+from bridge.query.search import Search, merge_listings
+from bridge.query.summary import Pending, merge_pending, pending_in_bridge
+from kafka_timer import Sent
+from kafka_timer.origin import TimerPartition
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_BLOCK_BYTES = 512
+
+
+def disk_of(folder: Path) -> Disk:
+    """Return the usage of `folder` and its disk; a file that is removed meanwhile does not count."""
+    whole = shutil.disk_usage(folder)
+    used = 0
+    for place, folders, names in os.walk(folder):
+        folders[:] = [each for each in folders if not each.startswith(OF_WORKER)]  # others of our workers
+        for name in names:
+            with suppress(OSError):
+                used += (Path(place) / name).stat().st_blocks * _BLOCK_BYTES
+    return Disk(used_bytes=used, free_bytes=whole.free, total_bytes=whole.total)
+
+
+def resident_bytes() -> int | None:
+    """Return the resident memory, None on a system without /proc."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return None
+
+
+class GroupReads:
+    """`data_dir` and `version` are those of this instance."""
+
+    def __init__(
+        self, status: Status, queries: LoopQueries, clock: Clock, peers: Peers, data_dir: Path, version: str
+    ) -> None:
+        self._status = status
+        self._queries = queries
+        self._clock = clock
+        self._peers = peers
+        self._data_dir = data_dir
+        self._version = version
+
+    async def overview(self, caller: Caller) -> Overview:
+        instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
+        traffic = joined_traffic(each.traffic for each in instances)
+        late = traffic.late
+        owned = [
+            Owned(partition=name, owner=each.address, **state.model_dump())
+            for each in instances
+            for name, state in each.partitions.items()
+        ]
+        return Overview(
+            at_ms=self._clock.now_ms(),
+            pending=sum(each.pending or 0 for each in owned),
+            late_p50_ms=lateness_ms(late, 0.5),
+            late_p99_ms=lateness_ms(late, 0.99),
+            lateness=[
+                Lateness(
+                    from_ms=slot.from_ms,
+                    timers=slot.timers,
+                    p50_ms=lateness_ms(slot.late, 0.5),
+                    p99_ms=lateness_ms(slot.late, 0.99),
+                )
+                for slot in traffic.slots
+            ],
+            in_per_s=traffic.in_per_s,
+            out_per_s=traffic.out_per_s,
+            partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
+            paused_topics=sorted({topic for each in instances for topic in each.paused_topics}),
+            unavailable_topics=_earliest(each.unavailable_topics for each in instances),
+            instances=sorted(instances, key=lambda each: each.address),
+            missing=missing,
+        )
+
+    async def instance(self) -> Instance:
+        """Return the state of this instance, also while its loop waits for a broker."""
+        counts: dict[str, int] = {}
+        paused: set[str] = set()
+        with suppress(HTTPException):
+            pending, paused = await self._queries.ask(lambda bridge: (bridge.pending, _paused(bridge)))
+            counts = {str(timer_partition): count for timer_partition, count in pending.items()}
+        now_ms = self._clock.now_ms()
+        return Instance(
+            address=self._peers.address,
+            version=self._version,
+            at_ms=now_ms,
+            not_ready=self._status.ready().reason,
+            partitions={
+                str(timer_partition): PartitionState(
+                    phase=each.phase, reason=each.reason, pending=counts.get(str(timer_partition))
+                )
+                for timer_partition, each in sorted(self._status.partitions().items())
+            },
+            paused_topics=sorted(paused),
+            unavailable_topics=dict(self._status.unavailable_targets),
+            traffic=self._status.traffic.recent(now_ms),
+            disk=await asyncio.to_thread(disk_of, self._data_dir),
+            resident_bytes=resident_bytes(),
+        )
+
+    async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:
+        async def own() -> Pending:
+            now_ms = self._clock.now_ms()
+            return await self._queries.ask(
+                lambda bridge: pending_in_bridge(bridge, now_ms, asked.bucket, asked.topic, deadline())
+            )
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/pending", asked, Pending, own)
+        whole = merge_pending(parts)
+        next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
+        return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
+
+    async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
+        async def own() -> GroupListing:
+            search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
+            await self._queries.search(search, self._clock.now_ms)
+            return GroupListing(
+                **search.listing().model_dump(),
+                partitions=[str(timer_partition) for timer_partition in search.partitions],
+            )
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
+        whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
+        partitions = [name for part in parts for name in part.partitions]
+        return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
+
+    async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
+        name = asked.name()
+        timer_partition = TimerPartition(name.topic, name.partition) if isinstance(name, Sent) else None
+
+        def find(bridge: Bridge) -> GroupFound:
+            now_ms = self._clock.now_ms()
+            if isinstance(name, bytes):
+                found = find_by_id(bridge, name, now_ms, with_value=asked.value)
+                return GroupFound(**found.model_dump(), partitions=[str(each) for each in bridge.partitions])
+            assert timer_partition is not None
+            here = find_by_origin(bridge, timer_partition, name.offset, now_ms, with_value=asked.value)
+            if here is None:
+                return GroupFound(at_ms=now_ms, timers=[], partitions=[])
+            return GroupFound(**here.model_dump(), partitions=[str(timer_partition)])
+
+        async def own() -> GroupFound:
+            return await self._queries.ask(find)
+
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
+        if timer_partition is not None:
+            missing = [each for each in missing if each.partition == str(timer_partition)]
+        timers = [timer for part in parts for timer in part.timers]
+        partitions = [name for part in parts for name in part.partitions]
+        if asked.value and not caller.is_from_peer:
+            audit.log_action(caller, "read value", asked.named(), {"timers": len(timers)})
+        return GroupFound(
+            at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
+        )
+
+
+def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the earliest time of each topic."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for topic, at_ms in part.items():
+            found[topic] = min(at_ms, found.get(topic, at_ms))
+    return dict(sorted(found.items()))
+
+
+def _paused(bridge: Bridge) -> set[str]:
+    return {target for owned in bridge.partitions.values() for target in owned.store.release_queue.paused()}
+
+
+def _by_partition(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)

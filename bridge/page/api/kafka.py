@@ -1,0 +1,165 @@
+"""KafkaPort over librdkafka: clients are created on first use, and a broker has 10 s to answer.
+
+The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread.
+
+bridge.page.api.kafka implements it; tests use a Kafka in memory.
+"""
+
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from bridge.config.settings import Settings
+from bridge.errors import BridgeError
+from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
+from bridge.ports import Member, Record
+from bridge.redrive.marks import MarkIndex, MarkReader
+from bridge.redrive.rules import Parked, RedriveFilter
+from bridge.redrive.sender import redrive_session
+from kafka_timer import TimerProducer
+from kafka_timer.origin import TimerPartition
+
+
+class GroupView(NamedTuple):
+    """All partitions of the timer topics, and the members that own them."""
+
+    partitions: frozenset[TimerPartition]
+    members: Sequence[Member]
+
+
+class TopicReader(Protocol):
+    """Reads committed records (read_committed)."""
+
+    def partitions(self, topic: str) -> int | None: ...
+
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        """Return the first available offset and the last stable one."""
+        ...
+
+    def requests(self, partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveCount:
+    """Result of a redrive: the number sent, and the records that the timer topic does not accept, with the code."""
+
+    sent: int
+    refused: Sequence[tuple[Parked, str]]
+
+
+class KafkaPort(Protocol):
+    """Thread-safe. Raises BridgeError with the remedy."""
+
+    def group(self) -> GroupView: ...
+
+    def reader(self) -> AbstractContextManager[TopicReader]:
+        """Yield the reader; one caller at a time has it, others wait."""
+        ...
+
+    def producer(self, timer_topic: str) -> TimerProducer: ...
+
+    def redriven(self) -> Container[bytes]:
+        """Return the markers of all records that were sent again."""
+        ...
+
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
+        """Send the records again. `on_sent` gets those that were committed, also if a later one fails."""
+        ...
+
+    def close(self) -> None: ...
+
+
+_WAIT_S = 10.0
+_SEND_TIMEOUT_MS = 15_000
+
+
+class ConfluentKafkaPort:
+    """KafkaPort by the settings of a bridge."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._ending = Retrier()
+        """Ends all waits on close. `_retrier`, for readers, starts again with each read."""
+        self._retrier = Retrier(self._ending)
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._redriving = threading.Lock()
+        self._group: ConfluentGroup | None = None
+        self._reader: _HistoryReader | None = None
+        self._producers: dict[str, TimerProducer] = {}
+        self._marks = MarkReader(settings.redrive_marks)
+
+    def group(self) -> GroupView:
+        with self._lock:
+            if self._group is None:
+                self._group = ConfluentGroup(self._settings.connection(), self._retrier)
+        members = self._group.members()
+        return GroupView(frozenset(self._group.partitions(self._settings.timer_topics())), members)
+
+    @contextmanager
+    def reader(self) -> Iterator[TopicReader]:
+        if not self._reading.acquire(timeout=_WAIT_S):
+            raise BridgeError("other requests read from Kafka, and it takes long: ask again")
+        try:
+            if self._reader is None:
+                self._reader = _HistoryReader(self._settings, self._retrier)
+            self._retrier.give_up_in(_WAIT_S)
+            yield self._reader
+        finally:
+            self._reading.release()
+
+    def producer(self, timer_topic: str) -> TimerProducer:
+        with self._lock:
+            known = self._producers.get(timer_topic)
+            if known is not None and not known.is_broken:
+                return known
+            servers = {"bootstrap.servers": self._settings.bootstrap_servers}
+            config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **servers}
+            made = self._producers[timer_topic] = TimerProducer(
+                config, timer_topic=timer_topic, control_topic=self._settings.control_topic
+            )
+        if known is not None:
+            known.close()
+        return made
+
+    def redriven(self) -> MarkIndex:
+        with self.reader() as reader:
+            return self._marks.update(reader, reader.partitions)
+
+    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
+        chosen = {(each.place, each.offset) for each in records}
+        if not chosen:
+            return RedriveCount(0, ())
+        selection = RedriveFilter(
+            timer_topics=frozenset(self._settings.timer_topics()),
+            codes=frozenset(each.code for each in records),
+            origins=frozenset(each.origin_text for each in records),
+            from_ms=min(each.parked_ms for each in records),
+        )
+        if not self._redriving.acquire(blocking=False):
+            raise BridgeError("records are being sent again already: wait for that to end, then do it again")
+        try:
+            with redrive_session(self._settings, self._ending) as work:
+                work.begin(self._settings.replication_factor)
+                found = work.look(selection)
+                found.limit_to(None)
+                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen], on_sent)
+            return RedriveCount(sent.count, sent.refused)
+        finally:
+            self._redriving.release()
+
+    def close(self) -> None:
+        self._ending.give_up_in(0)
+        for producer in self._producers.values():
+            producer.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+class _HistoryReader(ConfluentHistory):
+    def __init__(self, settings: Settings, retrier: Retrier) -> None:
+        connection = settings.connection()
+        super().__init__(connection, {}, retrier)
+        self.partitions = ConfluentTopics(connection, retrier).partitions

@@ -1,0 +1,168 @@
+"""Send requests to a timer topic and wait for their receipts, which say what the bridge did.
+
+    read the end offsets of timer.receipts -> send requests, wait for acknowledgements -> read the receipts after them
+
+The bridge commits a receipt together with the request's effect, usually within a second. A request without a receipt in
+time counts as `unanswered`; it was sent all the same.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from pydantic import ValidationError
+
+from bridge.errors import BridgeError
+from bridge.page.api.kafka import KafkaPort, TopicReader
+from bridge.page.api.responses import LatestReceipts
+from kafka_timer import Sent, TimerProducer
+from kafka_timer.origin import TimerPartition
+from schemas.receipts import Mode, Receipt, printable
+
+SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
+
+log = logging.getLogger(__name__)
+
+_ACKNOWLEDGED_TIMEOUT_S = 30.0
+_RECEIPTS_TIMEOUT_S = 15.0
+_POLL_S = 0.05
+_RECEIPTS_PER_S = 1000
+"""Requests for each further second of waiting."""
+_LATEST_RECEIPTS = 10_000
+"""Offsets of each partition in which the receipts of one timer are searched: about 2 MB."""
+
+
+class SendResult(NamedTuple):
+    """`sent`: topic/partition/offset of each request. `outcomes`: receipts by kind."""
+
+    sent: list[str]
+    outcomes: Counter[str]
+    unanswered: int
+
+
+@dataclass
+class SendProgress:
+    """How far `send` is, which writes it, also if a request fails. Any thread may read it.
+
+    sent: as in SendResult, the acknowledged ones so far. answered: requests with a receipt.
+    """
+
+    sent: list[str] = field(default_factory=list)
+    answered: int = 0
+
+
+class RequestSender:
+    """`receipts`: which receipts the bridge sends. Thread-safe, blocks."""
+
+    def __init__(
+        self,
+        kafka: KafkaPort,
+        receipts_topic: str,
+        receipts: Mode,
+        timeout_s: float = _RECEIPTS_TIMEOUT_S,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._kafka = kafka
+        self._receipts_topic = receipts_topic
+        self._receipts = receipts
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+
+    def send(
+        self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True
+    ) -> SendResult:
+        """Send requests, by timer topic. Raises BridgeError if one is not acknowledged, ValueError if one is wrong."""
+        awaits = has_receipts and self._receipts != "none"
+        ends = self._ends() if awaits else {}
+        for topic, send in requests.items():
+            _await_acknowledged(send(self._kafka.producer(topic)), progress.sent)
+        if not awaits:
+            return SendResult(progress.sent, Counter(), len(progress.sent))
+        return self._await_receipts(ends, progress)
+
+    def _ends(self) -> dict[TimerPartition, int]:
+        with self._kafka.reader() as reader:
+            return {place: end for place, (_, end) in self._bounds(reader).items()}
+
+    def _bounds(self, reader: TopicReader) -> dict[TimerPartition, tuple[int, int]]:
+        places = [TimerPartition(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
+        return {place: reader.bounds(place) for place in places}
+
+    def latest_receipts(self, name: bytes | Sent) -> LatestReceipts:
+        """Return the receipts of an id, or of the request or timer at a position, by time."""
+        with self._kafka.reader() as reader:
+            bounds = self._bounds(reader)
+            begins = {place: max(first, end - _LATEST_RECEIPTS) for place, (first, end) in bounds.items()}
+            has_older = any(begins[place] > first for place, (first, _) in bounds.items())
+            found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
+        return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
+
+    def _await_receipts(self, ends: dict[TimerPartition, int], progress: SendProgress) -> SendResult:
+        """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
+        sent = progress.sent
+        asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
+        end_s = time.monotonic() + self._timeout_s + len(sent) / _RECEIPTS_PER_S
+        while waiting and ends:
+            try:
+                with self._kafka.reader() as reader:  # released between polls, so that others can read too
+                    for receipt in self._new_receipts(reader, ends):
+                        if receipt.request in asked:
+                            outcomes[receipt.kind] += 1
+                            waiting.discard(receipt.request)
+                            progress.answered = len(asked) - len(waiting)
+            except BridgeError as error:
+                log.warning("receipts are not read: %s", error)
+            if time.monotonic() >= end_s:
+                break
+            if waiting:
+                self._sleep(_POLL_S)
+        return SendResult(sent, outcomes, len(waiting))
+
+    def _new_receipts(self, reader: TopicReader, ends: dict[TimerPartition, int]) -> Iterator[Receipt]:
+        """Yield the receipts after `ends`, and advance `ends`."""
+        for place, begin in ends.items():
+            end = max(begin, reader.bounds(place)[1])
+            for records in reader.requests(place, begin, end):
+                ends[place] = records[-1].offset + 1
+                yield from filter(None, (_receipt(record.value) for record in records))
+            ends[place] = end
+
+
+def _await_acknowledged(futures: "Iterable[Future[Sent]]", sent: list[str]) -> None:
+    """Wait for all requests that were sent, and add them to `sent`. Raises the first failure."""
+    out: list[Future[Sent]] = []
+    failures: list[Exception] = []
+    try:
+        out.extend(futures)
+    except (BridgeError, ValueError) as error:
+        failures.append(error)
+    timeout_s = _ACKNOWLEDGED_TIMEOUT_S
+    for future in out:
+        try:
+            sent.append("/".join(map(str, future.result(timeout_s))))
+        except TimeoutError:
+            timeout_s = 0.0
+            failures.append(
+                BridgeError("no broker has acknowledged it in time: check whether it was sent, then repeat it")
+            )
+        except BridgeError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def _is_about(receipt: Receipt, name: bytes | Sent) -> bool:
+    if isinstance(name, bytes):
+        return receipt.id == printable(name)
+    return "/".join(map(str, name)) in (receipt.origin, receipt.request)
+
+
+def _receipt(value: bytes | None) -> Receipt | None:
+    try:
+        return Receipt.model_validate_json(value or b"")
+    except ValidationError:  # not written by a bridge
+        return None

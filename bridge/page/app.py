@@ -1,0 +1,82 @@
+"""Create the page and its API from the settings of a bridge."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+
+from starlette.routing import BaseRoute
+
+from bridge.config.data_directory import worker_socket
+from bridge.config.http_address import host_of, own_address
+from bridge.config.secret_file import read_private
+from bridge.config.settings import Settings, is_loopback
+from bridge.observe.prometheus import Exposition
+from bridge.observe.status import Status
+from bridge.page.api.actions import TimerActions
+from bridge.page.api.group_reads import GroupReads
+from bridge.page.api.kafka import ConfluentKafkaPort
+from bridge.page.api.rejected import RejectedTopic
+from bridge.page.api.routes import Api, api_routes
+from bridge.page.api.selections import Selections
+from bridge.page.api.timer_requests import RequestSender
+from bridge.page.guard import known_hosts
+from bridge.page.lookups import AuditTables, SchemaRegistry
+from bridge.page.peers import PeerNetworks, Peers
+from bridge.page.server import LoopQueries, application, serving, serving_worker
+from bridge.page.sessions import Authenticator, access_of
+from bridge.page.views import HtmlPages
+from bridge.ports import Clock
+from bridge.query.query_queue import QueryQueue
+
+
+@contextmanager
+def serving_bridge(
+    settings: Settings, status: Status, query_queue: QueryQueue, clock: Clock, exposition: Exposition, worker: int
+) -> Iterator[None]:
+    """Serve probes, metrics and pending timers, and the page if it is switched on. worker: see bridge.process."""
+    # Tokens protect a question about an id also without a page.
+    access = access_of(settings) if settings.page or settings.has_tokens else None
+    with ExitStack() as ends:
+        routes: list[BaseRoute] = []
+        if settings.page:
+            assert access is not None
+            routes = ends.enter_context(page_routes(settings, access, status, query_queue, clock))
+        hosts = known_hosts(settings)
+        app = application(status, query_queue, clock, exposition, extra_routes=routes, access=access, hosts=hosts)
+        if worker:
+            ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
+        else:
+            ends.enter_context(serving(settings.http_host, settings.http_port, app))
+        yield
+
+
+@contextmanager
+def page_routes(
+    settings: Settings, access: Authenticator, status: Status, query_queue: QueryQueue, clock: Clock
+) -> Iterator[list[BaseRoute]]:
+    """Yield the routes of the API and the page, which are served beside the probes."""
+    kafka = ConfluentKafkaPort(settings)
+    address = own_address(settings)
+    installed = version("kafka-timer-bridge")
+    networks = PeerNetworks(settings.peer_networks, is_loopback(host_of(address)))
+    peers = Peers(address, kafka, access, networks)
+    reads = GroupReads(status, LoopQueries(status, query_queue), clock, peers, settings.data_dir, installed)
+    requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
+    actions = TimerActions(requests, tuple(settings.timer_topics()))
+    rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
+    api = Api(reads, actions, Selections(reads, requests, clock), rejected)
+    try:
+        tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
+        pages = HtmlPages(api, access, clock.now_ms, _registry_of(settings), tables)
+        yield [api_routes(api, access, installed), *pages.routes()]
+    finally:
+        kafka.close()
+
+
+def _registry_of(settings: Settings) -> SchemaRegistry | None:
+    """Return the schema registry of the settings. Raises SettingsError if its file of a password cannot be used."""
+    if settings.schema_registry is None:
+        return None
+    if settings.schema_registry_auth is not None:
+        read_private(settings.schema_registry_auth, "schema_registry_auth")
+    return SchemaRegistry(settings.schema_registry, settings.schema_registry_auth)

@@ -1,0 +1,190 @@
+"""Audit log: each action with its caller and result, also if it failed. Logger `bridge.audit`, at any `log_level`.
+
+    who=ada where="10.1.2.3" act=5f2c9e01 did=cancel what={"id": "r-7"} came={"sent": ["timer.requests/3/81200"], ...}
+    who=ada where="10.1.2.3" act=5f2c9e01 did=cancel more={"ids": ["r-108", ...]}
+
+One line for each action. A long list continues in further lines with the same `act`, 100 items a line. User text and
+the address are JSON, so they cannot start a forged line. Keys and values are logged as sizes, headers as names.
+
+Errors as HTTP: BridgeError is status 503, ValueError 400; the body of the API's errors is {"reason": ...}.
+
+Read the body of a request, up to a limit.
+
+Refuse requests whose Host header does not name this bridge, on every path (`is_known_host` says why).
+
+Find out who has sent a request to the API, and refuse unknown callers.
+"""
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bridge.config.http_address import is_known_host, known_names
+from bridge.config.settings import Settings
+from bridge.errors import BridgeError
+from bridge.page.api.requests import error_text
+from bridge.page.sessions import ANONYMOUS, Authenticator, Caller
+
+
+def http_error(error: Exception) -> HTTPException:
+    if isinstance(error, HTTPException):
+        return error
+    return HTTPException(503 if isinstance(error, BridgeError) else 400, error_text(error))
+
+
+async def error_response(_: Request, error: Exception) -> Response:
+    found = http_error(error)
+    return JSONResponse({"reason": found.detail}, found.status_code, found.headers)
+
+
+MAX_BODY_BYTES = 2 << 20
+
+
+async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """Read the body. Raises HTTPException as soon as it is larger than `max_bytes`.
+
+    Starlette's own limit answers in plain text, and the error body of the API is JSON.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise HTTPException(
+                413, f"more than {max_bytes} bytes: send less; a larger message goes to the timer topic itself"
+            )
+    return bytes(body)
+
+
+class KnownHosts:
+    """ASGI middleware. names: patterns (* and ?) beside localhost. any_address: True if every IP address is known."""
+
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, any_address: bool = True) -> None:
+        self._app = app
+        self._names = tuple(names)
+        self._any_address = any_address
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        if is_known_host(host, self._names, any_address=self._any_address):
+            await self._app(scope, receive, send)
+            return
+        known = "its IP address, localhost or a name in http_hosts" if self._any_address else "127.0.0.1 or localhost"
+        reason = f"Host {host!r}: not a known name of this bridge; ask it by {known}"
+        await JSONResponse({"reason": reason}, 403)(scope, receive, send)
+
+
+def known_hosts(settings: Settings) -> Middleware:
+    return Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)
+
+
+log = logging.getLogger("bridge.audit")
+log.setLevel(logging.INFO)
+
+_ITEMS_PER_LINE = 100
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
+    "header": lambda text: text.partition("=")[0],
+    "headers": lambda pairs: [each["name"] for each in pairs],
+}
+"""Fields with message data: their text in the log."""
+
+
+def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:
+    request = _redacted(request)
+    head = f"who={caller.name} where={json.dumps(caller.address)} act={secrets.token_hex(4)} did={action}"
+    log.info("%s what=%s came=%s", head, _json(_truncated(request)), _json(_truncated(result)))
+    for name, each in (request | result).items():
+        if isinstance(each, list):
+            for at in range(_ITEMS_PER_LINE, len(each), _ITEMS_PER_LINE):
+                log.info("%s more=%s", head, _json({name: each[at : at + _ITEMS_PER_LINE]}))
+
+
+@contextmanager
+def logged_action(caller: Caller, action: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a dict for the results; log it at the end, with the error if one is raised."""
+    result: dict[str, Any] = {}
+    try:
+        yield result
+    except BaseException as error:
+        failed = getattr(error, "detail", None) or str(error) or type(error).__name__
+        log_action(caller, action, request, result | {"failed": failed})
+        raise
+    log_action(caller, action, request, result)
+
+
+def _redacted(request: dict[str, Any]) -> dict[str, Any]:
+    """Return `request` without the content of messages. It has no None."""
+    known = {name: _redacted(each) if isinstance(each, dict) else each for name, each in request.items()}
+    return {name: _SHOWN[name](each) if name in _SHOWN else each for name, each in known.items()}
+
+
+def _json(request: dict[str, Any]) -> str:
+    return json.dumps(request, default=str)
+
+
+def _truncated(request: dict[str, Any]) -> dict[str, Any]:
+    """Return it with only the first items of each list."""
+    return {
+        name: [*each[:_ITEMS_PER_LINE], f"and {len(each) - _ITEMS_PER_LINE} more"]
+        if isinstance(each, list) and len(each) > _ITEMS_PER_LINE
+        else each
+        for name, each in request.items()
+    }
+
+
+def caller_of(request: Request, access: Authenticator) -> Caller:
+    """Authenticate by the header Authorization. Raises HTTPException."""
+    if access.is_open:
+        if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            raise HTTPException(400, "send JSON, as Content-Type: application/json")
+        return ANONYMOUS._replace(address=address_of(request))
+    kind, _, given = request.headers.get("authorization", "").partition(" ")
+    caller = None
+    if kind.lower() == "bearer":
+        caller = caller_by_token(request, access, given)
+    elif kind == "Pass" and request.method == "GET":
+        caller = access.verify_peer_token(given, f"{request.url.path}?{request.url.query}")
+    if caller is None:
+        log_refusal(request, access, "refused: no known token")
+        raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
+    return caller._replace(address=address_of(request))
+
+
+def caller_by_token(request: Request, access: Authenticator, token: str) -> Caller | None:
+    """Authenticate by token. Raises HTTPException 429 after too many wrong ones, without checking this one."""
+    address = address_of(request)
+    if wait_s := access.wrong_tokens.wait_s(address):
+        log_refusal(request, access, "refused: too many wrong tokens")
+        reason = f"too many wrong tokens from {address} or from all addresses: try again in {wait_s} s"
+        raise HTTPException(429, reason, {"Retry-After": str(wait_s)})
+    caller = access.caller_by_token(token)
+    access.wrong_tokens.count(address, is_right=caller is not None)
+    return caller
+
+
+def require_operator(caller: Caller) -> Caller:
+    """Raises HTTPException 403 if the caller may only read."""
+    if not caller.may_operate:
+        raise HTTPException(403, f"the token {caller.name} may only read: this needs one of an operator")
+    return caller
+
+
+def log_refusal(request: Request, access: Authenticator, what: str) -> None:
+    """Log at most one line a minute for each `what`, because any client can cause it."""
+    text = f"HTTP from %s: {what} for %s; see docs/page.md"
+    access.warnings.warn(int(access.now_s() * 1000), what, text, address_of(request), request.url.path)
+
+
+def address_of(request: Request) -> str:
+    """Return the remote address of the connection."""
+    return request.client.host if request.client else ""

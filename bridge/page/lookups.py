@@ -1,0 +1,154 @@
+"""Actions on selections that go on after the answer: the page shows how far they are.
+
+    POST /selection/cancel -> start() -> ended within PROMPT_S: its result
+                                      -> else a name, and GET /selection/progress?action=<name> until it has ended
+
+The latest `MAX_KEPT` that have ended can be shown. The audit log has the results of all.
+
+Ask a program of ours on standard input and output: it takes memory and time of its own, not the bridge's.
+
+Verdicts of an audit on timers, and where and when each was delivered, from the audit's tables.
+
+Values that name their schema, decoded by a schema registry.
+
+Each is decoded by a process of its own with little memory and time: a few bytes of Avro can name an array of billions,
+and no sender may hold up the bridge.
+"""
+
+import asyncio
+import base64
+import json
+import secrets
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bridge.config.secret_file import read_private
+from bridge.page.api.actions import Action
+from bridge.page.api.responses import ActedOnSelection
+from bridge.page.api.selections import SelectionProgress
+from bridge.page.decode_value import schema_id
+from bridge.page.rendering import hex_dump, value_text
+from bridge.query.details import Content
+
+_TIMEOUT_S = 10.0
+_MOST_AT_ONCE = 2
+
+
+class ChildProgram:
+    """`module` is run with python -m, once for each question; at most two run at a time."""
+
+    def __init__(self, module: str) -> None:
+        self._command = (sys.executable, "-m", module)
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+
+    async def ask(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return its answer as JSON; None if it failed, or was ended after 10 s."""
+        async with self._slots:
+            child = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    told, _ = await child.communicate(json.dumps(asked).encode())
+            except TimeoutError:
+                return None
+            finally:
+                if child.returncode is None:
+                    child.kill()
+                    await child.wait()
+        if child.returncode != 0:
+            return None
+        found: dict[str, Any] = json.loads(told)
+        return found
+
+
+_MOST_ORIGINS = 100
+_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
+
+
+class AuditTables:
+    """place: the audit's --out, a folder or a URI that pyarrow reads (s3, gs, hdfs)."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._reader = ChildProgram("bridge.page.find_verdicts")
+
+    async def verdicts_of(self, origins: Iterable[str]) -> dict[str, Any]:
+        """Return rows of the table `requests` as `verdicts`, or a `reason` why there are none."""
+        asked = {"place": self._place, "origins": sorted(set(origins))[:_MOST_ORIGINS]}
+        return await self._reader.ask(asked) or {"reason": _NO_ANSWER}
+
+
+_LIMITS = "it takes more than 1 GB of memory, or too long"
+
+
+class SchemaRegistry:
+    """url: http or https. auth_file: a private file with user:password."""
+
+    def __init__(self, url: str, auth_file: Path | None = None) -> None:
+        self._url = url
+        self._auth_file = auth_file
+        self._decoder = ChildProgram("bridge.page.decode_value")
+
+    async def text_of(self, content: Content) -> tuple[str, str]:
+        """Return how the value is shown, and its text, as `value_text` does."""
+        raw = base64.b64decode(content.base64 or "") if content.text is None else content.text.encode()
+        if content.is_cut or schema_id(raw) is None:
+            return value_text(content)
+        answer = await self._ask(raw)
+        if "reason" in answer:
+            return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
+        return answer["kind"], answer["text"]
+
+    async def _ask(self, raw: bytes) -> dict[str, str]:
+        auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
+        asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
+        return await self._decoder.ask(asked) or {"reason": _LIMITS}
+
+
+PROMPT_S = 2.0
+MAX_KEPT = 100
+
+
+@dataclass
+class BackgroundAction:
+    """`selector`: as the page's form gave it."""
+
+    action: Action
+    selector: dict[str, str]
+    task: "asyncio.Task[ActedOnSelection]"
+    progress: SelectionProgress
+    name: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+
+
+class BackgroundActions:
+    """Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, BackgroundAction] = {}
+
+    async def start(
+        self,
+        action: Action,
+        selector: dict[str, str],
+        act: Callable[[SelectionProgress], Awaitable[ActedOnSelection]],
+    ) -> BackgroundAction:
+        """Start `act`, and wait for its end at most PROMPT_S."""
+        progress = SelectionProgress()
+        task = asyncio.ensure_future(act(progress))
+        started = BackgroundAction(action, selector, task, progress)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the audit log has it
+        self._kept[started.name] = started
+        for old in [name for name, each in self._kept.items() if each.task.done()][:-MAX_KEPT]:
+            del self._kept[old]
+        await asyncio.wait([task], timeout=PROMPT_S)
+        return started
+
+    def get(self, name: str) -> BackgroundAction | None:
+        return self._kept.get(name)

@@ -1,0 +1,319 @@
+"""Send a read to every instance of the group, because each knows only its own partitions.
+
+    consumer group (Kafka)  -> the owner of each partition, and the address in each member's client.id
+    own partitions locally, the others by HTTP with `local=true` and a peer token for the caller  -> merged
+    partitions without an answer are listed as missing, with the reason
+
+A peer token is signed with a key that all instances share and is valid for this one read at this one address, so a
+member that announces a false address learns nothing of use elsewhere. Only its own partitions in its answer count.
+
+GET from an address that a group member announced. The answering server cannot block or mislead the caller.
+
+A thread only resolves the name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
+a timeout) ends it at once.
+
+    10.1.2.3:8321            an instance          10.1.2.3:8321/worker-2   one of its workers (bridge.workers)
+"""
+
+import asyncio
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+import h11
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from bridge.errors import BridgeError
+from bridge.page.api.kafka import GroupView, KafkaPort
+from bridge.page.api.requests import Read
+from bridge.page.api.responses import GroupFound, GroupListing, Instance, Missing, Refused
+from bridge.page.sessions import Authenticator, Caller
+from bridge.query.summary import Pending
+from kafka_timer.origin import TimerPartition
+
+_CHUNK_BYTES = 1 << 16
+_MAX_PORT = 65535
+_ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
+"""A member may choose no other path."""
+
+
+class HttpResponse(NamedTuple):
+    status: int
+    body: bytes
+    headers: list[tuple[bytes, bytes]]
+
+
+class PeerNetworks(NamedTuple):
+    """The IP addresses that may be asked: those in `networks`, or if that is empty, those that an instance can have."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    is_loopback: bool = True
+    """True if we announce a loopback address ourselves, so others may too."""
+
+    def allows(self, host: str) -> bool:
+        address = ip_address(host)
+        address = getattr(address, "ipv4_mapped", None) or address
+        if self.networks:
+            return any(address in network for network in self.networks)
+        is_special = address.is_link_local or address.is_multicast or address.is_unspecified
+        return self.is_loopback if address.is_loopback else not is_special
+
+
+async def fetch(
+    address: str, target: str, headers: dict[str, str], resolver: Executor, max_bytes: int, allowed: PeerNetworks
+) -> HttpResponse:
+    """GET `target` from `address`, a host:port and perhaps a worker. `resolver`: its threads resolve names.
+
+    Raises OSError, ValueError if `address` is malformed, h11.ProtocolError if the answer is not HTTP.
+    """
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        raise ValueError(f"{address} is no host:port")
+    sent = list({"Host": parts[1], "Connection": "close", "Accept": "application/json", **headers}.items())
+    request = h11.Request(method="GET", target=parts[2] + target, headers=sent)
+    host, port = await _resolve(parts[1], resolver)
+    if not allowed.allows(host):
+        raise OSError(f"{host} is not an address of an instance by peer_networks")
+    return await exchange(*await asyncio.open_connection(host, port), request, max_bytes)
+
+
+async def exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    request: h11.Request,
+    max_bytes: int,
+    body: AsyncIterable[bytes] | None = None,
+) -> HttpResponse:
+    """Send a request and return its response; then the connection is closed. Raises as `fetch` does.
+
+    The response may come before the whole body is sent.
+    """
+    connection = h11.Connection(h11.CLIENT)
+    sending = asyncio.ensure_future(_send(writer, connection, request, body))
+    try:
+        return await _read_response(reader, connection, max_bytes)
+    finally:
+        sending.cancel()
+        writer.transport.abort()
+
+
+async def _send(
+    writer: asyncio.StreamWriter,
+    connection: h11.Connection,
+    request: h11.Request,
+    body: AsyncIterable[bytes] | None,
+) -> None:
+    with suppress(OSError, h11.LocalProtocolError, ClientDisconnect):  # no response comes then
+        writer.write(connection.send(request) or b"")
+        if body is not None:
+            async for chunk in body:
+                writer.write(connection.send(h11.Data(data=chunk)) or b"")
+                await writer.drain()
+        writer.write(connection.send(h11.EndOfMessage()) or b"")
+
+
+async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> HttpResponse:
+    status, body, headers = 0, bytearray(), list[tuple[bytes, bytes]]()
+    while True:
+        event = connection.next_event()
+        if event is h11.NEED_DATA:
+            connection.receive_data(await reader.read(_CHUNK_BYTES))
+        elif isinstance(event, h11.Response):
+            status, headers = event.status_code, list(event.headers)
+        elif isinstance(event, h11.Data):
+            body += event.data
+            if len(body) > max_bytes:
+                raise OSError(f"its answer is larger than {max_bytes} bytes")
+        elif isinstance(event, h11.EndOfMessage):
+            return HttpResponse(status, bytes(body), headers)
+
+
+async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:
+    host, _, port_text = address.rpartition(":")
+    host, port = host.removeprefix("[").removesuffix("]"), int(port_text)
+    if not host or not 0 < port <= _MAX_PORT:
+        raise ValueError(f"{address} is no host:port")
+    try:
+        return str(ip_address(host)), port
+    except ValueError:
+        looked_up = asyncio.get_running_loop().run_in_executor(resolver, _getaddrinfo, host, port)
+        return await looked_up, port
+
+
+def _getaddrinfo(host: str, port: int) -> str:
+    return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
+
+
+Part = TypeVar("Part", bound=BaseModel)
+
+_PEER_TIMEOUT_S = 15.0
+_GROUP_CACHE_S = 2.0
+_MAX_BYTES = 64 << 20
+_OK = 200
+_MAX_REASON_CHARS = 500
+_RESOLVER_THREADS = 4
+_NO_BRIDGE = "does not answer as a bridge of this version does"
+
+
+class Peers:
+    """`address`: ours, as the group sees it."""
+
+    def __init__(
+        self,
+        address: str,
+        kafka: KafkaPort,
+        access: Authenticator,
+        peers: PeerNetworks,
+        timeout_s: float = _PEER_TIMEOUT_S,
+        cache_s: float = _GROUP_CACHE_S,
+    ) -> None:
+        self._address = address
+        self._kafka = kafka
+        self._access = access
+        self._peers = peers
+        self._timeout_s = timeout_s
+        self._cache_s = cache_s
+        self._resolver = ThreadPoolExecutor(_RESOLVER_THREADS, "names")  # its own: a cancel does not wait for it
+        self._group = GroupView(frozenset(), ())
+        self._group_read_s: float | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    async def ask_all(
+        self,
+        caller: Caller,
+        path: str,
+        question: Read,
+        kind: type[Part],
+        own: Callable[[], Awaitable[Part]],
+    ) -> tuple[list[Part], list[Missing]]:
+        """Return the answer of each instance, and the partitions that no answer covers.
+
+        A local read returns only the result of `own`. Raises HTTPException if no instance answers.
+        """
+        if question.local:
+            return [await own()], []
+        group, unknown = await self._current_group()
+        others = self._peer_partitions(group)
+        answers = await asyncio.gather(
+            self._ask_self(own),
+            *(self._ask_peer(peer, caller, path, question, kind, its) for peer, its in others.items()),
+        )
+        parts = [each for each in answers if not isinstance(each, str)]
+        addresses = [self._address, *others]
+        failed = {address: why for address, why in zip(addresses, answers, strict=True) if isinstance(why, str)}
+        if not parts:
+            raise HTTPException(503, failed[self._address])
+        covered = {partition for part in parts for partition in _partitions_of(part)}
+        return parts, [
+            Missing(partition=str(timer_partition), why=unknown or self._missing_reason(group, timer_partition, failed))
+            for timer_partition in sorted(group.partitions)
+            if str(timer_partition) not in covered
+        ]
+
+    def _peer_partitions(self, group: GroupView) -> dict[str, frozenset[str]]:
+        """Return the partitions of each other address. An address is asked once, even if two members announce it."""
+        found: dict[str, frozenset[str]] = {}
+        for each in group.members:
+            if each.address not in ("", self._address) and each.partitions:
+                found[each.address] = found.get(each.address, frozenset()) | {
+                    str(timer_partition) for timer_partition in each.partitions
+                }
+        return found
+
+    async def _current_group(self) -> tuple[GroupView, str]:
+        """Return the group as of at most 2 s ago, and the reason if its members are unknown."""
+        async with self._lock:
+            if self._group_read_s is None or time.monotonic() - self._group_read_s >= self._cache_s:
+                try:
+                    self._group = await asyncio.to_thread(self._kafka.group)
+                except BridgeError as error:
+                    return GroupView(self._group.partitions, ()), f"its owner is not known: {error}"
+                self._group_read_s = time.monotonic()
+            return self._group, ""
+
+    def _missing_reason(self, group: GroupView, timer_partition: TimerPartition, failed: dict[str, str]) -> str:
+        owner = next((each for each in group.members if timer_partition in each.partitions), None)
+        if owner is None:
+            return "no instance owns it now: ask again, or start one"
+        if not owner.address:
+            return f"{owner.name} has it, which announces no address: start it with --http-port and --page true"
+        reason = failed.get(owner.address, "it is not open there: it is being recovered, or moves to another")
+        if owner.address == self._address and owner.address not in failed:
+            return "it is not open here: it recovers, or two instances announce one address (--advertised-http)"
+        return f"{owner.address}: {reason}"
+
+    async def _ask_self(self, own: Callable[[], Awaitable[Part]]) -> Part | str:
+        try:
+            return await own()
+        except HTTPException as refused:
+            return refused.detail
+
+    async def _ask_peer(
+        self, address: str, caller: Caller, path: str, question: Read, kind: type[Part], its: frozenset[str]
+    ) -> Part | str:
+        parameters = question.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
+        query = f"{path}?{urlencode({name: str(value) for name, value in parameters.items()})}"
+        headers = {}
+        if not self._access.is_open:
+            headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._peers)
+            if status != _OK:
+                return _reason(status, text)
+            return _restrict_to(kind.model_validate_json(text), address, its)
+        except TimeoutError:
+            return f"does not answer within {self._timeout_s:g} s: is its --advertised-http right?"
+        except OSError as error:
+            return f"does not answer ({_system_text(error)}): is its --advertised-http right?"
+        except (ValidationError, h11.ProtocolError):
+            return _NO_BRIDGE
+        except ValueError:
+            return "is not an address: give that instance host:port as --advertised-http"
+
+
+def _partitions_of(part: BaseModel) -> Iterable[str]:
+    """Return the partitions that the answer covers."""
+    assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
+    return part.shards if isinstance(part, Pending) else part.partitions
+
+
+def _restrict_to(part: Part, address: str, its: frozenset[str]) -> Part | str:
+    """Return the answer cut down to the peer's own partitions, or a reason if its sums include others."""
+    if isinstance(part, Instance):
+        own = {name: state for name, state in part.partitions.items() if name in its}
+        return part.model_copy(update={"address": address, "partitions": own})
+    if isinstance(part, GroupFound):
+        timers = [timer for timer in part.timers if timer.shard in its]
+        return part.model_copy(update={"timers": timers, "partitions": sorted(its.intersection(part.partitions))})
+    partitions = {*_partitions_of(part)}
+    if isinstance(part, GroupListing):
+        partitions.update(timer.shard for timer in part.timers)
+    if partitions <= its:
+        return part
+    return f"answers for {min(partitions - its)}, which the group has assigned to another: ask again"
+
+
+def _system_text(error: OSError) -> str:
+    """Return the system's text without asyncio's; errors of name resolution have negative numbers."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
+
+
+def _reason(status: int, text: bytes) -> str:
+    try:
+        return Refused.model_validate_json(text).reason[:_MAX_REASON_CHARS]
+    except ValidationError:
+        return f"answers {status}"

@@ -1,0 +1,320 @@
+"""Chart of when timers are due: columns of minutes, hours or days, each a stack of topics.
+
+    Pending.topics (by hour or day), Listing.topics (by minute) -> timeline() -> overview.html draws it as SVG
+
+Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
+
+Render templates; format times and message text. Everything is escaped.
+
+Text of a message's value: indented JSON, else text, else a hex dump.
+
+Chart of the lateness of the last minutes: a column for each 10 s, p50 in front of p99.
+
+    Overview.lateness -> lateness_chart() -> overview.html draws it as SVG
+
+Lengths are percent of the picture. Times are epoch ms.
+"""
+
+import base64
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from bridge.observe.recent_traffic import SLOT_MS, SLOTS
+from bridge.page.api.responses import Lateness
+from bridge.partition.options import instant_text
+from bridge.query.details import Content, TimerDetail
+from bridge.query.summary import Bucket
+from kafka_timer.headers import EXPIRE_MS, KEY, PROFILE
+from timer.index.due_counts import HOUR_MS
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+_NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
+_ALTERED = {"\r", "\0"}
+"""Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
+
+
+class Rendering:
+    """`folder`: that of the templates."""
+
+    def __init__(self, folder: Path, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        self._templates = Environment(
+            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        )
+        self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
+        self._templates.filters |= {
+            "base64": lambda raw: base64.b64encode(raw).decode(),
+            "instant": instant_text,
+            "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
+            "second": lambda at_ms: instant_text(at_ms)[11:19],
+            "away": self._away,
+            "plain": plain,
+            "lines": lambda text: plain(text, kept="\n\t"),
+            "content": content_text,
+        }
+
+    def page(self, template: str, **values: Any) -> str:
+        return self._templates.get_template(template).render(**values)
+
+    def _away(self, at_ms: int) -> str:
+        """Return text such as `in 2 h 30 min` or `5 s ago`."""
+        span_ms = at_ms - self._now_ms()
+        return f"in {span_text(span_ms)}" if span_ms >= 0 else f"{span_text(-span_ms)} ago"
+
+
+def span_text(span_ms: int) -> str:
+    """Return a time span in its two largest units."""
+    parts: list[tuple[int, str]] = []
+    left_ms = span_ms
+    for unit, unit_ms in _UNITS:
+        count, left_ms = divmod(left_ms, unit_ms)
+        if count or parts:
+            parts.append((count, unit))
+    if not parts:
+        return f"{span_ms} ms"
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+
+
+def plain(text: str, kept: str = "") -> str:
+    """Spell out characters in a sender's text that hide or reverse text."""
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
+
+
+def is_editable(timer: TimerDetail) -> bool:
+    """True if an unchanged form sends value and key back as they are.
+
+    False if they are not text or not shown in full, if the key is empty (sent as null) or has several lines, and if a
+    header sets another key or an expiry, because the form has no field for them.
+    """
+    key, value = timer.key, timer.value
+    if timer.requested_ms is None or any(header.name in _NOT_IN_THE_FORM for header in timer.headers):
+        return False
+    if key is not None and (key.is_cut or not key.text or not is_one_line(key.text)):
+        return False
+    if timer.value_bytes is None:
+        return True
+    return value is not None and not value.is_cut and value.text is not None and not _ALTERED & set(value.text)
+
+
+def is_one_line(text: str) -> bool:
+    """True if a browser sends the text of an input field back unchanged."""
+    return not ({"\n"} | _ALTERED) & set(text)
+
+
+def content_text(content: Content | None) -> str:
+    if content is None:
+        return "null"
+    if content.text is not None:
+        return plain(content.text)
+    return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"
+
+
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_MAX_DEPTH = 20
+"""Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
+_DUMPED_BYTES = 16
+
+
+def value_text(content: Content) -> tuple[str, str]:
+    """Return how the value is shown, and its text."""
+    if content.text is None:
+        return "hex, as it is not UTF-8", hex_dump(base64.b64decode(content.base64 or ""))
+    indented = None if content.is_cut else indented_json(content.text)
+    return ("text", content.text) if indented is None else ("JSON, indented", indented)
+
+
+def indented_json(text: str) -> str | None:
+    """Return an object or array with one member in each line; None for other text.
+
+    Only whitespace changes: numbers keep their digits, strings their escapes, and duplicate names stay.
+    """
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    parts: list[str] = []
+    depth, previous = 0, ""
+    for mark in _JSON_TOKEN.findall(text):
+        is_begin, is_end = mark in ("{", "["), mark in ("}", "]")
+        depth -= is_end
+        if (previous in ("{", "[")) != is_end or previous == ",":
+            parts.append("\n" + "  " * depth)
+        parts.append(": " if mark == ":" else mark)
+        depth += is_begin
+        if depth > _MAX_DEPTH:
+            return None
+        previous = mark
+    return "".join(parts)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def hex_dump(raw: bytes) -> str:
+    """Return lines of offset, 16 bytes and their ASCII characters, as `hexdump -C` does."""
+    lines = []
+    for at in range(0, len(raw), _DUMPED_BYTES):
+        part = raw[at : at + _DUMPED_BYTES]
+        ascii_ = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:08x}  {part.hex(' '):47}  |{ascii_}|")
+    return "\n".join(lines)
+
+
+_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
+_COLUMNS_PER_LABEL = 6
+
+
+class LatenessColumn(NamedTuple):
+    """bars: name, top and height, the one behind first."""
+
+    left: float
+    of: Lateness
+    bars: list[tuple[str, float, float]]
+
+
+class LatenessChart(NamedTuple):
+    """labels: where each begins, and its time."""
+
+    most_ms: int
+    labels: list[tuple[float, int]]
+    columns: list[LatenessColumn]
+    column_width: float = round(100 / SLOTS, 2)
+    lines: tuple[float, float] = (_LINES_TOP, _LINES_BOTTOM)
+
+
+def lateness_chart(slots: Sequence[Lateness], at_ms: int) -> LatenessChart:
+    """Return the chart up to `at_ms`. slots: those with deliveries; one whose timers all had to wait has no bar."""
+    start_ms = (at_ms // SLOT_MS - SLOTS + 1) * SLOT_MS
+    most_ms = max((each.p99_ms for each in slots if each.p99_ms is not None), default=0)
+
+    def bar(name: str, late_ms: int) -> tuple[str, float, float]:
+        height = round(late_ms * (_LINES_BOTTOM - _LINES_TOP) / max(1, most_ms), 2)
+        return name, round(_LINES_BOTTOM - height, 2), height
+
+    def left(slot_ms: int) -> float:
+        return round((slot_ms - start_ms) / SLOT_MS * 100 / SLOTS, 2)
+
+    columns = [
+        LatenessColumn(left(each.from_ms), each, [bar("p99", each.p99_ms), bar("p50", each.p50_ms)])
+        for each in slots
+        if each.p50_ms is not None and each.p99_ms is not None
+    ]
+    times = range(start_ms, start_ms + SLOTS * SLOT_MS, _COLUMNS_PER_LABEL * SLOT_MS)
+    return LatenessChart(most_ms, [(left(time_ms), time_ms) for time_ms in times], columns)
+
+
+MINUTE_MS = 60_000
+_DAY_MS = 24 * HOUR_MS
+_TOPICS = 5
+"""Topics with a colour of their own; page.css has one more, for the others."""
+_TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
+
+
+class Span(NamedTuple):
+    """A zoom level. bucket_ms: width of the counts that are searched for the times of the links Earlier and Later."""
+
+    label: str
+    step_ms: int
+    columns: int
+    bucket_ms: int
+    columns_per_label: int
+    label_part: slice
+    """The part of an ISO 8601 instant that is a column's label."""
+
+    @property
+    def length_ms(self) -> int:
+        return self.step_ms * self.columns
+
+
+SPANS = {
+    "hour": Span("next hour", MINUTE_MS, 60, HOUR_MS, 15, slice(11, 16)),
+    "day": Span("by the hour", HOUR_MS, 24, HOUR_MS, 6, slice(11, 16)),
+    "month": Span("by the day", _DAY_MS, 31, _DAY_MS, 7, slice(5, 10)),
+}
+
+
+class Part(NamedTuple):
+    """Timers of one topic in a column. `number`: of the colour. `topic` None: the other topics together."""
+
+    number: int
+    topic: str | None
+    timers: int
+    top: float
+    height: float
+
+
+class Column(NamedTuple):
+    from_ms: int
+    to_ms: int
+    left: float
+    label: str
+    timers: int
+    parts: list[Part]
+
+
+class Timeline(NamedTuple):
+    """A chart. earlier_ms, later_ms: start of the nearest charts before and after it with timers; None: none exists."""
+
+    from_ms: int
+    to_ms: int
+    most: int
+    column_width: float
+    columns: list[Column]
+    legend: list[Part]
+    earlier_ms: int | None
+    later_ms: int | None
+
+
+def timeline(
+    topics: Mapping[str, list[Bucket]], total: Iterable[Bucket], pending: Iterable[Bucket], span: Span, from_ms: int
+) -> Timeline:
+    """Return the chart from `from_ms` on.
+
+    topics, total: counts of steps, by topic and together. pending: all counts, by the span's buckets.
+    """
+    to_ms = from_ms + span.length_ms
+    inside = {topic: _inside(buckets, from_ms, to_ms) for topic, buckets in topics.items()}
+    all_ = _inside(total, from_ms, to_ms)
+    largest = sorted(inside, key=lambda topic: -inside[topic].total())[:_TOPICS]
+    shown = {topic: inside[topic] for topic in sorted(largest) if inside[topic]}
+    most = max(all_.values(), default=1)
+
+    def stack(counts: Mapping[str, int], all_timers: int) -> list[Part]:
+        """Return the parts from below."""
+        rest = all_timers - sum(counts.values())
+        timers = [*enumerate(counts.items()), (_TOPICS, (None, rest))]
+        parts, top = [], _TOP + _HEIGHT
+        for number, (topic, count) in timers:
+            if count > 0:
+                height = max(_LEAST, count * _HEIGHT / most)
+                top -= height
+                parts.append(Part(number, topic, count, round(top, 2), round(height, 2)))
+        return parts
+
+    columns = []
+    for number in range(span.columns):
+        at_ms = from_ms + number * span.step_ms
+        counts = {topic: own[at_ms] for topic, own in shown.items()}
+        label = "" if number % span.columns_per_label else instant_text(at_ms)[span.label_part]
+        left = round(number * 100 / span.columns, 2)
+        parts = stack(counts, all_[at_ms])
+        columns.append(Column(at_ms, at_ms + span.step_ms, left, label, all_[at_ms], parts))
+    starts = [each.from_ms for each in pending]
+    before = [start + span.bucket_ms - span.length_ms for start in starts if start < from_ms]
+    after = [start for start in starts if start + span.bucket_ms > to_ms]
+    legend = stack({topic: own.total() for topic, own in shown.items()}, all_.total())
+    earlier_ms, later_ms = max(before, default=None), min(after, default=None)
+    return Timeline(from_ms, to_ms, most, round(100 / span.columns, 2), columns, legend, earlier_ms, later_ms)
+
+
+def _inside(buckets: Iterable[Bucket], from_ms: int, to_ms: int) -> Counter[int]:
+    return Counter({each.from_ms: each.timers for each in buckets if from_ms <= each.from_ms < to_ms})

@@ -1,0 +1,456 @@
+"""The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
+
+import re
+from html import escape, unescape
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bridge.page.lookups import AuditTables, SchemaRegistry
+from bridge.page.sessions import Token
+from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
+from kafka_timer import headers_for
+from schemas.tables import REQUESTS
+
+pytestmark = pytest.mark.thorough
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
+
+
+class Browser(Page):
+    """An HTTP client with forms."""
+
+    def show(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def send(self, path: str, fields: dict[str, str], **headers: str) -> Answer:
+        return self.ask("POST", path, urlencode(fields).encode(), **headers)
+
+    def log_in(self, secret: str) -> Answer:
+        return self.send("/login", {"token": secret})
+
+    def form_key(self, path: str = "/rejected") -> str:
+        found = re.search(r'name="form_key" value="([0-9a-f]+)"', self.show(path).text)
+        assert found is not None
+        return found[1]
+
+
+def send(place: Place, **headers: str) -> None:
+    own = {"timer-topic": "orders", "timer-delay-ms": "7200000", **headers}
+    pairs = [(name, value.encode()) for name, value in own.items()]
+    place.kafka.produce(TIMERS, HOSTILE.encode(), key=HOSTILE.encode(), headers=pairs, partition=0)
+    place.run(300)
+
+
+def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
+    browser = Browser(place.pages[0].url)
+    for path in (
+        "/",
+        "/?span=hour",
+        "/?span=month",
+        "/timers",
+        "/timer",
+        "/timer?id=a",
+        "/rejected",
+        "/timers?after=x",
+    ):
+        answer = browser.show(path)
+        assert answer.status == (400 if "after" in path else 404 if "id=" in path else 200), path
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert not re.search(r"<script(?! src=\"/static/page\.js\")| style=| on\w+=", answer.text), path
+
+
+def test_the_chart_leads_from_days_to_hours_to_minutes_to_the_timers(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="26h", id="a")
+    place.producer.schedule("bills", "v", delay="26h", id="b")
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    assert "Nothing is due then" in browser.show("/").text
+    path = "/?span=month"
+    for deeper in (r"/\?span=day&from=[^\"]+", r"/\?span=hour&from=[^\"]+", r"/timers\?due_from=[^\"]+&due_to=[^\"]+"):
+        text = unescape(browser.show(path).text)
+        assert "2 timers (bills: 1, orders: 1)" in text
+        drawn, listed = re.findall(rf'href="({deeper})"', text)
+        assert drawn == listed, "the link of the chart and that of the table"
+        path = drawn
+    assert "2 match" in browser.show(path).text
+    later = re.search(r'href="([^"]+)">Later<', browser.show("/").text)
+    assert later is not None
+    assert "2 timers (bills: 1, orders: 1)" in browser.show(unescape(later[1])).text
+    for wrong, status in (("soon", 400), ("1" * 30, 200)):
+        assert browser.show(f"/?span=hour&from={wrong}").status == status
+
+
+def test_message_content_is_escaped(place: Place) -> None:
+    place.producer.schedule("orders", HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="2h", id=HOSTILE)
+    send(place, **{"timer-delay-ms": HOSTILE, "timer-id": "\u202etxt.exe\n"})
+    browser = Browser(place.pages[0].url)
+    pages = [
+        browser.show(path).text
+        for path in (
+            "/",
+            "/timers",
+            f"/timers?{urlencode({'topic': HOSTILE, 'header': HOSTILE})}",
+            f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
+            "/rejected",
+            f"/rejected?{urlencode({'code': HOSTILE})}",
+        )
+    ]
+    assert "&lt;script&gt;" in pages[1]
+    assert pages[3].count("&lt;script&gt;") >= 5, "id, key, header, its value, value"
+    assert "bad-header" in pages[4]
+    for text in pages:
+        assert "<script>alert" not in text
+        assert "<img" not in text
+        assert "\u202e" not in text
+
+
+def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
+    browser = Browser(guarded.pages[0].url)
+    for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
+        answer = browser.show(path)
+        assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
+    assert browser.send("/timer/cancel", {"id": "a"}).status == 303
+    error = browser.log_in("x" * 32)
+    assert (error.status, "not known" in error.text, error.headers["Set-Cookie"]) == (401, True, None)
+    for elsewhere in ("//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb"):
+        found = browser.send(f"/login?{urlencode({'next': elsewhere})}", {"token": "r" * 32})
+        assert (found.status, found.headers["Location"]) == (303, "/"), elsewhere
+    cookie = browser.log_in("r" * 32).headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "r" * 32 not in cookie
+    assert browser.show("/").status == 200
+
+
+@pytest.mark.parametrize("scheme", ["https", "http"])
+def test_the_cookie_is_secure_if_a_proxy_ends_tls(guarded: Place, scheme: str) -> None:
+    browser, secure = Browser(guarded.pages[0].url), scheme == "https"
+    origin = {"Origin": f"{scheme}://{browser.url.partition('://')[2]}"}
+    cookie = browser.send("/login", {"token": "o" * 32}, **origin).headers["Set-Cookie"]
+    assert ("Secure" in cookie, "HttpOnly" in cookie, "SameSite=strict" in cookie) == (secure, True, True)
+    ended = browser.send("/logout", {"form_key": browser.form_key()}, **origin).headers["Set-Cookie"]
+    assert ("Max-Age=0" in ended, "Secure" in ended) == (True, secure)
+
+
+def test_a_timer_without_an_id_is_changed_by_its_origin(place: Place) -> None:
+    sent = place.producer.schedule("orders", "v", delay="2h").result(0)
+    place.run(300)
+    browser, origin = Browser(place.pages[0].url), f"{sent.topic}/{sent.partition}/{sent.offset}"
+    assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
+    shown = browser.show(f"/timer?origin={origin}").text
+    assert 'action="/timer/replace"' not in shown
+    assert shown.count(f'name="origin" value="{origin}"') == 4
+    assert browser.show("/timer?origin=orders/0/7").status == 404
+    key = browser.form_key("/timers?topic=orders")
+    counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
+    assert "Cancel 1 timers" in counted
+    fields = {"form_key": key, "origin": origin, "timer_topic": sent.topic, "partition": str(sent.partition)}
+    assert "<dt>moved</dt><dd>1</dd>" in browser.send("/timer/release", fields).text
+    assert "<dt>not-found</dt><dd>1</dd>" in browser.send("/timer/cancel", fields).text
+
+
+def test_without_a_token_no_large_body_is_read(guarded: Place) -> None:
+    browser = Browser(guarded.pages[0].url)
+    for fields in (2000, 20_000):
+        answer = browser.ask("POST", "/login", b"a=&" * fields)
+        assert (answer.status, "4096 bytes" in answer.text) == (413, True)
+    browser.log_in("o" * 32)
+    answer = browser.ask("POST", "/rejected/redrive", b"record=&" * 3000)
+    assert (answer.status, "more than 2000 fields" in answer.text) == (413, True)
+    records = f"record=timer.rejected/0/1&record=timer.rejected/0/2&form_key={browser.form_key()}"
+    assert browser.ask("POST", "/rejected/redrive", records.encode()).status == 200
+
+
+def test_a_reader_is_shown_no_buttons_and_may_not_press_them(guarded: Place) -> None:
+    send(guarded, **{"timer-id": "a"})
+    reader, operator = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
+    reader.log_in("r" * 32)
+    operator.log_in("o" * 32)
+    assert "/timer/cancel" not in reader.show("/timer?id=a").text
+    assert "/timer/cancel" in operator.show("/timer?id=a").text
+    answer = reader.send("/timer/cancel", {"id": "a", "form_key": reader.form_key()})
+    assert (answer.status, "rita may only read" in answer.text) == (403, True)
+    done = operator.send("/timer/cancel", {"id": "a", "form_key": operator.form_key()})
+    assert done.status == 200
+    assert "1 request was sent" in done.text
+    operator.send("/logout", {"form_key": operator.form_key()})
+    assert operator.show("/").status == 303
+
+
+def test_a_cookie_is_worth_nothing_after_the_logout(guarded: Place) -> None:
+    browser, thief = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
+    browser.log_in("o" * 32)
+    thief.cookie, key = browser.cookie, browser.form_key()
+    assert thief.show("/").status == 200
+    browser.send("/logout", {"form_key": key})
+    assert (thief.show("/").status, thief.send("/timer/cancel", {"id": "a", "form_key": key}).status) == (303, 303)
+
+
+def test_wrong_tokens_are_limited_and_logged_once_a_minute(guarded: Place, caplog: pytest.LogCaptureFixture) -> None:
+    browser, page = Browser(guarded.pages[0].url), guarded.pages[0]
+    old = Browser(page.url)
+    old.log_in("o" * 32)
+    guarded.run(60_000 - guarded.kafka.timeline.now_ms % 60_000)
+    for _ in range(5):
+        assert browser.log_in("x" * 32).status == page.holding("wrong").get("/api/v1/overview")[0] == 401
+    refused = browser.log_in("o" * 32)
+    assert (refused.status, refused.headers["Retry-After"]) == (429, "60")
+    assert "too many wrong tokens" in refused.text
+    for path in ("/api/v1/overview", "/pending?id=a"):
+        status, told = page.holding("o" * 32).get(path)
+        assert (status, "try again in 60 s" in told["reason"]) == (429, True)
+    assert old.show("/").status == 200, "a session needs no token"
+    assert page.get("/health/live")[0] == 200
+    assert guarded.pages[1].holding("o" * 32).get("/api/v1/overview")[1]["missing"] == [], "neighbours are not limited"
+    assert [each.name for each in caplog.records if "docs/page.md" in each.message].count("bridge.page.sessions") == 3
+    guarded.run(60_000)
+    assert browser.log_in("o" * 32).status == 303
+
+
+@pytest.mark.parametrize("tokens", [[], [OPERATOR]])
+def test_a_form_of_another_site_is_not_taken(tokens: list[Token]) -> None:
+    with Place(tokens) as place:
+        browser = Browser(place.pages[0].url)
+        if tokens:
+            browser.log_in("o" * 32)
+        send(place, **{"timer-id": "a"})
+        key = browser.form_key("/timer?id=a")
+        for fields in ({}, {"form_key": ""}, {"form_key": "0" * 64}):
+            answer = browser.send("/timer/cancel", {"id": "a", **fields})
+            assert (answer.status, "reload the page" in answer.text) == (403, True)
+        answer = browser.send("/timer/cancel", {"id": "a", "form_key": key}, Origin="https://evil.example")
+        assert (answer.status, "by another site" in answer.text) == (403, True)
+        assert place.pages[0].holding("o" * 32).get("/api/v1/overview")[1]["pending"] == 1
+        assert browser.send("/timer/cancel", {"id": "a", "form_key": key}, Origin=browser.url).status == 200
+
+
+def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
+    for number in range(3):
+        send(place, **{"timer-id": f"s{number}"})
+    browser = Browser(place.pages[0].url)
+    assert "Act on all that match" not in browser.show("/timers").text
+    key = browser.form_key("/timers?topic=orders")
+    counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
+    assert "3 timers match" in counted
+    fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
+    assert "cancelled" in browser.send("/selection/cancel", fields).text
+    assert browser.send("/selection/count", {"form_key": key}).status == 400
+
+
+def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        send(place, **{"timer-id": f"s{number}"})
+    monkeypatch.setattr("bridge.page.lookups.PROMPT_S", 0)
+    browser = Browser(place.pages[0].url)
+    key = browser.form_key("/timers?topic=orders")
+    fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
+    pages = []
+    for _ in range(2):  # the second one finds other timers than were counted
+        answer = browser.send("/selection/move", fields | {"by": "1h"})
+        assert answer.status == 303
+        path = answer.headers["Location"]
+        while "Requests sent" in (text := browser.show(path).text):
+            assert 'max="3" value="' in text or "0 timers" in text
+        pages.append(text)
+        send(place, **{"timer-id": "new"})
+    assert "<dt>moved</dt><dd>3</dd>" in pages[0]
+    assert "4 match now that were not counted: nothing was sent" in pages[1]
+    assert browser.show("/selection/progress?action=x").status == 404
+
+
+def count(browser: Browser, key: str) -> str:
+    counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
+    found = re.search(r'name="token" value="([^"]+)"', counted)
+    assert found is not None
+    return found[1]
+
+
+def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"7200000"), ("timer-id", b"a")]
+    for partition in range(4):
+        place.kafka.produce(TIMERS, b"v", headers=headers, partition=partition)
+    place.run(300)
+    text = Browser(place.pages[0].url).show("/timer?id=a").text
+    forms = re.findall(r'<form method="post" action="/timer/(\w+)">(.*?)</form>', text, re.DOTALL)
+    for partition in range(4):
+        shown = f'name="partition" value="{partition}"'
+        assert [name for name, form in forms if shown in form] == ["cancel", "move", "release"]
+
+
+def pressed(form: str) -> dict[str, str]:
+    """Return the fields that a browser sends for the unedited form."""
+    fields = {name: unescape(value) for name, value in re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)}
+    for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>(.*?)</textarea>', form, re.DOTALL):
+        fields[name] = unescape(text.removeprefix("\n"))
+    assert all("\0" not in value for value in fields.values())
+    return {name: re.sub(r"\r\n|\r|\n", "\r\n", value) for name, value in fields.items()}
+
+
+def replacing(place: Place, id_: str, *, with_value: bool = True) -> dict[str, str] | None:
+    path = f"/timer?{urlencode({'id': id_, **({'value': 'true'} if with_value else {})})}"
+    form = re.search(r'action="/timer/replace".*?</form>', Browser(place.pages[0].url).show(path).text, re.DOTALL)
+    return pressed(form[0]) if form else None
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("k", "\n\n{\n  <a>: 1\n}\n"),
+        (None, "v"),
+        ("k", None),
+        (" k\u00e4 ", ""),
+        ("k", "v" * 65_536),
+    ],
+)
+def test_an_unedited_replacement_changes_only_the_time(place: Place, key: str | None, value: str | None) -> None:
+    astray = (place.producer.partition_of("a\nb") + 1) % 4
+    headers = headers_for("orders", delay="2h", id="a\nb", partition=0)
+    raw_key, raw_value = (None if each is None else each.encode() for each in (key, value))
+    place.kafka.produce(TIMERS, raw_value, key=raw_key, headers=headers, partition=astray)
+    place.run(300)
+    fields = replacing(place, "a\nb")
+    assert fields is not None
+    browser = Browser(place.pages[0].url)
+    refused = browser.send("/timer/replace", {**fields, "delay": "soon"})
+    assert refused.status == 400
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 1, "nothing was ended"
+    assert browser.send("/timer/replace", {**fields, "delay": "1h"}).status == 200
+    place.run(3_700_000)
+    assert [(entry.key, entry.value) for entry in place.kafka.read("orders")] == [(raw_key, raw_value)]
+    assert place.pages[0].get("/api/v1/overview")[1]["pending"] == 0, "of one, one was made"
+
+
+def test_a_message_that_a_form_would_change_is_not_editable(place: Place) -> None:
+    place.producer.schedule("orders", b"a\r\nb", key=b"k", delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a") is None
+    assert "/api/v1/timer/replace" in Browser(place.pages[0].url).show("/timer?id=a&value=true").text
+
+
+def test_the_history_of_an_id_is_that_of_its_receipts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    page, browser = place.pages[0], Browser(place.pages[0].url)
+    first = place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.producer.schedule("orders", "v", delay="2h", id="ab").result(0)
+    place.run(300)
+    place.producer.move("a", delay="1h").result(0)
+    place.run(3_700_000)
+    again = place.producer.cancel("a").result(0)
+    place.run(300)
+    kinds = ["accepted", "moved", "delivered", "too-late"]
+    assert "Show the receipts" in browser.show("/timer?id=a").text
+    told = page.get("/api/v1/receipts?id=a")[1]
+    assert ([each["kind"] for each in told["receipts"]], told["has_older"]) == (kinds, False)
+    origin, request = ("/".join(map(str, each)) for each in (first, again))
+    assert [each["kind"] for each in page.get(f"/api/v1/receipts?origin={origin}")[1]["receipts"]][:3] == kinds[:3]
+    assert [each["kind"] for each in page.get(f"/api/v1/receipts?origin={request}")[1]["receipts"]] == kinds[3:]
+    shown = browser.show("/timer?id=a&history=true")
+    assert shown.status == 404, "nothing is pending any more"
+    assert re.findall(r'data-label="Receipt">([^<]+)', shown.text) == kinds
+    assert "No receipt names it" in browser.show("/timer?id=nobody&history=true").text
+    monkeypatch.setattr("bridge.page.api.timer_requests._LATEST_RECEIPTS", 2)  # the commit's marker is the last
+    told = page.get("/api/v1/receipts?id=a")[1]
+    assert ([each["kind"] for each in told["receipts"]], told["has_older"]) == (kinds[-1:], True)
+    assert "Only the latest receipts were read" in browser.show("/timer?id=a&history=true").text
+
+
+def test_the_history_has_the_verdict_of_an_audit(tmp_path: Path) -> None:
+    with Place(audit_tables=AuditTables(str(tmp_path))) as place:
+        sent = place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+        place.run(300)
+        browser = Browser(place.pages[0].url)
+        path = f"/timer?{urlencode({'id': 'a', 'history': 'true'})}"
+        assert "Its tables cannot be read: " in browser.show(path).text
+        origin = "/".join(map(str, sent))
+        at = {"delivered_topic": HOSTILE, "delivered_partition": 1, "delivered_offset": 3, "delivered_ms": 0}
+        row = {"origin": origin, "class": "duplicate", "faults": ["duplicate", "early"], "clock": "LogAppendTime", **at}
+        (tmp_path / "requests").mkdir()
+        pq.write_table(pa.Table.from_pylist([row], REQUESTS.arrow()), tmp_path / "requests" / "a.parquet")
+        text = browser.show(path).text
+        assert "duplicate <strong>duplicate, early</strong>" in text
+        assert f"{escape(HOSTILE, quote=False)}/1/3".replace('"', "&#34;").replace("'", "&#39;") in text
+        assert "1970-01-01T00:00:00.000Z by LogAppendTime" in text
+        other = f"/timer?{urlencode({'origin': 'timer.requests/0/77', 'history': 'true'})}"
+        assert "No audit has judged it yet" in browser.show(other).text
+
+
+def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
+    place.producer.schedule("orders", '{"a":[1]}', key=b"\xff\x01", delay="2h", id="a").result(0)
+    place.producer.schedule("orders", '{"a":[1]}', delay="2h", id="b").result(0)
+    place.run(300)
+    text = Browser(place.pages[0].url).show("/timer?id=a&value=true").text
+    assert "<pre>" + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
+    assert "hex: ff 01" in text
+    fields = replacing(place, "b")
+    assert fields is not None
+    assert fields["value"] == '{"a":[1]}'
+
+
+def test_a_value_whose_registry_does_not_answer_is_shown_in_hex_and_replaced_as_it_is() -> None:
+    with Place(registry=SchemaRegistry("http://127.0.0.1:1")) as place:
+        place.producer.schedule("orders", b"\0\0\0\0\x07{}", delay="2h", id="a").result(0)
+        place.producer.schedule("orders", "plain", delay="2h", id="b").result(0)
+        place.run(300)
+        browser = Browser(place.pages[0].url)
+        text = browser.show("/timer?id=a&value=true").text
+        assert "hex, as it could not be decoded: the schema registry gave no schema: " in text
+        assert "00000000  00 00 00 00 07 7b 7d" in text
+        assert "<pre>plain</pre>" in browser.show("/timer?id=b&value=true").text
+
+
+def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.run(300)
+    assert replacing(place, "a", with_value=False) is None
+    assert "show its value first" in Browser(place.pages[0].url).show("/timer?id=a").text
+
+
+def test_a_topic_is_paused_by_a_button(place: Place) -> None:
+    send(place, **{"timer-id": "a"})
+    browser = Browser(place.pages[0].url)
+    done = browser.send("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
+    assert (done.status, "1 request was sent" in done.text) == (200, True)
+    place.producer.pause("bills")
+    place.run(300)
+    overview = browser.show("/").text
+    assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
+    assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
+
+
+def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
+    place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
+    place.run(2000)
+    place.kafka.create("nowhere")
+    browser = Browser(place.pages[0].url)
+    record = re.search(r'name="record" value="([^"]+)"', browser.show("/rejected").text)
+    assert record is not None
+    fields = {"record": record[1], "form_key": browser.form_key()}
+    assert "1 sent again" in browser.send("/rejected/redrive", fields).text
+    assert browser.send("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
+
+
+def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
+    browser = Browser(place.pages[0].url)
+    assert "Lateness, last" not in browser.show("/").text
+    for _ in range(3):
+        place.producer.schedule("orders", "v", delay="1s")
+    place.run(3000)
+    text = browser.show("/").text
+    assert re.search(r"<title>\d\d:\d\d:\d\d: 3 timers, p50 ≤ [\d,]+ ms, p99 ≤ [\d,]+ ms</title><rect", text)
+    assert re.search(r'data-label="Timers" class="number">3<.*data-label="p99" class="number">≤ [\d,]+ ms<', text)
+
+
+def test_a_topic_that_takes_no_records_is_marked_with_the_time_since_when(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="1s")
+    place.kafka.topics["orders"].unavailable = True
+    place.run(3000)
+    assert "takes no records since" in Browser(place.pages[0].url).show("/").text

@@ -1,0 +1,359 @@
+"""The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
+
+    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API
+    GET  /selection/progress?action=                       an action on a selection that takes long
+    POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
+
+A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from bridge.errors import BridgeError
+from bridge.page import guard as audit
+from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
+from bridge.page.api.requests import (
+    PendingAsked,
+    ReceiptsAsked,
+    RedriveAsked,
+    RejectedAsked,
+    SelectionAsked,
+    TimerAsked,
+    TimersAsked,
+)
+from bridge.page.api.responses import GroupFound, GroupPending, LatestReceipts
+from bridge.page.api.routes import Api
+from bridge.page.guard import (
+    MAX_BODY_BYTES,
+    address_of,
+    body_of,
+    caller_by_token,
+    http_error,
+    log_refusal,
+    require_operator,
+)
+from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
+from bridge.page.rendering import MINUTE_MS, SPANS, Rendering, Span, Timeline, lateness_chart, timeline, value_text
+from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
+from bridge.partition.options import parse_instant_ms
+from bridge.query.details import Content
+
+Handler = Callable[[Request, Caller], Awaitable[Response]]
+
+COOKIE = "timer_session"
+PAGE_ROWS = 100
+_FOLDER = Path(__file__).parent
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",  # with no-referrer, a browser does not send the origin of a form
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_MAX_FIELDS = 2000
+_MAX_LOGIN_BYTES = 4 << 10
+"""Most bytes of the login form, which needs no session."""
+
+
+class HtmlPages:
+    def __init__(
+        self,
+        api: Api,
+        access: Authenticator,
+        now_ms: Callable[[], int],
+        registry: SchemaRegistry | None = None,
+        audit_tables: AuditTables | None = None,
+    ) -> None:
+        self._api = api
+        self._registry = registry
+        self._audit_tables = audit_tables
+        self._access = access
+        self._now_ms = now_ms
+        self._rendering = Rendering(_FOLDER / "templates", now_ms)
+        self._background = BackgroundActions()
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Mount("/static", StaticFiles(directory=_FOLDER / "static")),
+            Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
+            self._route("/", self._overview),
+            self._route("/timers", self._timers),
+            self._route("/timer", self._timer),
+            self._route("/rejected", self._rejected),
+            self._route("/selection/progress", self._progress),
+            self._route("/logout", self._logout, "POST"),
+            self._route("/selection/count", self._count, "POST"),
+            self._route("/rejected/redrive", self._redrive, "POST", "operate"),
+            *(
+                self._route(f"/{each.about}/{each.name}", self._action_handler(each), "POST", "operate")
+                for each in TIMER_ACTIONS + TOPIC_ACTIONS
+            ),
+            *(
+                self._route(f"/selection/{each.name}", self._selection_handler(each), "POST", "operate")
+                for each in SELECTION_ACTIONS
+            ),
+        ]
+
+    # -- authentication
+
+    def _guarded(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        """Turn errors into an error page, and add the headers of every page."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                _require_own_origin(request)
+                response = await handler(request)
+            except (HTTPException, BridgeError, ValueError) as raised:
+                error, caller = http_error(raised), self._caller(request)
+                response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
+                response.headers.update(error.headers or {})
+            response.headers.update(_HEADERS)
+            return response
+
+        return answer
+
+    def _route(self, path: str, handler: Handler, method: str = "GET", role: Role = "read") -> Route:
+        """Return a route that needs a session, for a POST the CSRF token of its form, and the role."""
+
+        async def answer(request: Request) -> Response:
+            caller = self._caller(request)
+            if caller is None:
+                asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+                back = asked if request.method == "GET" else "/"
+                return RedirectResponse(f"/login?{urlencode({'next': back})}", 303)
+            if request.method == "POST":
+                form = await _form(request)
+                key = form.pop("form_key", "")
+                if not self._access.is_form_key(key, _session(request)):
+                    raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
+                request.state.form = form
+            if role == "operate":
+                require_operator(caller)
+            return await handler(request, caller)
+
+        return Route(path, self._guarded(answer), methods=[method])
+
+    def _caller(self, request: Request) -> Caller | None:
+        if self._access.is_open:
+            return ANONYMOUS._replace(address=address_of(request))
+        caller = self._access.caller_by_session(_session(request))
+        return caller and caller._replace(address=address_of(request))
+
+    async def _login(self, request: Request) -> Response:
+        back = _own_path(request.query_params.get("next", "/"))
+        if request.method == "GET":
+            return self._page(request, None, "login.html", next=back)
+        given = (await _form(request, _MAX_LOGIN_BYTES)).get("token", "")
+        caller = caller_by_token(request, self._access, given.strip())
+        if caller is None:
+            log_refusal(request, self._access, "no session: unknown token")
+            return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
+        audit.log_action(caller._replace(address=address_of(request)), "login", {}, {})
+        response = RedirectResponse(back, 303)
+        session, secure = self._access.log_in(caller), _is_behind_tls(request)
+        response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    async def _logout(self, request: Request, _: Caller) -> Response:
+        self._access.log_out(_session(request))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=_is_behind_tls(request))
+        return response
+
+    # -- reads
+
+    async def _overview(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "from")
+        span = request.query_params.get("span", "day")
+        if span not in SPANS:
+            span = "day"
+        from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
+        overview = await self._api.reads.overview(caller)
+        pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
+        due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
+        values: dict[str, Any] = {
+            "overview": overview,
+            "pending": pending,
+            "late": lateness_chart(overview.lateness, overview.at_ms),
+            "chart": await self._timeline(caller, pending, SPANS[span], from_ms),
+            "span": span,
+            "spans": SPANS,
+            "actions": TOPIC_ACTIONS,
+        }
+        return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
+
+    async def _timeline(self, caller: Caller, pending: GroupPending, span: Span, from_ms: int) -> Timeline:
+        """Return the chart. Minutes take a search of one hour, as counts are kept by the hour."""
+        from_ms -= from_ms % span.step_ms
+        total = pending.histogram()
+        if span.step_ms > MINUTE_MS:
+            topics = {name: own.histogram for name, own in pending.topics.items()}
+            return timeline(topics, total, total, span, from_ms)
+        asked = TimersAsked(limit=0, due_from=from_ms, due_to=from_ms + span.length_ms, bucket=MINUTE_MS)
+        found = await self._api.reads.timers(caller, asked)
+        pending.missing = found.missing or pending.missing
+        return timeline(found.topics, found.histogram, total, span, from_ms)
+
+    async def _timers(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.query_params)
+        after = request.query_params.get("after") or None
+        found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
+        following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
+        return self._page(
+            request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
+        )
+
+    async def _timer(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "id", "id_base64", "origin")
+        if not asked:
+            return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
+        with_value = request.query_params.get("value") == "true"
+        found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
+        is_told = request.query_params.get("history") == "true"
+        history = await self._api.actions.receipts(ReceiptsAsked(**asked)) if is_told else None
+        status = 200 if found.timers or found.missing else 404
+        shown = [await self._value_text(timer.value) for timer in found.timers]
+        values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
+        if history is not None and self._audit_tables is not None:
+            values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
+        return self._page(request, caller, "timer.html", status, history=history, **values)
+
+    async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
+        """Return how a value is shown, and its text; None if it was not asked for."""
+        if value is None:
+            return None
+        return value_text(value) if self._registry is None else await self._registry.text_of(value)
+
+    async def _rejected(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "code", "topic")
+        found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
+        return self._page(request, caller, "rejected.html", found=found, asked=asked)
+
+    # -- changes
+
+    def _action_handler(self, action: Action) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            form = request.state.form
+            asked = _given(form, *form)
+            if "value" in form:
+                asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+            done = await self._api.actions.act(caller, action, action.request_model(**asked))
+            named = _given(form, "id", "id_base64", "origin")
+            back = "/timer" if action.about == "timer" else "/"
+            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
+
+        return act
+
+    async def _count(self, request: Request, caller: Caller) -> Response:
+        selector = _selector(request.state.form)
+        counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
+        values: dict[str, Any] = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
+        return self._page(request, caller, "counted.html", **values)
+
+    def _selection_handler(self, action: Action) -> Handler:
+        async def act(request: Request, caller: Caller) -> Response:
+            form = request.state.form
+            selector = _selector(form)
+            asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
+            started = await self._background.start(
+                action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
+            )
+            if started.task.done():
+                return self._done(request, caller, started)
+            return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
+
+        return act
+
+    async def _progress(self, request: Request, caller: Caller) -> Response:
+        started = self._background.get(request.query_params.get("action", ""))
+        if started is None:
+            raise HTTPException(404, "this instance has no such action any more: the result is in its audit log")
+        if not started.task.done():
+            return self._page(request, caller, "progress.html", action=started.action, progress=started.progress)
+        try:
+            return self._done(request, caller, started)
+        except (HTTPException, BridgeError, ValueError) as raised:  # of the action: this page itself is as it should be
+            return self._page(request, caller, "error.html", reason=http_error(raised).detail)
+
+    def _done(self, request: Request, caller: Caller, started: BackgroundAction) -> Response:
+        """Show the result. Raises the action's error."""
+        values: dict[str, Any] = {"done": started.task.result(), "back": "/timers", "asked": started.selector}
+        return self._page(request, caller, "done.html", action=started.action, **values)
+
+    async def _redrive(self, request: Request, caller: Caller) -> Response:
+        records = [each for each in request.state.form.get("record", "").split("\n") if each]
+        done = await self._api.rejected.redrive(caller, RedriveAsked(records=records))
+        return self._page(request, caller, "redriven.html", done=done)
+
+    def _page(
+        self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
+    ) -> Response:
+        form_key = "" if caller is None else self._access.form_key(_session(request))
+        is_open = self._access.is_open
+        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path}
+        text = self._rendering.page(template, caller=caller, **always, **values)
+        return Response(text, status, media_type="text/html")
+
+
+def _require_own_origin(request: Request) -> None:
+    """Refuse a form of another site; browsers send its origin. Raises HTTPException."""
+    origin = request.headers.get("origin")
+    if request.method == "POST" and origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+        raise HTTPException(403, "this form was sent by another site: open this page by its own address")
+
+
+def _is_behind_tls(request: Request) -> bool:
+    """True if the browser loaded the page over TLS, by its own Origin header. Headers of a proxy are not needed."""
+    return request.headers.get("origin", "").startswith("https://")
+
+
+def _own_path(text: str) -> str:
+    """Return where to go after the login: `text` if it is a path of ours, else /."""
+    is_own = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable() and text.isascii()
+    return text if is_own else "/"
+
+
+def _session(request: Request) -> str:
+    return request.cookies.get(COOKIE, "")
+
+
+async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
+    """Parse a form; fields with the same name become lines of one text. Raises HTTPException."""
+    body = await body_of(request, max_bytes)
+    try:
+        pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise HTTPException(413, f"more than {_MAX_FIELDS} fields: send fewer at a time") from None
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: "\n".join(values) for name, values in found.items()}
+
+
+def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
+    """Return the fields of these names that are not empty."""
+    return {name: fields[name] for name in names if fields.get(name)}
+
+
+def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:
+    """Return the requests of the timers that are shown."""
+    pending = {f"{timer.shard}/{timer.origin}" for timer in found.timers}
+    told = {each.origin for each in history.receipts if each.origin}
+    return pending | told | {asked["origin"]} if "origin" in asked else pending | told
+
+
+def _selector(fields: Mapping[str, str]) -> dict[str, Any]:
+    return _given(fields, *_SELECTOR)
