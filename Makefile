@@ -139,7 +139,7 @@ fuzz: $(PROOF) ## libFuzzer on the decoders of store files, requests, journal an
 	$(BIN)/python -m scripts.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
 
 .PHONY: mutations
-mutations: $(PROOF) ## mutmut: changed lines of store, shard, turn and others that no test notices [NAMES='timer.schedule.release_policy*']
+mutations: $(PROOF) ## mutmut: changed lines of store, partition, turn and others that no test notices [NAMES='timer.schedule.release_policy*']
 	mkdir -p .run/mutations
 	git ls-files bridge timer schemas kafka_timer scripts docs conftest.py pyproject.toml | tar -c -T - | tar -x -C .run/mutations
 	cd .run/mutations && SEEDS=30 $(abspath $(BIN))/python -m mutmut run --max-children 1 $(NAMES)

@@ -3,7 +3,7 @@
     1 poll      wait for a request, or until the next due time
     2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.partition
     3 store     timers to disk                                 no reader sees anything of 2-4 before 5
-    4 due       timers whose time has come                     bridge.release
+    4 due       timers whose time has come                     bridge.partition
     5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight.
                 Each partition freezes its part (Partition.freeze), CommitPipeline.submit puts them together
     6 advance   what is committed is settled in the stores; now and then a checkpoint

@@ -41,7 +41,7 @@ def run_target(name: str, arguments: list[str]) -> None:
     """Run a target. Does not return: libFuzzer ends the process."""
     import atheris
 
-    with atheris.instrument_imports(include=["timer", "schemas", "kafka_timer", "bridge.recovery"]):
+    with atheris.instrument_imports(include=["timer", "schemas", "kafka_timer", "bridge.partition"]):
         from scripts.fuzz.targets import TARGETS
     if (corpus := Path(arguments[0])).is_dir():
         for seed in TARGETS[name].seeds():
