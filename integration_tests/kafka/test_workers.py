@@ -100,6 +100,6 @@ def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker,
         field.demand_each_once()  # stops it: SIGTERM drains both, and the exit code is 0
         restarted = re.findall(r"worker (\d): ended with -9; started again in 0 s", instance.log)
         assert restarted == ["2", "1"]
-        assert set(re.findall(r" INFO worker (\d) bridge\.recovery", instance.log)) == {"1", "2"}
+        assert set(re.findall(r" INFO worker (\d) bridge\.(?:partition|kafka)", instance.log)) == {"1", "2"}
     finally:
         field.close()

@@ -40,7 +40,9 @@ def _draw_limits(rng: Random, options: TurnOptions) -> TurnOptions:
 
 
 def _draw_limit(rng: Random) -> TargetLimit:
-    return TargetLimit(rng.choice((3, 20, 100)))
+    limit = TargetLimit(rng.choice((3, 20, 100)))
+    rng.choice((0, 0, 1)), rng.choice((0, 1))  # unused; old seeds keep their histories
+    return limit
 
 
 def _draw_options(rng: Random, reach_ms: int) -> TurnOptions:
