@@ -34,8 +34,8 @@ def require_for(settings: Settings) -> None:
     """Raise BridgeError if a setting needs an extra that is not installed."""
     if settings.page or settings.has_tokens:
         require("page", "page")
-    if settings.workers > 1 and settings.http_port:
-        require("page", "http_port with more than one worker")
+    if settings.workers > 1:  # their supervisor asks them by HTTP
+        require("page", "more than one worker")
     if settings.schema_registry is not None:
         require("registry", "schema_registry")
     if settings.audit_tables is not None:

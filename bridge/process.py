@@ -48,6 +48,7 @@ from bridge.partition.options import TurnOptions
 from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
+from timer.errors import CorruptStoreError
 
 if TYPE_CHECKING:
     from bridge.observe.prometheus import Exposition
@@ -187,10 +188,15 @@ def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
 
 def _metrics_text(shared: SharedState, exposition: "Exposition") -> MetricsText:
     def text(accept: str) -> tuple[bytes, str]:
-        with suppress(BusyError, TimeoutError):  # without an answer, the last metrics of the stores are shown
-            shared.query_queue.submit(
+        # Without an answer, or with a store that cannot be read, the last metrics of the stores are shown.
+        with suppress(BusyError, CorruptStoreError, OSError):
+            answer = shared.query_queue.submit(
                 lambda bridge: exposition.read_stores(bridge, SystemClock().now_ms(), deadline(METRICS_STEP_S))
-            ).result(METRICS_TIMEOUT_S)
+            )
+            try:
+                answer.result(METRICS_TIMEOUT_S)
+            finally:
+                answer.cancel()  # a question that waits for too long is withdrawn
         return exposition.text(accept)
 
     return text

@@ -98,6 +98,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
     [
         ("--http-port 8321 --page true", "page"),
         ("--http-port 8321 --workers 2", "page"),
+        ("--workers 2", "page"),
         ("--engine rocksdb", "rocksdb"),
         ("--http-port 8321 --page true --audit-tables /tmp/audit", "page"),
     ],
