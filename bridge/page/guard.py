@@ -1,4 +1,6 @@
-"""Audit log: each action with its caller and result, also if it failed. Logger `bridge.audit`, at any `log_level`.
+"""Guard every path: the Host header, the caller, the size of a body, errors, and the log of actions.
+
+Audit log: each action with its caller and result, also if it failed. Logger `bridge.audit`, at any `log_level`.
 
     who=ada where="10.1.2.3" act=5f2c9e01 did=cancel what={"id": "r-7"} came={"sent": ["timer.requests/3/81200"], ...}
     who=ada where="10.1.2.3" act=5f2c9e01 did=cancel more={"ids": ["r-108", ...]}

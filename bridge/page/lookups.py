@@ -1,4 +1,6 @@
-"""Actions on selections that go on after the answer: the page shows how far they are.
+"""Look up what takes long, in processes and tasks of their own: decoded values, the audit's verdicts, actions.
+
+Actions on selections that go on after the answer: the page shows how far they are.
 
     POST /selection/cancel -> start() -> ended within PROMPT_S: its result
                                       -> else a name, and GET /selection/progress?action=<name> until it has ended

@@ -1,4 +1,6 @@
-"""Chart of when timers are due: columns of minutes, hours or days, each a stack of topics.
+"""Render the pages: templates, texts of values, and the charts of due times and lateness.
+
+Chart of when timers are due: columns of minutes, hours or days, each a stack of topics.
 
     Pending.topics (by hour or day), Listing.topics (by minute) -> timeline() -> overview.html draws it as SVG
 
