@@ -33,7 +33,7 @@ EVIDENCE = Table(
         Column("rejected_ms", Kind.INT64, "timestamp of the first of them"),
         Column("answered_ms", Kind.INT64, "timestamp of the first receipt that answers it (not: delivered, rejected)"),
         Column("told_done", Kind.INT64, "receipts which say that it cancelled or replaced something"),
-        Column("told_missed", Kind.STRING, "not-found or too-late, if a receipt says so"),
+        Column("told_missed", Kind.STRING, "not-found, too-late or (refused at intake) rejected, if a receipt says so"),
         Column("told_ended", Kind.INT64, "receipts which say that it was cancelled or replaced"),
         Column("told_by_low", Kind.STRING, "least `kind request` of these receipts: `cancelled timer.requests/0/12`"),
         Column("told_by_high", Kind.STRING, "greatest of these: equal to the least if all are alike"),

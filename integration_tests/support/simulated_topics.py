@@ -17,7 +17,7 @@ from unittest import mock
 import bridge.tests.simulation.option_generator as options
 from bridge.testing.fake_log import Entry, Partition, State
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
-from bridge.tests.simulation.planted_bugs import applied
+from bridge.tests.simulation.planted_bugs import applied, engines_for
 from bridge.tests.simulation.request_generator import (
     BILLS,
     MORE_TIMERS,
@@ -56,7 +56,7 @@ def played(seed: int, mutation: str = "") -> Simulated:
     fault = ""
     planted = applied(mutation) if mutation else nullcontext()
     with small_intervals(), planted, _nothing_lost(gone), _same_levels():
-        world = World(seed)
+        world = World(seed, engines=engines_for(mutation))
         try:
             world.run()
         except Violation as wrong:

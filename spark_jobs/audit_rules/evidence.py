@@ -48,6 +48,8 @@ _TRACE = "?trace/"
 _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
 _ANSWER_KINDS = ("accepted", *_ENDING_KINDS, *_MISSED_KINDS)
+REFUSED = "rejected"
+"""`told_missed` of a request that was refused at intake: such a receipt has no id."""
 _SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
 _HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", "scheduled_ms")
 
@@ -194,13 +196,14 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
 
 def receipts(records: DataFrame) -> DataFrame:
     """Return evidence of receipts: for the request that each answers, and for the timer that it ended."""
-    said = F.from_json(F.col("value").cast("string"), "kind STRING, request STRING, origin STRING")
+    said = F.from_json(F.col("value").cast("string"), "kind STRING, request STRING, origin STRING, id STRING")
     told = records.select(F.col("timestamp_ms").alias("answered_ms"), said.alias("said")).select("*", "said.*")
-    answers = told.where(F.col("kind").isin(*_ANSWER_KINDS) & F.col("request").isNotNull()).select(
+    is_answer, is_refusal = F.col("kind").isin(*_ANSWER_KINDS), (F.col("kind") == REFUSED) & F.col("id").isNull()
+    answers = told.where((is_answer | is_refusal) & F.col("request").isNotNull()).select(
         F.col("request").alias("origin"),
-        "answered_ms",
+        F.when(is_answer, F.col("answered_ms")).alias("answered_ms"),
         F.when(F.col("kind").isin(*_ENDING_KINDS), _once()).alias("told_done"),
-        F.when(F.col("kind").isin(*_MISSED_KINDS), F.col("kind")).alias("told_missed"),
+        F.when(F.col("kind").isin(*_MISSED_KINDS, REFUSED), F.col("kind")).alias("told_missed"),
     )
     by = F.concat_ws(" ", "kind", F.coalesce("request", F.lit("?")))
     ended = told.where(F.col("kind").isin(*_ENDING_KINDS) & F.col("origin").isNotNull()).select(

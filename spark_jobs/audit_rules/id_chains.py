@@ -24,13 +24,14 @@ from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
+from spark_jobs.audit_rules.evidence import REFUSED
 
 _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
 """Codes that only a due timer gets."""
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
 _AMBIGUOUS_CODES = ("too-large", "bad-target")
-"""Codes of both intake and targets: a receipt that it was accepted, or else the time, decides which it was."""
+"""Codes of both intake and targets: a receipt, or else the time, decides which it was."""
 
 
 def link_ids(
@@ -159,6 +160,7 @@ def _refused_at_intake() -> Column:
     overdue &= (code != "bad-target") | (asked["expected_ms"] > asked["requested_ms"])
     # A recurring timer is refused at intake if its copy would be too large, also if it is due at once.
     overdue &= asked["rule"].isNull() | F.coalesce(F.col("copies") > 0, F.lit(False))
+    overdue &= ~F.col("told_missed").eqNullSafe(REFUSED)
     refused = (
         F.when(code.isin(*_DELIVERY_CODES), F.lit(False))
         .when(code.isin(*_AMBIGUOUS_CODES), ~overdue & F.col("answered_ms").isNull())

@@ -38,6 +38,7 @@ from timer.format.body import Body
 from timer.format.checkpoint import Checkpoint
 from timer.index import id_index as origin_index
 from timer.index.id_index import OriginIndex
+from timer.options import Engine
 from timer.rocksdb import store as rocks_store
 from timer.rocksdb.timers import RocksTimers
 from timer.schedule.blocked_targets import BlockedTarget, BlockedTargets
@@ -529,6 +530,11 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     ),
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
+
+
+def engines_for(name: str) -> tuple[Engine, ...]:
+    """Return the engines with which the mistake `name` is searched; empty for those that each seed draws."""
+    return ("rocksdb",) if name.startswith(ROCKSDB) else ()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from bridge.loop import assigned_partitions
 from bridge.partition import recover as recovery
 from bridge.partition.recover import invalidate_store
 from bridge.tests.simulation.oracle import Violation
-from bridge.tests.simulation.planted_bugs import ROCKSDB, applied
+from bridge.tests.simulation.planted_bugs import applied, engines_for
 from bridge.tests.simulation.request_generator import (
     CRON_UNIT_MS,
 )
@@ -90,9 +90,7 @@ def run_seed(
     mutation: a planted bug. Only a Violation shows that it is found: any other exception may be its own.
     is_brief: the story is told only if something is wrong.
     """
-    if mutation.startswith(ROCKSDB):
-        engines = ("rocksdb",)
-    world = World(seed, only_outputs=only_outputs, engines=engines)
+    world = World(seed, only_outputs=only_outputs, engines=engines_for(mutation) or engines)
     fault = ""
     judged = nullcontext() if only_outputs else damage_judged()
     with small_intervals(), applied(mutation) if mutation else nullcontext(), judged:

@@ -83,6 +83,12 @@ def bad_requests() -> list[Story]:
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
         stories.append(Story(f"{code} at once", [a, at_once], after, came, [rejection(at_once, code)]))
+    for code in ("too-large", "bad-target"):  # read when it was overdue, as the bridge was down
+        b, last = timer(1, at_ms=2_000, due_ms=20_000), timer(2, at_ms=3_000)
+        told = [receipt("rejected", b), receipt("replaced", last, a), receipt("accepted", last, last)]
+        back = [rejection(b, code, at_ms=30_000)]
+        after = ["replaced", "rejected", "delivered"]
+        stories.append(Story(f"{code}, told late", [a, b, last], after, [delivery(last)], back, told))
     denied = cancel(X, 1)
     stories.append(
         Story("denied", [a, denied], ["delivered", "rejected"], [delivery(a)], [rejection(denied, "denied-action")])
