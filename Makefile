@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
-INSTALL := $(BIN)/pip install --quiet --no-build-isolation
+INSTALL := $(BIN)/pip install --quiet --no-compile --no-build-isolation
 EXTRAS := page rocksdb export registry spark
 LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
