@@ -11,8 +11,8 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -133,9 +133,7 @@ def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
     extras.require_for(settings)
     if settings.http_port and (settings.page or settings.has_tokens):
-        from bridge.page.sessions import access_of
-
-        access_of(settings)
+        extras.page().check(settings)
     ConfluentTopics(settings.connection(), Retrier())
 
 
@@ -165,25 +163,18 @@ def run(settings: Settings, worker: int = 0) -> None:
                 raise
 
 
-@contextmanager
-def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
+def _http_server(settings: Settings, shared: SharedState) -> AbstractContextManager[None]:
     """Serve probes and metrics; with the extra `page` also pending timers, and the page if it is switched on."""
     # only here: without a port, no web server is needed
     from bridge.observe.prometheus import AlertLimits, Exposition
 
+    status, queries, metrics, worker = shared
     limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
-    exposition = Exposition(shared.metrics, shared.status, limits)
-    if extras.missing("page"):
-        names = known_names(settings)
-        server = serving_probes(
-            settings.http_host, settings.http_port, shared.status, _metrics_text(shared, exposition), names
-        )
-    else:
-        from bridge.page.app import serving_bridge
-
-        server = serving_bridge(settings, shared.status, shared.query_queue, SystemClock(), exposition, shared.worker)
-    with server:
-        yield
+    exposition = Exposition(metrics, status, limits)
+    if not extras.missing("page"):
+        return extras.page().serving_bridge(settings, status, queries, SystemClock(), exposition, worker)
+    text = _metrics_text(shared, exposition)
+    return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
 
 
 def _metrics_text(shared: SharedState, exposition: "Exposition") -> MetricsText:
