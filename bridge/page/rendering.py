@@ -1,20 +1,9 @@
-"""Render the pages: templates, texts of values, and the charts of due times and lateness.
+"""Render the pages: templates, texts of times and messages, and two charts. Everything is escaped.
 
-Chart of when timers are due: columns of minutes, hours or days, each a stack of topics.
+    Pending.topics (by hour or day), Listing.topics (by minute) -> timeline()        stacks of topics, by due time
+    Overview.lateness                                           -> lateness_chart()  10 s each, p50 in front of p99
 
-    Pending.topics (by hour or day), Listing.topics (by minute) -> timeline() -> overview.html draws it as SVG
-
-Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
-
-Render templates; format times and message text. Everything is escaped.
-
-Text of a message's value: indented JSON, else text, else a hex dump.
-
-Chart of the lateness of the last minutes: a column for each 10 s, p50 in front of p99.
-
-    Overview.lateness -> lateness_chart() -> overview.html draws it as SVG
-
-Lengths are percent of the picture. Times are epoch ms.
+overview.html draws both as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
 """
 
 import base64
@@ -72,14 +61,13 @@ class Rendering:
 
 def span_text(span_ms: int) -> str:
     """Return a time span in its two largest units."""
+    if span_ms < _UNITS[-1][1]:
+        return f"{span_ms} ms"
     parts: list[tuple[int, str]] = []
-    left_ms = span_ms
     for unit, unit_ms in _UNITS:
-        count, left_ms = divmod(left_ms, unit_ms)
+        count, span_ms = divmod(span_ms, unit_ms)
         if count or parts:
             parts.append((count, unit))
-    if not parts:
-        return f"{span_ms} ms"
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
@@ -124,7 +112,7 @@ _DUMPED_BYTES = 16
 
 
 def value_text(content: Content) -> tuple[str, str]:
-    """Return how the value is shown, and its text."""
+    """Return how the value is shown, and its text: indented JSON, else text, else a hex dump."""
     if content.text is None:
         return "hex, as it is not UTF-8", hex_dump(base64.b64decode(content.base64 or ""))
     indented = None if content.is_cut else indented_json(content.text)

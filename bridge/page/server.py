@@ -10,11 +10,9 @@
 Without a token one can read names of topics and numbers of timers, but no key, value or setting. If there are tokens,
 a question about an id needs one.
 
-Questions from the HTTP event loop to the loop's thread; without an answer, HTTP 503 with the reason.
+Number and duration of connections are limited, so that stores and broker sockets always get file handles:
 
-Limit number and duration of HTTP connections, so that stores and broker sockets always get file handles.
-
-accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
+    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
 
 At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
 no probe out. If all are being answered, the new one is closed.

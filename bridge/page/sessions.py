@@ -7,8 +7,7 @@
     peer              Authorization: Pass <name>.<end>.<signature>, for one read at one address, 30 s long
 
 Without tokens every client may do everything, so that is allowed on loopback only (bridge.config.settings).
-
-Limit the number of wrong tokens: beyond it, no token is checked until the minute ends.
+After too many wrong tokens, none is checked until the minute ends.
 """
 
 import hashlib

@@ -8,13 +8,14 @@ A form needs the CSRF token of its session (`form_key`). Everything that a sende
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -68,21 +69,16 @@ _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
 
 
+@dataclass
 class HtmlPages:
-    def __init__(
-        self,
-        api: Api,
-        access: Authenticator,
-        now_ms: Callable[[], int],
-        registry: SchemaRegistry | None = None,
-        audit_tables: AuditTables | None = None,
-    ) -> None:
-        self._api = api
-        self._registry = registry
-        self._audit_tables = audit_tables
-        self._access = access
-        self._now_ms = now_ms
-        self._rendering = Rendering(_FOLDER / "templates", now_ms)
+    _api: Api
+    _access: Authenticator
+    _now_ms: Callable[[], int]
+    _registry: SchemaRegistry | None = None
+    _audit_tables: AuditTables | None = None
+
+    def __post_init__(self) -> None:
+        self._rendering = Rendering(_FOLDER / "templates", self._now_ms)
         self._background = BackgroundActions()
 
     def routes(self) -> list[BaseRoute]:
@@ -184,16 +180,19 @@ class HtmlPages:
         overview = await self._api.reads.overview(caller)
         pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
         due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
-        values: dict[str, Any] = {
-            "overview": overview,
-            "pending": pending,
-            "late": lateness_chart(overview.lateness, overview.at_ms),
-            "chart": await self._timeline(caller, pending, SPANS[span], from_ms),
-            "span": span,
-            "spans": SPANS,
-            "actions": TOPIC_ACTIONS,
-        }
-        return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
+        return self._page(
+            request,
+            caller,
+            "overview.html",
+            overview=overview,
+            pending=pending,
+            next_due_ms=min(due_ms, default=None),
+            late=lateness_chart(overview.lateness, overview.at_ms),
+            chart=await self._timeline(caller, pending, SPANS[span], from_ms),
+            span=span,
+            spans=SPANS,
+            actions=TOPIC_ACTIONS,
+        )
 
     async def _timeline(self, caller: Caller, pending: GroupPending, span: Span, from_ms: int) -> Timeline:
         """Return the chart. Minutes take a search of one hour, as counts are kept by the hour."""
@@ -260,8 +259,9 @@ class HtmlPages:
     async def _count(self, request: Request, caller: Caller) -> Response:
         selector = _selector(request.state.form)
         counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
-        values: dict[str, Any] = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
-        return self._page(request, caller, "counted.html", **values)
+        return self._page(
+            request, caller, "counted.html", counted=counted, selector=selector, actions=SELECTION_ACTIONS
+        )
 
     def _selection_handler(self, action: Action) -> Handler:
         async def act(request: Request, caller: Caller) -> Response:
@@ -290,8 +290,8 @@ class HtmlPages:
 
     def _done(self, request: Request, caller: Caller, started: BackgroundAction) -> Response:
         """Show the result. Raises the action's error."""
-        values: dict[str, Any] = {"done": started.task.result(), "back": "/timers", "asked": started.selector}
-        return self._page(request, caller, "done.html", action=started.action, **values)
+        done, asked = started.task.result(), started.selector
+        return self._page(request, caller, "done.html", action=started.action, done=done, back="/timers", asked=asked)
 
     async def _redrive(self, request: Request, caller: Caller) -> Response:
         records = [each for each in request.state.form.get("record", "").split("\n") if each]
@@ -302,10 +302,8 @@ class HtmlPages:
         self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
     ) -> Response:
         form_key = "" if caller is None else self._access.form_key(_session(request))
-        is_open = self._access.is_open
-        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path}
-        text = self._rendering.page(template, caller=caller, **always, **values)
-        return Response(text, status, media_type="text/html")
+        always = {"form_key": form_key, "is_open": self._access.is_open, "path": request.url.path}
+        return HTMLResponse(self._rendering.page(template, caller=caller, **always, **values), status)
 
 
 def _require_own_origin(request: Request) -> None:

@@ -123,7 +123,10 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
 
 @dataclass(frozen=True, slots=True)
 class RedriveFilter:
-    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking."""
+    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking.
+
+    places: partition and offset on the rejected topic, of these records alone, whatever their code.
+    """
 
     timer_topics: frozenset[str]
     codes: frozenset[str] = frozenset()
@@ -131,8 +134,11 @@ class RedriveFilter:
     origins: frozenset[str] = frozenset()
     from_ms: int | None = None
     to_ms: int | None = None
+    places: frozenset[tuple[TimerPartition, int]] = frozenset()
 
     def takes(self, record: Parked) -> bool:
+        if self.places:
+            return (record.place, record.offset) in self.places
         return (
             record.partition.topic in self.timer_topics
             and record.code in (self.codes or UNDELIVERABLE)

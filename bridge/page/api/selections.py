@@ -1,6 +1,4 @@
-"""Count the timers of a selection, then act on the counted ones and no other.
-
-A token that lists the counted timers: an action on a selection takes these and no other.
+"""Count the timers of a selection, then act on the counted ones and no other. A token lists them:
 
     1798142400123.9f86d081884c7d65.<8 bytes for each timer, base64>         time, selector, timers: 213 kB for 20,000
 
@@ -10,8 +8,10 @@ is kept for a count: any instance accepts the token of any other.
 
 import asyncio
 import base64
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 from starlette.exceptions import HTTPException
@@ -25,6 +25,7 @@ from bridge.page.api.timer_requests import RequestSender, SendProgress, SendRequ
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.query.search import NamedTimer
+from kafka_timer import Sent, TimerProducer
 
 GOOD_FOR_MS = 24 * 3_600_000
 """Counting millions of timers, part by part, takes hours before the first action."""
@@ -67,21 +68,20 @@ class SelectionProgress(SendProgress):
     timers: int = 0
 
 
+@dataclass(frozen=True)
 class Selections:
     """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
 
-    def __init__(self, reads: GroupReads, requests: RequestSender, clock: Clock) -> None:
-        self._reads = reads
-        self._requests = requests
-        self._clock = clock
+    _reads: GroupReads
+    _requests: RequestSender
+    _clock: Clock
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
         found = await self._matching(caller, asked)
-        first = [_printed(timer) for timer in found.timers[:_FIRST_SHOWN]]
         return Counted(
             matching=found.matching,
             taken=len(found.timers),
-            first=first,
+            first=[*map(_printed, found.timers[:_FIRST_SHOWN])],
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,
             missing=found.missing,
@@ -133,10 +133,10 @@ def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: Selectio
     by_topic: dict[str, list[NamedTimer]] = {}
     for timer in timers:
         by_topic.setdefault(timer.place.partition.topic, []).append(timer)
-    return {topic: _send_each(action, own, asked) for topic, own in by_topic.items()}
-
-
-def _send_each(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> SendRequests:
     send_each = action.send_each
     assert send_each is not None
-    return lambda producer: (future for timer in timers for future in send_each(producer, timer, asked))
+
+    def send(own: list[NamedTimer], producer: TimerProducer) -> Iterator["Future[Sent]"]:
+        return (future for timer in own for future in send_each(producer, timer, asked))
+
+    return {topic: partial(send, own) for topic, own in by_topic.items()}

@@ -9,7 +9,7 @@ with Place() as place:
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from email.message import Message
@@ -27,7 +27,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.api.actions import TimerActions
 from bridge.page.api.group_reads import GroupReads
-from bridge.page.api.kafka import GroupView, RedriveCount, TopicReader
+from bridge.page.api.kafka import GroupView, TopicReader
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
 from bridge.page.api.selections import Selections
@@ -41,7 +41,8 @@ from bridge.page.views import HtmlPages
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue
-from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
+from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key, marker_of, parked, request_of
+from bridge.redrive.sender import RedriveResult
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
 from kafka_timer import Headers, Sent, TimerProducer
@@ -128,20 +129,27 @@ class MemorySide:
     def redriven(self) -> frozenset[bytes]:
         return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.resent"))
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
+    def redrive(
+        self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
+    ) -> RedriveResult:
         kafka = self._place.kafka
-        for number, each in enumerate(records):
+        found = RedrivePlan(RedriveFilter(frozenset({TIMERS}), places=frozenset(places)), self.redriven())
+        for place, offset in places:
+            if place.partition < len(kafka.topics[place.topic].partitions):
+                for entry in kafka.partition(place).committed(offset, offset + 1):
+                    found.add(parked(place, record_of(entry), {TIMERS: RULES}))
+        found.limit_to(None)
+        for number, each in enumerate(found.selected):
             if number == self.resends:
                 raise BridgeError("sending again broke off")
-            log = kafka.partition(each.place)
-            (entry,) = log.committed(each.offset, each.offset + 1)
+            (entry,) = kafka.partition(each.place).committed(each.offset, each.offset + 1)
             key, headers = request_of(record_of(entry), each.code)
             kafka.produce(
                 each.partition.topic, entry.value, key=key, headers=headers, partition=each.partition.partition
             )
             kafka.produce("timer.resent", marker_of(each), key=marker_key(each))
             on_sent([each])
-        return RedriveCount(len(records), ())
+        return RedriveResult(len(found.selected))
 
     def close(self) -> None:
         """Nothing is open."""

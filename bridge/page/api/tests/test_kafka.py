@@ -173,7 +173,8 @@ def test_a_redrive_sends_only_to_timer_topics(monkeypatch: pytest.MonkeyPatch) -
     work = Work(own, of_table, foreign)
     monkeypatch.setattr(real_kafka, "redrive_session", lambda *_: nullcontext(work))
     kafka = ConfluentKafkaPort(settings())
-    assert kafka.redrive([own, of_table, foreign], lambda _: None).sent == 2
+    places = {(each.place, each.offset) for each in (own, of_table, foreign)}
+    assert kafka.redrive(places, lambda _: None).count == 2
     assert work.sent == [of_table, own]
 
 
@@ -221,7 +222,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
     monkeypatch.setattr(sender, "ConfluentRedrive", Waiting)
     kafka = ConfluentKafkaPort(settings())
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(kafka.redrive, [record], lambda _: None)
+        sending = pool.submit(kafka.redrive, {(record.place, record.offset)}, lambda _: None)
         assert begun.wait(30)
         try:
             assert made[0].is_asked.wait(30)
