@@ -15,9 +15,9 @@ from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 
 if TYPE_CHECKING:
-    from bridge.observe.prometheus import Exposition
     from bridge.observe.status import Status
     from bridge.ports import Clock
+    from bridge.probes import MetricsText
     from bridge.query.query_queue import QueryQueue
 
 _MODULES = {
@@ -40,7 +40,7 @@ class Page(Protocol):
         status: "Status",
         queries: "QueryQueue",
         clock: "Clock",
-        exposition: "Exposition",
+        metrics: "MetricsText",
         worker: int,
     ) -> AbstractContextManager[None]: ...
 

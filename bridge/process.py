@@ -12,12 +12,12 @@ import resource
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bridge import extras
 from bridge.config.data_directory import DataDir
@@ -45,13 +45,9 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.journal import JournalOwnerCheck
 from bridge.partition.options import TurnOptions
-from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
-from bridge.query.query_queue import BusyError, QueryQueue
+from bridge.probes import metrics_text, serving_probes
+from bridge.query.query_queue import QueryQueue
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
-from timer.errors import CorruptStoreError
-
-if TYPE_CHECKING:
-    from bridge.observe.prometheus import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -170,27 +166,10 @@ def _http_server(settings: Settings, shared: SharedState) -> AbstractContextMana
 
     status, queries, metrics, worker = shared
     limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
-    exposition = Exposition(metrics, status, limits)
+    text = metrics_text(Exposition(metrics, status, limits), queries, SystemClock())
     if not extras.missing("page"):
-        return extras.page().serving_bridge(settings, status, queries, SystemClock(), exposition, worker)
-    text = _metrics_text(shared, exposition)
+        return extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
     return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
-
-
-def _metrics_text(shared: SharedState, exposition: "Exposition") -> MetricsText:
-    def text(accept: str) -> tuple[bytes, str]:
-        # Without an answer, or with a store that cannot be read, the last metrics of the stores are shown.
-        with suppress(BusyError, CorruptStoreError, OSError):
-            answer = shared.query_queue.submit(
-                lambda bridge: exposition.read_stores(bridge, SystemClock().now_ms(), deadline(METRICS_STEP_S))
-            )
-            try:
-                answer.result(METRICS_TIMEOUT_S)
-            finally:
-                answer.cancel()  # a question that waits for too long is withdrawn
-        return exposition.text(accept)
-
-    return text
 
 
 class BridgeRunner:

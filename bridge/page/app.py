@@ -12,7 +12,6 @@ from bridge.config.data_directory import worker_socket
 from bridge.config.http_address import host_of, own_address
 from bridge.config.secret_file import read_private
 from bridge.config.settings import Settings, is_loopback
-from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status
 from bridge.page.api.actions import TimerActions
 from bridge.page.api.group_reads import GroupReads
@@ -29,6 +28,7 @@ from bridge.page.server import LoopQueries, application, serving, serving_worker
 from bridge.page.sessions import Authenticator, access_of
 from bridge.page.views import HtmlPages
 from bridge.ports import Clock
+from bridge.probes import MetricsText
 from bridge.query.query_queue import QueryQueue
 
 
@@ -39,7 +39,7 @@ def check(settings: Settings) -> None:
 
 @contextmanager
 def serving_bridge(
-    settings: Settings, status: Status, queries: QueryQueue, clock: Clock, exposition: Exposition, worker: int
+    settings: Settings, status: Status, queries: QueryQueue, clock: Clock, metrics: MetricsText, worker: int
 ) -> Iterator[None]:
     """Serve probes, metrics and pending timers, and the page if it is switched on. worker: see bridge.process."""
     # Tokens protect a question about an id also without a page.
@@ -50,7 +50,7 @@ def serving_bridge(
             assert access is not None
             routes = ends.enter_context(_page_routes(settings, access, status, queries, clock))
         hosts = known_hosts(settings)
-        app = application(status, queries, clock, exposition, extra_routes=routes, access=access, hosts=hosts)
+        app = application(status, queries, clock, metrics, extra_routes=routes, access=access, hosts=hosts)
         if worker:
             ends.enter_context(serving_worker(worker_socket(settings.data_dir), app))
         else:

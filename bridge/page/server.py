@@ -43,12 +43,11 @@ from bridge.config.http_address import listen
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.loop import Bridge
 from bridge.observe.log_rate_limit import LogRateLimit
-from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status
 from bridge.page.guard import KnownHosts, caller_of, error_response
 from bridge.page.sessions import Authenticator
 from bridge.ports import Clock
-from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, deadline
+from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
@@ -193,7 +192,7 @@ def application(
     status: Status,
     query_queue: QueryQueue,
     clock: Clock,
-    exposition: Exposition,
+    metrics: MetricsText,
     answer_timeout_s: float = ANSWER_TIMEOUT_S,
     extra_routes: Sequence[BaseRoute] = (),
     access: Authenticator | None = None,
@@ -204,7 +203,6 @@ def application(
     access: who may ask about one id; None: everybody. hosts: KnownHosts, for all routes.
     """
     ask = LoopQueries(status, query_queue, answer_timeout_s).ask
-    ask_soon = LoopQueries(status, query_queue, min(METRICS_TIMEOUT_S, answer_timeout_s)).ask
 
     async def live(_: Request) -> Response:
         return JSONResponse(*status.answer(status.live()))
@@ -212,46 +210,34 @@ def application(
     async def ready(_: Request) -> Response:
         return JSONResponse(*status.answer(status.ready()))
 
+    def recovering() -> list[str]:
+        return [*map(str, status.in_recovery())]
+
     async def pending(request: Request) -> Response:
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
             if access is not None and not access.is_open:
                 caller_of(request, access)
-            named, recovering = await ask(
-                lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), status.in_recovery())
-            )
-            code = 200 if named.timers else 503 if recovering else 404
-            return _json(InstanceNamed(**named.model_dump(), recovering=[*map(str, recovering)]), code)
+            named, unread = await ask(lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), recovering()))
+            code = 200 if named.timers else 503 if unread else 404
+            return _json(InstanceNamed(**named.model_dump(), recovering=unread), code)
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as error:
             raise HTTPException(400, f"bucket: {error}") from error
-        counts, recovering = await ask(
-            lambda bridge: (
-                pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()),
-                status.in_recovery(),
-            )
+        counts, unread = await ask(
+            lambda bridge: (pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()), recovering())
         )
-        return _json(InstancePending(**counts.model_dump(), recovering=[*map(str, recovering)]), 200)
+        return _json(InstancePending(**counts.model_dump(), recovering=unread), 200)
 
-    async def metrics(request: Request) -> Response:
-        with suppress(HTTPException):  # without an answer, the last metrics of the stores are shown
-            await ask_soon(lambda bridge: exposition.read_stores(bridge, clock.now_ms(), deadline(METRICS_STEP_S)))
-        body, content_type = exposition.text(request.headers.get("accept", ""))
+    def all_metrics(request: Request) -> Response:  # in a thread, as it is no coroutine
+        body, content_type = metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    return Starlette(
-        routes=[
-            Route("/health/live", live),
-            Route("/health/ready", ready),
-            Route("/pending", pending),
-            Route("/metrics", metrics),
-            *extra_routes,
-        ],
-        middleware=[hosts],
-        exception_handlers={HTTPException: error_response},
-    )
+    own = {"/health/live": live, "/health/ready": ready, "/pending": pending, "/metrics": all_metrics}
+    routes = [*(Route(path, answer) for path, answer in own.items()), *extra_routes]
+    return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 
 
 def _json(answer: BaseModel, status_code: int) -> Response:

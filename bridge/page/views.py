@@ -9,6 +9,7 @@ A form needs the CSRF token of its session (`form_key`). Everything that a sende
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -94,11 +95,11 @@ class HtmlPages:
             self._route("/selection/count", self._count, "POST"),
             self._route("/rejected/redrive", self._redrive, "POST", "operate"),
             *(
-                self._route(f"/{each.about}/{each.name}", self._action_handler(each), "POST", "operate")
+                self._route(f"/{each.about}/{each.name}", partial(self._act, each), "POST", "operate")
                 for each in TIMER_ACTIONS + TOPIC_ACTIONS
             ),
             *(
-                self._route(f"/selection/{each.name}", self._selection_handler(each), "POST", "operate")
+                self._route(f"/selection/{each.name}", partial(self._act_on_selection, each), "POST", "operate")
                 for each in SELECTION_ACTIONS
             ),
         ]
@@ -207,7 +208,7 @@ class HtmlPages:
         return timeline(found.topics, found.histogram, total, span, from_ms)
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
-        selector = _selector(request.query_params)
+        selector = _given(request.query_params, *_SELECTOR)
         after = request.query_params.get("after") or None
         found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
         following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
@@ -243,39 +244,33 @@ class HtmlPages:
 
     # -- changes
 
-    def _action_handler(self, action: Action) -> Handler:
-        async def act(request: Request, caller: Caller) -> Response:
-            form = request.state.form
-            asked = _given(form, *form)
-            if "value" in form:
-                asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
-            done = await self._api.actions.act(caller, action, action.request_model(**asked))
-            named = _given(form, "id", "id_base64", "origin")
-            back = "/timer" if action.about == "timer" else "/"
-            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
-
-        return act
+    async def _act(self, action: Action, request: Request, caller: Caller) -> Response:
+        form = request.state.form
+        asked = _given(form, *form)
+        if "value" in form:
+            asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+        done = await self._api.actions.act(caller, action, action.request_model(**asked))
+        named = _given(form, "id", "id_base64", "origin")
+        back = "/timer" if action.about == "timer" else "/"
+        return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
     async def _count(self, request: Request, caller: Caller) -> Response:
-        selector = _selector(request.state.form)
+        selector = _given(request.state.form, *_SELECTOR)
         counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
         return self._page(
             request, caller, "counted.html", counted=counted, selector=selector, actions=SELECTION_ACTIONS
         )
 
-    def _selection_handler(self, action: Action) -> Handler:
-        async def act(request: Request, caller: Caller) -> Response:
-            form = request.state.form
-            selector = _selector(form)
-            asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
-            started = await self._background.start(
-                action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
-            )
-            if started.task.done():
-                return self._done(request, caller, started)
-            return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
-
-        return act
+    async def _act_on_selection(self, action: Action, request: Request, caller: Caller) -> Response:
+        form = request.state.form
+        selector = _given(form, *_SELECTOR)
+        asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
+        started = await self._background.start(
+            action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
+        )
+        if started.task.done():
+            return self._done(request, caller, started)
+        return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
 
     async def _progress(self, request: Request, caller: Caller) -> Response:
         started = self._background.get(request.query_params.get("action", ""))
@@ -351,7 +346,3 @@ def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipt
     pending = {f"{timer.shard}/{timer.origin}" for timer in found.timers}
     told = {each.origin for each in history.receipts if each.origin}
     return pending | told | {asked["origin"]} if "origin" in asked else pending | told
-
-
-def _selector(fields: Mapping[str, str]) -> dict[str, Any]:
-    return _given(fields, *_SELECTOR)

@@ -164,7 +164,7 @@ def pending_in_bridge(
     bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
     """
     pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    stores = [(timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items()]
+    stores = ((timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items())
     sizes = ((timer_topic, store.pending_bytes, store.size_bytes) for timer_topic, store in stores)
     return pending.model_copy(update={"timer_topics": _add_up_bytes(sizes)})
 

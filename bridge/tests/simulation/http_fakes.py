@@ -40,6 +40,7 @@ from bridge.page.sessions import Authenticator, Token
 from bridge.page.views import HtmlPages
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
+from bridge.probes import metrics_text
 from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key, marker_of, parked, request_of
 from bridge.redrive.sender import RedriveResult
@@ -294,9 +295,10 @@ class Place:
         api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
         site = HtmlPages(api, access, instance.clock.now_ms, self._registry, self._audit_tables)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
+        metrics = metrics_text(exposition, query_queue, instance.clock)
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
-        app = application(instance.status, query_queue, instance.clock, exposition, 1.0, others, access, hosts)
+        app = application(instance.status, query_queue, instance.clock, metrics, 1.0, others, access, hosts)
         self._served.append(ExitStack())
         self._served[-1].enter_context(serve(app))
         self.addresses[instance.name] = address
