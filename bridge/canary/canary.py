@@ -6,6 +6,7 @@ send ---> waiting ---> arrived: lateness              a second time: a duplicate
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
@@ -63,14 +64,17 @@ class CanaryMetrics:
         self._last_success.set(now_ms / 1000)
 
 
+@dataclass(eq=False)
 class Canary:
     """Sends to `topic`, `delay_ms` ahead. A timer is lost `timeout_ms` after its due time. Times are epoch ms."""
 
-    def __init__(
-        self, timers: TimerProducer, metrics: CanaryMetrics, *, topic: str, delay_ms: int, timeout_ms: int
-    ) -> None:
-        self._timers, self._metrics, self._topic = timers, metrics, topic
-        self._delay_ms, self._timeout_ms = delay_ms, timeout_ms
+    _timers: TimerProducer
+    _metrics: CanaryMetrics
+    topic: str
+    delay_ms: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
         self._known: dict[str, int] = {}
         """Due times of timers that have arrived or are lost, oldest first."""
@@ -83,8 +87,8 @@ class Canary:
 
     def send(self, now_ms: int) -> None:
         """Send a timer. A failure shows when the timer is lost."""
-        trace, due_ms = uuid4().hex, now_ms + self._delay_ms
-        sent = self._timers.schedule(self._topic, b"", key=trace, headers=[(TRACE_ID, trace)], at=due_ms)
+        trace, due_ms = uuid4().hex, now_ms + self.delay_ms
+        sent = self._timers.schedule(self.topic, b"", key=trace, headers=[(TRACE_ID, trace)], at=due_ms)
         self._waiting[trace] = _Waiting(due_ms, sent)
         self._metrics.sent.inc()
 
@@ -104,7 +108,7 @@ class Canary:
 
     def losses(self, now_ms: int) -> list[Lost]:
         """Return the timers that are lost by now, each once."""
-        over = [trace for trace, each in self._waiting.items() if now_ms - each.due_ms > self._timeout_ms]
+        over = [trace for trace, each in self._waiting.items() if now_ms - each.due_ms > self.timeout_ms]
         found = []
         for trace in over:
             due_ms, sent = self._waiting.pop(trace)

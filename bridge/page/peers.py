@@ -271,7 +271,6 @@ class Peers:
 
 
 def _partitions_of(part: BaseModel) -> Iterable[str]:
-    """Return the partitions that the answer covers."""
     assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
     return part.shards if isinstance(part, Pending) else part.partitions
 

@@ -12,7 +12,7 @@ a question about an id needs one.
 
 Number and duration of connections are limited, so that stores and broker sockets always get file handles:
 
-    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
+    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> REQUEST_S until the next one begins
 
 At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
 no probe out. If all are being answered, the new one is closed.
@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -68,18 +69,18 @@ class SteppedSearch(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class LoopQueries:
     """Ask the loop's thread. Raises HTTPException 503 with the reason."""
 
-    def __init__(self, status: Status, query_queue: QueryQueue, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._status = status
-        self._query_queue = query_queue
-        self._timeout_s = timeout_s
+    _status: Status
+    _query_queue: QueryQueue
+    timeout_s: float = ANSWER_TIMEOUT_S
 
     async def ask(self, question: Callable[[Bridge], T]) -> T:
         try:
             answer = asyncio.wrap_future(self._query_queue.submit(question))
-            return await asyncio.wait_for(answer, self._timeout_s)
+            return await asyncio.wait_for(answer, self.timeout_s)
         except BusyError:
             raise HTTPException(503, "too many requests at a time: ask again") from None
         except TimeoutError:
@@ -130,11 +131,6 @@ class HttpConnection(H11Protocol):
         super().data_received(data)
         if self._has_request and not had_request:
             self._start_timer(self.answer_s)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        is_busy = self._has_request or self.transport.get_write_buffer_size() > 0
-        self._start_timer(self.answer_s if is_busy else self.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -290,6 +286,7 @@ def _serving_on(
         lifespan="off",
         ws="none",
         server_header=False,
+        timeout_keep_alive=int(REQUEST_S),
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = _Server(config)

@@ -67,7 +67,6 @@ class Pending(BaseModel):
     """By timer topic, for all target topics; empty for a stopped store."""
 
     def histogram(self) -> list[Bucket]:
-        """Return the histogram of all topics together."""
         return merge_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
 
@@ -109,7 +108,6 @@ class Timer(BaseModel):
 
     @classmethod
     def rolling(cls, timer_partition: TimerPartition, flight: CopyInFlight) -> Self:
-        """Return a timer whose copy is in flight."""
         return cls(
             state="rolling",
             shard=str(timer_partition),
@@ -251,7 +249,6 @@ def merge_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 
 def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
-    """Look up an id in all partitions that are open here."""
     return Named(at_ms=at_ms, id=id_, timers=[timer for timer, _ in named_bodies(bridge, id_.encode(), at_ms)])
 
 
@@ -303,7 +300,6 @@ def _copies_in_flight(store: StoppedStore) -> list[CopyInFlight]:
 
 
 def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
-    """Return the state of a timer in the store."""
     if is_held:
         return "held"
     return "due" if due_ms <= at_ms else "pending"

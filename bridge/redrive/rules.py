@@ -167,12 +167,14 @@ class RejectedLog(Protocol):
     def requests(self, timer_partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
+@dataclass(eq=False)
 class RedrivePlan:
     """The records to send, collected from the rejected topic. `markers`: those of records sent again before."""
 
-    def __init__(self, selection: RedriveFilter, markers: Container[bytes]) -> None:
-        self._selection = selection
-        self._markers = markers
+    _selection: RedriveFilter
+    _markers: Container[bytes]
+
+    def __post_init__(self) -> None:
         self._parked: Counter[tuple[str, str]] = Counter()
         self._redriven: Counter[tuple[str, str]] = Counter()
         self.selected: list[Parked] = []

@@ -184,7 +184,6 @@ def _lateness_of(slot: Deliveries) -> Lateness:
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the earliest time of each topic."""
     found: dict[str, int] = {}
     for part in parts:
         for topic, at_ms in part.items():

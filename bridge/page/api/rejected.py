@@ -102,5 +102,4 @@ class RejectedTopic:
 
 
 def _name(parked: Parked) -> str:
-    """Return the name of a record in the list."""
     return f"{parked.place}/{parked.offset}"

@@ -8,6 +8,7 @@ is kept for a count: any instance accepts the token of any other.
 
 import asyncio
 import base64
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -129,10 +130,9 @@ def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> l
 
 
 def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> dict[str, SendRequests]:
-    """Return what sends the requests of an action, by timer topic."""
-    by_topic: dict[str, list[NamedTimer]] = {}
+    by_topic: defaultdict[str, list[NamedTimer]] = defaultdict(list)
     for timer in timers:
-        by_topic.setdefault(timer.place.partition.topic, []).append(timer)
+        by_topic[timer.place.partition.topic].append(timer)
     send_each = action.send_each
     assert send_each is not None
 
