@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -30,33 +30,27 @@ _ALTERED = {"\r", "\0"}
 """Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
 
 
-class Rendering:
-    """`folder`: that of the templates."""
+def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
+    """Return the templates in `folder`, with the filters that they use."""
 
-    def __init__(self, folder: Path, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._templates = Environment(
-            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
-        self._templates.filters |= {
-            "base64": lambda raw: base64.b64encode(raw).decode(),
-            "instant": instant_text,
-            "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
-            "second": lambda at_ms: instant_text(at_ms)[11:19],
-            "away": self._away,
-            "plain": plain,
-            "lines": lambda text: plain(text, kept="\n\t"),
-            "content": content_text,
-        }
-
-    def page(self, template: str, **values: Any) -> str:
-        return self._templates.get_template(template).render(**values)
-
-    def _away(self, at_ms: int) -> str:
+    def away(at_ms: int) -> str:
         """Return text such as `in 2 h 30 min` or `5 s ago`."""
-        span_ms = at_ms - self._now_ms()
+        span_ms = at_ms - now_ms()
         return f"in {span_text(span_ms)}" if span_ms >= 0 else f"{span_text(-span_ms)} ago"
+
+    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    found.tests |= {"editable": is_editable, "one_line": is_one_line}
+    found.filters |= {
+        "base64": lambda raw: base64.b64encode(raw).decode(),
+        "instant": instant_text,
+        "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
+        "second": lambda at_ms: instant_text(at_ms)[11:19],
+        "away": away,
+        "plain": plain,
+        "lines": lambda text: plain(text, kept="\n\t"),
+        "content": content_text,
+    }
+    return found
 
 
 def span_text(span_ms: int) -> str:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import h11
 import uvicorn
@@ -50,6 +50,7 @@ from bridge.page.sessions import Authenticator
 from bridge.ports import Clock
 from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
+from bridge.query.search import Search
 from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
 
@@ -59,14 +60,6 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 10.0
 _MAX_SEARCH_S = 60.0
-
-
-class SteppedSearch(Protocol):
-    """A search that takes several turns."""
-
-    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> bool:
-        """Do the next part. True if the search is done."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +81,7 @@ class LoopQueries:
         except (CorruptStoreError, OSError) as error:
             raise HTTPException(503, f"a store cannot be read: {error}") from error
 
-    async def search(self, search: SteppedSearch, now_ms: Callable[[], int]) -> None:
+    async def search(self, search: Search, now_ms: Callable[[], int]) -> None:
         """Run the search to its end, over as many turns as it takes."""
         end_s = time.monotonic() + _MAX_SEARCH_S
         while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):

@@ -44,7 +44,7 @@ from bridge.page.guard import (
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
-from bridge.page.rendering import MINUTE_MS, SPANS, Rendering, Span, Timeline, lateness_chart, timeline, value_text
+from bridge.page.rendering import MINUTE_MS, SPANS, Span, Timeline, lateness_chart, templates, timeline, value_text
 from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
 from bridge.query.details import Content
@@ -79,7 +79,7 @@ class HtmlPages:
     _audit_tables: AuditTables | None = None
 
     def __post_init__(self) -> None:
-        self._rendering = Rendering(_FOLDER / "templates", self._now_ms)
+        self._templates = templates(_FOLDER / "templates", self._now_ms)
         self._background = BackgroundActions()
 
     def routes(self) -> list[BaseRoute]:
@@ -298,7 +298,8 @@ class HtmlPages:
     ) -> Response:
         form_key = "" if caller is None else self._access.form_key(_session(request))
         always = {"form_key": form_key, "is_open": self._access.is_open, "path": request.url.path}
-        return HTMLResponse(self._rendering.page(template, caller=caller, **always, **values), status)
+        text = self._templates.get_template(template).render(caller=caller, **always, **values)
+        return HTMLResponse(text, status)
 
 
 def _require_own_origin(request: Request) -> None:

@@ -162,8 +162,8 @@ class TimerActions:
             progress = SendProgress()
             results["sent"] = progress.sent
             requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
-            sent = await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
-            acted = Acted(action=action.name, **sent._asdict())
+            await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
+            acted = Acted(action=action.name, **progress.result())
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 

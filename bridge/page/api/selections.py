@@ -101,8 +101,8 @@ class Selections:
             progress.timers = len(chosen)
             results.update(ids=[_printed(timer) for timer in chosen], sent=progress.sent)
             requests = _requests_by_topic(action, chosen, asked)
-            sent = await asyncio.to_thread(self._requests.send, requests, progress)
-            acted = ActedOnSelection(action=action.name, **sent._asdict(), left=found.matching - len(chosen))
+            await asyncio.to_thread(self._requests.send, requests, progress)
+            acted = ActedOnSelection(action=action.name, **progress.result(), left=found.matching - len(chosen))
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 
