@@ -420,18 +420,6 @@ def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
 
 
-def test_rejected_records_are_sent_again_by_a_form(place: Place) -> None:
-    place.producer.schedule("nowhere", "v", delay="1s", id="lost").result(0)
-    place.run(2000)
-    place.kafka.create("nowhere")
-    browser = Browser(place.pages[0].url)
-    record = re.search(r'name="record" value="([^"]+)"', browser.show("/rejected").text)
-    assert record is not None
-    fields = {"record": record[1], "form_key": browser.form_key()}
-    assert "1 sent again" in browser.send("/rejected/redrive", fields).text
-    assert browser.send("/rejected/redrive", {"form_key": fields["form_key"]}).status == 400
-
-
 def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
     browser = Browser(place.pages[0].url)
     assert "Lateness, last" not in browser.show("/").text
