@@ -116,8 +116,8 @@ class ConfluentRedrive:
             if selection.from_ms is not None:
                 first = max(first, self._history.offset_at(place, selection.from_ms))
             if selection.places:
-                chosen = [offset for partition, offset in selection.places if partition == place]
-                first, end = max(first, min(chosen, default=end)), min(end, max(chosen, default=0) + 1)
+                chosen = [at for partition, at in selection.places if partition == place and first <= at < end]
+                first, end = min(chosen, default=end), max(chosen, default=end - 1) + 1
             for records in self._history.requests(place, first, end):
                 for record in records:
                     found.add(parked(place, record, self._rules))
