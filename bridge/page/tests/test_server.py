@@ -26,27 +26,12 @@ from bridge.page.server import application, serving
 from bridge.probes import metrics_text
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from bridge.tests.simulation.http_fakes import Page
+from bridge.tests.simulation.http_fakes import Page, Served
 from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 T = TypeVar("T")
 HOUR_MS = 3_600_000
-
-
-class Served(QueryQueue):
-    """A queue that answers at once."""
-
-    def __init__(self, world: TimerWorld) -> None:
-        super().__init__()
-        self._world = world
-
-    def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        self._wake = lambda: None  # no poll to end
-        answer = super().submit(question)
-        assert self._world.bridge.bridge is not None
-        self.run_next(self._world.bridge.bridge)
-        return answer
 
 
 def routes_of(
@@ -62,7 +47,7 @@ def routes_of(
 @contextmanager
 def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Page]:
     port = free_port()
-    routes = routes_of(world, query_queue or Served(world), answer_timeout_s)
+    routes = routes_of(world, query_queue or Served(world.bridge), answer_timeout_s)
     with serving("127.0.0.1", port, routes):
         yield Page(f"http://127.0.0.1:{port}")
 
@@ -283,7 +268,7 @@ def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> N
 
             return super().submit(ask)
 
-    with web_of(world, Damaged(world)) as web:
+    with web_of(world, Damaged(world.bridge)) as web:
         status, told = web.get("/pending?id=a")
     assert (status, "body log at 7" in told["reason"]) == (503, True)
 

@@ -199,16 +199,16 @@ class Page:
         return answer
 
 
-class _Served(QueryQueue):
-    """A turn ends as soon as somebody asks."""
+class Served(QueryQueue):
+    """A turn ends as soon as somebody asks. lock: held meanwhile."""
 
-    def __init__(self, place: "Place", instance: FakeInstance) -> None:
+    def __init__(self, instance: FakeInstance, lock: AbstractContextManager[bool] | None = None) -> None:
         super().__init__()
-        self._place = place
         self._instance = instance
+        self._lock = lock or threading.RLock()
 
     def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        with self._place.lock:
+        with self._lock:
             answer = super().submit(question)
             if self._instance.bridge is not None:
                 self.run_next(self._instance.bridge)
@@ -284,7 +284,7 @@ class Place:
     def _serve(self, instance: FakeInstance) -> None:
         address, serve = self._listening()
         side = MemorySide(self)
-        query_queue = _Served(self, instance)
+        query_queue = Served(instance, self.lock)
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
         queries = LoopQueries(instance.status, query_queue, 1.0)
         peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
