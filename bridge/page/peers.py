@@ -125,8 +125,7 @@ async def _send(
 
 async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> HttpResponse:
     status, body, headers = 0, bytearray(), list[tuple[bytes, bytes]]()
-    while True:
-        event = connection.next_event()
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Response):
@@ -135,8 +134,7 @@ async def _read_response(reader: asyncio.StreamReader, connection: h11.Connectio
             body += event.data
             if len(body) > max_bytes:
                 raise OSError(f"its answer is larger than {max_bytes} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            return HttpResponse(status, bytes(body), headers)
+    return HttpResponse(status, bytes(body), headers)
 
 
 async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:

@@ -210,7 +210,7 @@ def application(
                 caller_of(request, access)
             named, unread = await ask(lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), recovering()))
             code = 200 if named.timers else 503 if unread else 404
-            return _json(InstanceNamed(**named.model_dump(), recovering=unread), code)
+            return json_answer(InstanceNamed(**named.model_dump(), recovering=unread), code)
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as error:
@@ -218,7 +218,7 @@ def application(
         counts, unread = await ask(
             lambda bridge: (pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()), recovering())
         )
-        return _json(InstancePending(**counts.model_dump(), recovering=unread), 200)
+        return json_answer(InstancePending(**counts.model_dump(), recovering=unread), 200)
 
     def all_metrics(request: Request) -> Response:  # in a thread, as it is no coroutine
         body, content_type = metrics(request.headers.get("accept", ""))
@@ -229,7 +229,7 @@ def application(
     return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 
 
-def _json(answer: BaseModel, status_code: int) -> Response:
+def json_answer(answer: BaseModel, status_code: int) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
 
 

@@ -217,10 +217,8 @@ class Authenticator:
 
 def access_of(settings: Settings) -> Authenticator:
     """Read the tokens files. Raises SettingsError."""
-    reading = settings.page_read_tokens
-    operating = settings.page_operator_tokens
-    tokens = [] if reading is None else read_tokens(reading, "read")
-    tokens += [] if operating is None else read_tokens(operating, "operate")
+    files: dict[Role, Path | None] = {"read": settings.page_read_tokens, "operate": settings.page_operator_tokens}
+    tokens = [token for role, path in files.items() if path is not None for token in read_tokens(path, role)]
     if settings.page_secret is not None:
         key = peer_key(read_tokens(settings.page_secret, "read"))
     elif any(each.is_hashed for each in tokens):
