@@ -31,6 +31,18 @@ from bridge.errors import BridgeError
 from bridge.page.api.requests import error_text
 from bridge.page.sessions import ANONYMOUS, Authenticator, Caller
 
+log = logging.getLogger("bridge.audit")
+log.setLevel(logging.INFO)
+
+MAX_BODY_BYTES = 2 << 20
+_ITEMS_PER_LINE = 100
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
+    "header": lambda text: text.partition("=")[0],
+    "headers": lambda pairs: [each["name"] for each in pairs],
+}
+"""Fields with message data: their text in the log."""
+
 
 def http_error(error: Exception) -> HTTPException:
     if isinstance(error, HTTPException):
@@ -41,9 +53,6 @@ def http_error(error: Exception) -> HTTPException:
 async def error_response(_: Request, error: Exception) -> Response:
     found = http_error(error)
     return JSONResponse({"reason": found.detail}, found.status_code, found.headers)
-
-
-MAX_BODY_BYTES = 2 << 20
 
 
 async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -84,18 +93,6 @@ class KnownHosts:
 
 def known_hosts(settings: Settings) -> Middleware:
     return Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)
-
-
-log = logging.getLogger("bridge.audit")
-log.setLevel(logging.INFO)
-
-_ITEMS_PER_LINE = 100
-_SHOWN: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
-    "header": lambda text: text.partition("=")[0],
-    "headers": lambda pairs: [each["name"] for each in pairs],
-}
-"""Fields with message data: their text in the log."""
 
 
 def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:

@@ -28,6 +28,11 @@ from bridge.query.details import Content
 
 _TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 2
+_MOST_ORIGINS = 100
+_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
+_LIMITS = "it takes more than 1 GB of memory, or too long"
+PROMPT_S = 2.0
+MAX_KEPT = 100
 
 
 class ChildProgram:
@@ -58,10 +63,6 @@ class ChildProgram:
         return json.loads(told) if child.returncode == 0 else None
 
 
-_MOST_ORIGINS = 100
-_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
-
-
 class AuditTables:
     """Where and when timers were delivered, and the audit's verdicts on them.
 
@@ -76,9 +77,6 @@ class AuditTables:
         """Return rows of the table `requests` as `verdicts`, or a `reason` why there are none."""
         asked = {"place": self._place, "origins": sorted(set(origins))[:_MOST_ORIGINS]}
         return await self._reader.ask(asked) or {"reason": _NO_ANSWER}
-
-
-_LIMITS = "it takes more than 1 GB of memory, or too long"
 
 
 class SchemaRegistry:
@@ -100,10 +98,6 @@ class SchemaRegistry:
         if "reason" in answer:
             return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
         return answer["kind"], answer["text"]
-
-
-PROMPT_S = 2.0
-MAX_KEPT = 100
 
 
 @dataclass

@@ -46,6 +46,14 @@ _CHUNK_BYTES = 1 << 16
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
 """A member may choose no other path."""
+Part = TypeVar("Part", bound=BaseModel)
+_PEER_TIMEOUT_S = 15.0
+_GROUP_CACHE_S = 2.0
+_MAX_BYTES = 64 << 20
+_OK = 200
+_MAX_REASON_CHARS = 500
+_RESOLVER_THREADS = 4
+_NO_BRIDGE = "does not answer as a bridge of this version does"
 
 
 class HttpResponse(NamedTuple):
@@ -147,17 +155,6 @@ async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         found = await asyncio.get_running_loop().run_in_executor(resolver, look_up)
         return str(found[0][4][0]), port
-
-
-Part = TypeVar("Part", bound=BaseModel)
-
-_PEER_TIMEOUT_S = 15.0
-_GROUP_CACHE_S = 2.0
-_MAX_BYTES = 64 << 20
-_OK = 200
-_MAX_REASON_CHARS = 500
-_RESOLVER_THREADS = 4
-_NO_BRIDGE = "does not answer as a bridge of this version does"
 
 
 @dataclass

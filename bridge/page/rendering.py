@@ -28,6 +28,17 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
 _ALTERED = {"\r", "\0"}
 """Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_MAX_DEPTH = 20
+"""Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
+_DUMPED_BYTES = 16
+_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
+_COLUMNS_PER_LABEL = 6
+MINUTE_MS = 60_000
+_DAY_MS = 24 * HOUR_MS
+_TOPICS = 5
+"""Topics with a colour of their own; page.css has one more, for the others."""
+_TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
 
 
 def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
@@ -99,12 +110,6 @@ def content_text(content: Content | None) -> str:
     return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"
 
 
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-_MAX_DEPTH = 20
-"""Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
-_DUMPED_BYTES = 16
-
-
 def value_text(content: Content) -> tuple[str, str]:
     """Return how the value is shown, and its text: indented JSON, else text, else a hex dump."""
     if content.text is None:
@@ -153,10 +158,6 @@ def hex_dump(raw: bytes) -> str:
     return "\n".join(lines)
 
 
-_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
-_COLUMNS_PER_LABEL = 6
-
-
 class LatenessColumn(NamedTuple):
     """bars: name, top and height, the one behind first."""
 
@@ -194,13 +195,6 @@ def lateness_chart(slots: Sequence[Lateness], at_ms: int) -> LatenessChart:
     ]
     times = range(start_ms, start_ms + SLOTS * SLOT_MS, _COLUMNS_PER_LABEL * SLOT_MS)
     return LatenessChart(most_ms, [(left(time_ms), time_ms) for time_ms in times], columns)
-
-
-MINUTE_MS = 60_000
-_DAY_MS = 24 * HOUR_MS
-_TOPICS = 5
-"""Topics with a colour of their own; page.css has one more, for the others."""
-_TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
 
 
 class Span(NamedTuple):

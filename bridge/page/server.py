@@ -60,6 +60,18 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 10.0
 _MAX_SEARCH_S = 60.0
+MAX_CONNECTIONS = 64
+"""A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
+BACKLOG = 32
+"""Connections accepted at a time, for a moment beyond the limit; also the most errors of `accept` at a time."""
+REQUEST_S = 10.0
+"""Time limit of a whole request with its body, 2 MB at most."""
+ANSWER_S = 120.0
+"""Longer than the longest search."""
+_accept_errors = LogRateLimit(log)
+_SHUTDOWN_S = 3
+_TICK_S = 1.0
+_ANY_ADDRESS = Middleware(KnownHosts)
 
 
 @dataclass(frozen=True)
@@ -87,16 +99,6 @@ class LoopQueries:
         while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
             if time.monotonic() >= end_s:
                 raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
-
-
-MAX_CONNECTIONS = 64
-"""A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
-BACKLOG = 32
-"""Connections accepted at a time, for a moment beyond the limit; also the most errors of `accept` at a time."""
-REQUEST_S = 10.0
-"""Time limit of a whole request with its body, 2 MB at most."""
-ANSWER_S = 120.0
-"""Longer than the longest search."""
 
 
 class HttpConnection(H11Protocol):
@@ -165,16 +167,8 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         loop.default_exception_handler(context)
 
 
-_accept_errors = LogRateLimit(log)
-
-
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-_SHUTDOWN_S = 3
-_TICK_S = 1.0
-_ANY_ADDRESS = Middleware(KnownHosts)
 
 
 def application(

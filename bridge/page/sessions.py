@@ -37,6 +37,13 @@ MAX_WRONG_PER_ADDRESS = 10
 MAX_WRONG_TOTAL = 100
 """Most wrong tokens from all addresses in a minute, against guessing from many addresses."""
 _MAX_TRUSTED = 1000
+Role = Literal["read", "operate"]
+SESSION_S = 8 * 3600
+MAX_SESSIONS = 1000
+"""Beyond that the oldest session ends."""
+_PEER_TOKEN_S = 30
+_MIN_TOKEN_CHARS = 16
+_DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
 class WrongTokens:
@@ -68,16 +75,6 @@ class WrongTokens:
         self._trusted[address] = None
         if len(self._trusted) > _MAX_TRUSTED:
             del self._trusted[next(iter(self._trusted))]
-
-
-Role = Literal["read", "operate"]
-
-SESSION_S = 8 * 3600
-MAX_SESSIONS = 1000
-"""Beyond that the oldest session ends."""
-_PEER_TOKEN_S = 30
-_MIN_TOKEN_CHARS = 16
-_DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
 class Token(NamedTuple):

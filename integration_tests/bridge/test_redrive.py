@@ -18,7 +18,6 @@ from integration_tests.conftest import Broker
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer.headers import Headers
-from kafka_timer.origin import TimerPartition
 from schemas.resent import Job, MarkTopics
 from schemas.rules import Rules
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -116,20 +115,6 @@ def test_a_record_goes_back_as_it_was_to_the_partition_it_came_from(place: Place
     (record,) = place.sent()
     assert (record.partition(), record.key(), record.value()) == (1, b"k", b"one")
     assert record.headers() == [("timer-topic", b"orders"), ("timer-delay-ms", b"5"), ("trace", None)]
-
-
-def test_chosen_records_are_found_by_their_places(place: Place) -> None:
-    for number in range(6):
-        place.park(b"%d" % number, number, code=b"bad-header", partition=number % 2)
-    redrive = place.redrive(begun=False)
-    first, second = (TimerPartition(place.rejected, number) for number in (0, 1))
-    for places, origins in (
-        ({(first, 1), (second, 0), (second, 2), (second, 99)}, [1, 2, 5]),
-        ({(first, 99), (second, 1)}, [3]),
-    ):
-        found = redrive.look(RedriveFilter(frozenset({place.timers}), places=frozenset(places)))
-        assert sorted(record.origin for record in found.selected) == origins
-    redrive.close()
 
 
 def test_a_record_that_a_former_version_has_marked_is_not_sent_again(place: Place) -> None:

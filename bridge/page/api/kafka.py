@@ -19,6 +19,9 @@ from bridge.redrive.sender import RedriveResult, redrive_session
 from kafka_timer import TimerProducer
 from kafka_timer.origin import TimerPartition
 
+_WAIT_S = 10.0
+_SEND_TIMEOUT_MS = 15_000
+
 
 class GroupView(NamedTuple):
     """All partitions of the timer topics, and the members that own them."""
@@ -56,10 +59,6 @@ class KafkaPort(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-_WAIT_S = 10.0
-_SEND_TIMEOUT_MS = 15_000
 
 
 class ConfluentKafkaPort:

@@ -31,6 +31,9 @@ from kafka_timer import Sent, TimerProducer
 GOOD_FOR_MS = 24 * 3_600_000
 """Counting millions of timers, part by part, takes hours before the first action."""
 _DIGEST_BYTES = 8
+MAX_PER_SELECTION = 20_000
+"""Timers of one count and of one action on it; the others are left for the next one."""
+_FIRST_SHOWN = 10
 
 
 def token_of(selector: Selector, timers: Iterable[NamedTimer], now_ms: int) -> str:
@@ -55,11 +58,6 @@ def digests_in(asked: SelectionActed, now_ms: int) -> frozenset[bytes]:
 
 def digest_of_timer(timer: NamedTimer) -> bytes:
     return blake2b(str(timer.place).encode(), digest_size=_DIGEST_BYTES).digest()
-
-
-MAX_PER_SELECTION = 20_000
-"""Timers of one count and of one action on it; the others are left for the next one."""
-_FIRST_SHOWN = 10
 
 
 @dataclass
