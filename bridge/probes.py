@@ -16,10 +16,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bridge.config.http_address import is_known_host, listen
 from bridge.observe.status import Status
+from bridge.ports import Clock
+from bridge.query.query_queue import BusyError, QueryQueue
+from timer.errors import CorruptStoreError
+
+if TYPE_CHECKING:
+    from bridge.observe.prometheus import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +34,9 @@ REQUEST_S = 10.0
 
 SEARCH_STEP_S = 0.02
 """The longest that one step of a search may hold up the loop, and with it the timers."""
-METRICS_STEP_S = 0.005
+_METRICS_STEP_S = 0.005
 """The same for metrics, which are read again and again."""
-METRICS_TIMEOUT_S = 2.0
+_METRICS_TIMEOUT_S = 2.0
 """Longer than a turn waits for a message; Prometheus waits 10 s."""
 
 MetricsText = Callable[[str], tuple[bytes, str]]
@@ -41,6 +47,22 @@ def deadline(seconds: float = SEARCH_STEP_S) -> Callable[[], bool]:
     """Return a function that is True once `seconds` have passed: the time of a search in one turn."""
     end_s = time.monotonic() + seconds
     return lambda: time.monotonic() >= end_s
+
+
+def metrics_text(exposition: "Exposition", queries: QueryQueue, clock: Clock) -> MetricsText:
+    def text(accept: str) -> tuple[bytes, str]:
+        # Without an answer, or with a store that cannot be read, the last metrics of the stores are shown.
+        with suppress(BusyError, CorruptStoreError, OSError):
+            answer = queries.submit(
+                lambda bridge: exposition.read_stores(bridge, clock.now_ms(), deadline(_METRICS_STEP_S))
+            )
+            try:
+                answer.result(_METRICS_TIMEOUT_S)
+            finally:
+                answer.cancel()  # a question that waits for too long is withdrawn
+        return exposition.text(accept)
+
+    return text
 
 
 @contextmanager

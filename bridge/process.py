@@ -11,13 +11,13 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from types import FrameType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bridge import extras
 from bridge.config.data_directory import DataDir
@@ -45,13 +45,9 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.journal import JournalOwnerCheck
 from bridge.partition.options import TurnOptions
-from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, MetricsText, deadline, serving_probes
-from bridge.query.query_queue import BusyError, QueryQueue
+from bridge.probes import metrics_text, serving_probes
+from bridge.query.query_queue import QueryQueue
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
-from timer.errors import CorruptStoreError
-
-if TYPE_CHECKING:
-    from bridge.observe.prometheus import Exposition
 
 log = logging.getLogger(__name__)
 
@@ -133,9 +129,7 @@ def check(settings: Settings) -> None:
     """Check everything else that `run` checks before it connects to a broker. Raises SettingsError."""
     extras.require_for(settings)
     if settings.http_port and (settings.page or settings.has_tokens):
-        from bridge.page.sessions import access_of
-
-        access_of(settings)
+        extras.page().check(settings)
     ConfluentTopics(settings.connection(), Retrier())
 
 
@@ -165,41 +159,17 @@ def run(settings: Settings, worker: int = 0) -> None:
                 raise
 
 
-@contextmanager
-def _http_server(settings: Settings, shared: SharedState) -> Iterator[None]:
+def _http_server(settings: Settings, shared: SharedState) -> AbstractContextManager[None]:
     """Serve probes and metrics; with the extra `page` also pending timers, and the page if it is switched on."""
     # only here: without a port, no web server is needed
     from bridge.observe.prometheus import AlertLimits, Exposition
 
+    status, queries, metrics, worker = shared
     limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
-    exposition = Exposition(shared.metrics, shared.status, limits)
-    if extras.missing("page"):
-        names = known_names(settings)
-        server = serving_probes(
-            settings.http_host, settings.http_port, shared.status, _metrics_text(shared, exposition), names
-        )
-    else:
-        from bridge.page.app import serving_bridge
-
-        server = serving_bridge(settings, shared.status, shared.query_queue, SystemClock(), exposition, shared.worker)
-    with server:
-        yield
-
-
-def _metrics_text(shared: SharedState, exposition: "Exposition") -> MetricsText:
-    def text(accept: str) -> tuple[bytes, str]:
-        # Without an answer, or with a store that cannot be read, the last metrics of the stores are shown.
-        with suppress(BusyError, CorruptStoreError, OSError):
-            answer = shared.query_queue.submit(
-                lambda bridge: exposition.read_stores(bridge, SystemClock().now_ms(), deadline(METRICS_STEP_S))
-            )
-            try:
-                answer.result(METRICS_TIMEOUT_S)
-            finally:
-                answer.cancel()  # a question that waits for too long is withdrawn
-        return exposition.text(accept)
-
-    return text
+    text = metrics_text(Exposition(metrics, status, limits), queries, SystemClock())
+    if not extras.missing("page"):
+        return extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
+    return serving_probes(settings.http_host, settings.http_port, status, text, known_names(settings))
 
 
 class BridgeRunner:

@@ -6,13 +6,18 @@ send ---> waiting ---> arrived: lateness              a second time: a duplicate
 
 from collections.abc import Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 from uuid import uuid4
 
-from bridge.canary.metrics import CanaryMetrics
+import prometheus_client
+from prometheus_client import CollectorRegistry, disable_created_metrics
+
 from kafka_timer import Sent, TimerProducer
 from kafka_timer.headers import TRACE_ID, Headers
 
+_BUCKETS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _MOST_KNOWN = 10_000
 """Trace ids that are kept to recognise a duplicate, or a lost timer that arrives later."""
 
@@ -30,14 +35,46 @@ class _Waiting(NamedTuple):
     sent: "Future[Sent]"
 
 
+class CanaryMetrics:
+    """Counters of one canary, and its lateness, for Prometheus: docs/operations.md has the list."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        counter = partial(prometheus_client.Counter, namespace="timer_canary", registry=self.registry)
+        gauge = partial(prometheus_client.Gauge, namespace="timer_canary", registry=self.registry)
+        self.sent = counter("sent", "Timers that were sent.")
+        self.received = counter("received", "Timers that arrived, including lost ones that arrived later.")
+        self.lost = counter("lost", "Timers that did not arrive in time, or were not accepted by the broker.")
+        self.duplicates = counter("duplicates", "Timers that arrived again.")
+        self._lateness = prometheus_client.Histogram(
+            "lateness_seconds",
+            "From the due time until the record was read, by the canary's clock. Early ones count as 0.",
+            namespace="timer_canary",
+            registry=self.registry,
+            buckets=_BUCKETS_S,
+        )
+        self._last_lateness = gauge("last_lateness_seconds", "The same of the last timer; negative: early.")
+        self._last_success = gauge("last_success_timestamp_seconds", "When the last timer arrived; 0: none has.")
+
+    def arrived(self, lateness_ms: int, now_ms: int) -> None:
+        self.received.inc()
+        self._lateness.observe(max(0, lateness_ms) / 1000)
+        self._last_lateness.set(lateness_ms / 1000)
+        self._last_success.set(now_ms / 1000)
+
+
+@dataclass(eq=False)
 class Canary:
     """Sends to `topic`, `delay_ms` ahead. A timer is lost `timeout_ms` after its due time. Times are epoch ms."""
 
-    def __init__(
-        self, timers: TimerProducer, metrics: CanaryMetrics, *, topic: str, delay_ms: int, timeout_ms: int
-    ) -> None:
-        self._timers, self._metrics, self._topic = timers, metrics, topic
-        self._delay_ms, self._timeout_ms = delay_ms, timeout_ms
+    _timers: TimerProducer
+    _metrics: CanaryMetrics
+    topic: str
+    delay_ms: int
+    timeout_ms: int
+
+    def __post_init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
         self._known: dict[str, int] = {}
         """Due times of timers that have arrived or are lost, oldest first."""
@@ -50,8 +87,8 @@ class Canary:
 
     def send(self, now_ms: int) -> None:
         """Send a timer. A failure shows when the timer is lost."""
-        trace, due_ms = uuid4().hex, now_ms + self._delay_ms
-        sent = self._timers.schedule(self._topic, b"", key=trace, headers=[(TRACE_ID, trace)], at=due_ms)
+        trace, due_ms = uuid4().hex, now_ms + self.delay_ms
+        sent = self._timers.schedule(self.topic, b"", key=trace, headers=[(TRACE_ID, trace)], at=due_ms)
         self._waiting[trace] = _Waiting(due_ms, sent)
         self._metrics.sent.inc()
 
@@ -71,7 +108,7 @@ class Canary:
 
     def losses(self, now_ms: int) -> list[Lost]:
         """Return the timers that are lost by now, each once."""
-        over = [trace for trace, each in self._waiting.items() if now_ms - each.due_ms > self._timeout_ms]
+        over = [trace for trace, each in self._waiting.items() if now_ms - each.due_ms > self.timeout_ms]
         found = []
         for trace in over:
             due_ms, sent = self._waiting.pop(trace)

@@ -42,14 +42,23 @@ def parse_selector(given: list[str]) -> Selector:
 
 
 def act_on(
-    url: str, token_file: Path | None, selector: Selector, action: str | None, more: Mapping[str, str], *, apply: bool
+    select: list[str],
+    urls: list[str],
+    token_file: Path | None,
+    action: str | None,
+    more: Mapping[str, str],
+    *,
+    apply: bool,
 ) -> None:
     """Count the matching timers; with `apply` act on the counted ones, part by part, and on no other. Print the result.
 
-    more: the action's own parameters.
+    select: the values of --select. urls: the first is asked. more: the action's own parameters. Raises SettingsError.
     """
+    selector = parse_selector(select)
+    if not urls:
+        raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
     token = None if token_file is None else read_token(token_file)
-    api = ApiClient(url, "--page true", token, timeout_s=_TIMEOUT_S)
+    api = ApiClient(urls[0], "--page true", token, timeout_s=_TIMEOUT_S)
     asked: dict[str, Any] = {"selector": selector.model_dump(exclude_none=True)}
     parts = [_count(api, asked, None)]
     if action is None or not apply:

@@ -60,8 +60,7 @@ def canary(
         duration_ms(name, text, least_ms)
         for name, text, least_ms in (("--every", every, 1), ("--delay", delay, 0), ("--timeout", timeout, 1))
     )
-    from bridge.canary.canary import Canary
-    from bridge.canary.metrics import CanaryMetrics
+    from bridge.canary.canary import Canary, CanaryMetrics
 
     metrics, ended = CanaryMetrics(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -155,7 +155,9 @@ def pending(
         given = {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
         _refuse_beside_select(given)
         more = {} if move_by is None else {"by": move_by}
-        _act_on(select, _urls(url, http_port), token_file, actions[0] if actions else None, more, apply=apply)
+        from bridge.cli.bulk_command import act_on  # only here: it needs the API's models
+
+        act_on(select, _urls(url, http_port), token_file, actions[0] if actions else None, more, apply=apply)
         return
     if actions or apply:
         raise SettingsError(
@@ -202,23 +204,6 @@ def _refuse_beside_select(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value is not None:
             raise SettingsError(f"--{name}: leave it out if --select is given: {_INSTEAD[name]}")
-
-
-def _act_on(
-    select: list[str],
-    urls: list[str],
-    token_file: Path | None,
-    action: str | None,
-    more: Mapping[str, str],
-    *,
-    apply: bool,
-) -> None:
-    from bridge.cli.bulk_command import act_on, parse_selector  # only here: it needs the API's models
-
-    selector = parse_selector(select)
-    if not urls:
-        raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
-    act_on(urls[0], token_file, selector, action, more, apply=apply)
 
 
 def _source(

@@ -76,7 +76,6 @@ def _switch(level: str, by: str) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """Return True if this librdkafka setting is a secret."""
     return _SECRET.search(name) is not None
 
 

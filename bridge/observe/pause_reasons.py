@@ -55,11 +55,9 @@ class PauseReasons:
             self._replace({each: pause for each, pause in self.by_partition.items() if each != partition})
 
     def note_undecodable(self, offsets: Mapping[TimerPartition, int]) -> None:
-        """offsets: see `undecodable`."""
         self.undecodable = offsets
 
     def of(self, reason: Reason) -> list[TimerPartition]:
-        """Return the partitions that are paused for this reason."""
         return [partition for partition, pause in self.by_partition.items() if pause.reason == reason]
 
     def counted(self) -> dict[TimerPartition, Reason]:

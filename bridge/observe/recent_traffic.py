@@ -7,9 +7,10 @@ Timers that waited for a paused or rate-limited target are left out.
 """
 
 import threading
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -63,12 +64,10 @@ def lateness_ms(late: Mapping[int, int], share: float) -> int | None:
 
 
 def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
-    """Return the traffic of several instances together."""
     all_ = list(parts)
-    by_start: dict[int, list[Deliveries]] = {}
-    for each in all_:
-        for slot in each.slots:
-            by_start.setdefault(slot.from_ms, []).append(slot)
+    by_start: defaultdict[int, list[Deliveries]] = defaultdict(list)
+    for slot in chain.from_iterable(each.slots for each in all_):
+        by_start[slot.from_ms].append(slot)
     return Traffic(
         in_per_s=sum(each.in_per_s for each in all_),
         out_per_s=sum(each.out_per_s for each in all_),

@@ -115,7 +115,6 @@ class Status:
             self.throttled_s += seconds
 
     def targets_checked(self, unavailable: Mapping[str, int]) -> None:
-        """unavailable: see `unavailable_targets`."""
         self.unavailable_targets = unavailable
 
     def partition_recovering(self, partition: TimerPartition) -> None:
@@ -135,16 +134,13 @@ class Status:
     # -- read by any thread
 
     def partitions(self) -> Mapping[TimerPartition, PartitionStatus]:
-        """Return the status of each assigned partition."""
         pauses = self.pauses.by_partition
         return {partition: _status(pauses.get(partition)) for partition in sorted(self._assigned)}
 
     def in_recovery(self) -> list[TimerPartition]:
-        """Return the partitions that are not open yet, sorted."""
         return sorted(self.pauses.of("recovering"))
 
     def silence_s(self) -> float:
-        """Return the seconds since the last sign of life."""
         return self._now_s() - self._sign_of_life_s
 
     def live(self) -> Verdict:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 
 from prometheus_client.core import GaugeMetricFamily
 
@@ -51,9 +52,8 @@ def store_metrics(
             if backlog.since_ms is not None:
                 waiting_since_s[labels] = min(backlog.since_ms / 1000, waiting_since_s.get(labels, math.inf))
     unavailable_since_s: dict[tuple[str, ...], float] = {}
-    for target, since_ms in unavailable.items():
-        label = (targets.label(target),)
-        unavailable_since_s[label] = min(since_ms / 1000, unavailable_since_s.get(label, math.inf))
+    for target, since_ms in sorted(unavailable.items(), key=itemgetter(1)):
+        unavailable_since_s.setdefault((targets.label(target),), since_ms / 1000)
     next_due_s = min(dues_ms) / 1000 if dues_ms and not any(answers) else None
     return [
         label_gauge(

@@ -8,13 +8,7 @@ Audit log: each action with its caller and result, also if it failed. Logger `br
 One line for each action. A long list continues in further lines with the same `act`, 100 items a line. User text and
 the address are JSON, so they cannot start a forged line. Keys and values are logged as sizes, headers as names.
 
-Errors as HTTP: BridgeError is status 503, ValueError 400; the body of the API's errors is {"reason": ...}.
-
-Read the body of a request, up to a limit.
-
-Refuse requests whose Host header does not name this bridge, on every path (`is_known_host` says why).
-
-Find out who has sent a request to the API, and refuse unknown callers.
+Errors: BridgeError is status 503, ValueError 400; the body of the API's errors is {"reason": ...}.
 """
 
 import json
@@ -37,6 +31,18 @@ from bridge.errors import BridgeError
 from bridge.page.api.requests import error_text
 from bridge.page.sessions import ANONYMOUS, Authenticator, Caller
 
+log = logging.getLogger("bridge.audit")
+log.setLevel(logging.INFO)
+
+MAX_BODY_BYTES = 2 << 20
+_ITEMS_PER_LINE = 100
+_SHOWN: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
+    "header": lambda text: text.partition("=")[0],
+    "headers": lambda pairs: [each["name"] for each in pairs],
+}
+"""Fields with message data: their text in the log."""
+
 
 def http_error(error: Exception) -> HTTPException:
     if isinstance(error, HTTPException):
@@ -47,9 +53,6 @@ def http_error(error: Exception) -> HTTPException:
 async def error_response(_: Request, error: Exception) -> Response:
     found = http_error(error)
     return JSONResponse({"reason": found.detail}, found.status_code, found.headers)
-
-
-MAX_BODY_BYTES = 2 << 20
 
 
 async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -68,7 +71,10 @@ async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
 
 
 class KnownHosts:
-    """ASGI middleware. names: patterns (* and ?) beside localhost. any_address: True if every IP address is known."""
+    """ASGI middleware: refuse requests whose Host header does not name this bridge (`is_known_host` says why).
+
+    names: patterns (* and ?) beside localhost. any_address: True if every IP address is known.
+    """
 
     def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, any_address: bool = True) -> None:
         self._app = app
@@ -89,26 +95,14 @@ def known_hosts(settings: Settings) -> Middleware:
     return Middleware(KnownHosts, known_names(settings), any_address=settings.has_tokens or not settings.page)
 
 
-log = logging.getLogger("bridge.audit")
-log.setLevel(logging.INFO)
-
-_ITEMS_PER_LINE = 100
-_SHOWN: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
-    "header": lambda text: text.partition("=")[0],
-    "headers": lambda pairs: [each["name"] for each in pairs],
-}
-"""Fields with message data: their text in the log."""
-
-
 def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:
     request = _redacted(request)
     head = f"who={caller.name} where={json.dumps(caller.address)} act={secrets.token_hex(4)} did={action}"
-    log.info("%s what=%s came=%s", head, _json(_truncated(request)), _json(_truncated(result)))
+    log.info("%s what=%s came=%s", head, *(json.dumps(_truncated(each), default=str) for each in (request, result)))
     for name, each in (request | result).items():
         if isinstance(each, list):
             for at in range(_ITEMS_PER_LINE, len(each), _ITEMS_PER_LINE):
-                log.info("%s more=%s", head, _json({name: each[at : at + _ITEMS_PER_LINE]}))
+                log.info("%s more=%s", head, json.dumps({name: each[at : at + _ITEMS_PER_LINE]}, default=str))
 
 
 @contextmanager
@@ -128,10 +122,6 @@ def _redacted(request: dict[str, Any]) -> dict[str, Any]:
     """Return `request` without the content of messages. It has no None."""
     known = {name: _redacted(each) if isinstance(each, dict) else each for name, each in request.items()}
     return {name: _SHOWN[name](each) if name in _SHOWN else each for name, each in known.items()}
-
-
-def _json(request: dict[str, Any]) -> str:
-    return json.dumps(request, default=str)
 
 
 def _truncated(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,11 @@
-"""Look up what takes long, in processes and tasks of their own: decoded values, the audit's verdicts, actions.
+"""Look up what takes long: values decoded by a schema registry and an audit's verdicts, in processes of their own, and
+actions on selections, in tasks that go on after the answer.
 
-Actions on selections that go on after the answer: the page shows how far they are.
+A process is asked on standard input and output, with little memory and time: a few bytes of Avro can name an array of
+billions, and no sender may hold up the bridge.
 
     POST /selection/cancel -> start() -> ended within PROMPT_S: its result
                                       -> else a name, and GET /selection/progress?action=<name> until it has ended
-
-The latest `MAX_KEPT` that have ended can be shown. The audit log has the results of all.
-
-Ask a program of ours on standard input and output: it takes memory and time of its own, not the bridge's.
-
-Verdicts of an audit on timers, and where and when each was delivered, from the audit's tables.
-
-Values that name their schema, decoded by a schema registry.
-
-Each is decoded by a process of its own with little memory and time: a few bytes of Avro can name an array of billions,
-and no sender may hold up the bridge.
 """
 
 import asyncio
@@ -37,6 +28,11 @@ from bridge.query.details import Content
 
 _TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 2
+_MOST_ORIGINS = 100
+_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
+_LIMITS = "it takes more than 1 GB of memory, or too long"
+PROMPT_S = 2.0
+MAX_KEPT = 100
 
 
 class ChildProgram:
@@ -64,18 +60,14 @@ class ChildProgram:
                 if child.returncode is None:
                     child.kill()
                     await child.wait()
-        if child.returncode != 0:
-            return None
-        found: dict[str, Any] = json.loads(told)
-        return found
-
-
-_MOST_ORIGINS = 100
-_NO_ANSWER = "no answer within 10 s: ask the tables themselves"
+        return json.loads(told) if child.returncode == 0 else None
 
 
 class AuditTables:
-    """place: the audit's --out, a folder or a URI that pyarrow reads (s3, gs, hdfs)."""
+    """Where and when timers were delivered, and the audit's verdicts on them.
+
+    place: the audit's --out, a folder or a URI that pyarrow reads (s3, gs, hdfs).
+    """
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -85,9 +77,6 @@ class AuditTables:
         """Return rows of the table `requests` as `verdicts`, or a `reason` why there are none."""
         asked = {"place": self._place, "origins": sorted(set(origins))[:_MOST_ORIGINS]}
         return await self._reader.ask(asked) or {"reason": _NO_ANSWER}
-
-
-_LIMITS = "it takes more than 1 GB of memory, or too long"
 
 
 class SchemaRegistry:
@@ -103,19 +92,12 @@ class SchemaRegistry:
         raw = base64.b64decode(content.base64 or "") if content.text is None else content.text.encode()
         if content.is_cut or schema_id(raw) is None:
             return value_text(content)
-        answer = await self._ask(raw)
+        auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
+        asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
+        answer = await self._decoder.ask(asked) or {"reason": _LIMITS}
         if "reason" in answer:
             return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
         return answer["kind"], answer["text"]
-
-    async def _ask(self, raw: bytes) -> dict[str, str]:
-        auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
-        asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
-        return await self._decoder.ask(asked) or {"reason": _LIMITS}
-
-
-PROMPT_S = 2.0
-MAX_KEPT = 100
 
 
 @dataclass
@@ -130,7 +112,7 @@ class BackgroundAction:
 
 
 class BackgroundActions:
-    """Belongs to one event loop."""
+    """Belongs to one event loop. The latest MAX_KEPT that have ended can be shown; the audit log has all results."""
 
     def __init__(self) -> None:
         self._kept: dict[str, BackgroundAction] = {}

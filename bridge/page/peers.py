@@ -7,15 +7,14 @@
 A peer token is signed with a key that all instances share and is valid for this one read at this one address, so a
 member that announces a false address learns nothing of use elsewhere. Only its own partitions in its answer count.
 
-GET from an address that a group member announced. The answering server cannot block or mislead the caller.
-
-A thread only resolves the name, redirects are not followed, at most `max_bytes` are read, and a cancel (such as
-a timeout) ends it at once.
-
     10.1.2.3:8321            an instance          10.1.2.3:8321/worker-2   one of its workers (bridge.workers)
+
+The server at such an address cannot block or mislead the caller: a thread only resolves the name, redirects are not
+followed, at most `max_bytes` are read, and a cancel (such as a timeout) ends a read at once.
 """
 
 import asyncio
+import math
 import os
 import re
 import socket
@@ -23,6 +22,8 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlencode
@@ -32,6 +33,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from bridge.config.http_address import host_of
 from bridge.errors import BridgeError
 from bridge.page.api.kafka import GroupView, KafkaPort
 from bridge.page.api.requests import Read
@@ -44,6 +46,14 @@ _CHUNK_BYTES = 1 << 16
 _MAX_PORT = 65535
 _ADDRESS = re.compile(r"([^/]+)((?:/worker-[1-9][0-9]?)?)")
 """A member may choose no other path."""
+Part = TypeVar("Part", bound=BaseModel)
+_PEER_TIMEOUT_S = 15.0
+_GROUP_CACHE_S = 2.0
+_MAX_BYTES = 64 << 20
+_OK = 200
+_MAX_REASON_CHARS = 500
+_RESOLVER_THREADS = 4
+_NO_BRIDGE = "does not answer as a bridge of this version does"
 
 
 class HttpResponse(NamedTuple):
@@ -123,8 +133,7 @@ async def _send(
 
 async def _read_response(reader: asyncio.StreamReader, connection: h11.Connection, max_bytes: int) -> HttpResponse:
     status, body, headers = 0, bytearray(), list[tuple[bytes, bytes]]()
-    while True:
-        event = connection.next_event()
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
         if event is h11.NEED_DATA:
             connection.receive_data(await reader.read(_CHUNK_BYTES))
         elif isinstance(event, h11.Response):
@@ -133,63 +142,37 @@ async def _read_response(reader: asyncio.StreamReader, connection: h11.Connectio
             body += event.data
             if len(body) > max_bytes:
                 raise OSError(f"its answer is larger than {max_bytes} bytes")
-        elif isinstance(event, h11.EndOfMessage):
-            return HttpResponse(status, bytes(body), headers)
+    return HttpResponse(status, bytes(body), headers)
 
 
 async def _resolve(address: str, resolver: Executor) -> tuple[str, int]:
-    host, _, port_text = address.rpartition(":")
-    host, port = host.removeprefix("[").removesuffix("]"), int(port_text)
+    host, port = host_of(address), int(address.rpartition(":")[2])
     if not host or not 0 < port <= _MAX_PORT:
         raise ValueError(f"{address} is no host:port")
     try:
         return str(ip_address(host)), port
     except ValueError:
-        looked_up = asyncio.get_running_loop().run_in_executor(resolver, _getaddrinfo, host, port)
-        return await looked_up, port
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(resolver, look_up)
+        return str(found[0][4][0]), port
 
 
-def _getaddrinfo(host: str, port: int) -> str:
-    return str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])
-
-
-Part = TypeVar("Part", bound=BaseModel)
-
-_PEER_TIMEOUT_S = 15.0
-_GROUP_CACHE_S = 2.0
-_MAX_BYTES = 64 << 20
-_OK = 200
-_MAX_REASON_CHARS = 500
-_RESOLVER_THREADS = 4
-_NO_BRIDGE = "does not answer as a bridge of this version does"
-
-
+@dataclass
 class Peers:
     """`address`: ours, as the group sees it."""
 
-    def __init__(
-        self,
-        address: str,
-        kafka: KafkaPort,
-        access: Authenticator,
-        peers: PeerNetworks,
-        timeout_s: float = _PEER_TIMEOUT_S,
-        cache_s: float = _GROUP_CACHE_S,
-    ) -> None:
-        self._address = address
-        self._kafka = kafka
-        self._access = access
-        self._peers = peers
-        self._timeout_s = timeout_s
-        self._cache_s = cache_s
+    address: str
+    _kafka: KafkaPort
+    _access: Authenticator
+    _networks: PeerNetworks
+    timeout_s: float = _PEER_TIMEOUT_S
+    cache_s: float = _GROUP_CACHE_S
+
+    def __post_init__(self) -> None:
         self._resolver = ThreadPoolExecutor(_RESOLVER_THREADS, "names")  # its own: a cancel does not wait for it
         self._group = GroupView(frozenset(), ())
-        self._group_read_s: float | None = None
+        self._group_read_s = -math.inf
         self._lock = asyncio.Lock()
-
-    @property
-    def address(self) -> str:
-        return self._address
 
     async def ask_all(
         self,
@@ -212,31 +195,28 @@ class Peers:
             *(self._ask_peer(peer, caller, path, question, kind, its) for peer, its in others.items()),
         )
         parts = [each for each in answers if not isinstance(each, str)]
-        addresses = [self._address, *others]
+        addresses = [self.address, *others]
         failed = {address: why for address, why in zip(addresses, answers, strict=True) if isinstance(why, str)}
         if not parts:
-            raise HTTPException(503, failed[self._address])
-        covered = {partition for part in parts for partition in _partitions_of(part)}
+            raise HTTPException(503, failed[self.address])
+        covered = {name for part in parts for name in _partitions_of(part)}
+        missing = [each for each in sorted(group.partitions) if str(each) not in covered]
         return parts, [
-            Missing(partition=str(timer_partition), why=unknown or self._missing_reason(group, timer_partition, failed))
-            for timer_partition in sorted(group.partitions)
-            if str(timer_partition) not in covered
+            Missing(partition=str(each), why=unknown or self._missing_reason(group, each, failed)) for each in missing
         ]
 
     def _peer_partitions(self, group: GroupView) -> dict[str, frozenset[str]]:
         """Return the partitions of each other address. An address is asked once, even if two members announce it."""
         found: dict[str, frozenset[str]] = {}
         for each in group.members:
-            if each.address not in ("", self._address) and each.partitions:
-                found[each.address] = found.get(each.address, frozenset()) | {
-                    str(timer_partition) for timer_partition in each.partitions
-                }
+            if each.address not in ("", self.address) and each.partitions:
+                found[each.address] = found.get(each.address, frozenset()).union(map(str, each.partitions))
         return found
 
     async def _current_group(self) -> tuple[GroupView, str]:
         """Return the group as of at most 2 s ago, and the reason if its members are unknown."""
         async with self._lock:
-            if self._group_read_s is None or time.monotonic() - self._group_read_s >= self._cache_s:
+            if time.monotonic() - self._group_read_s >= self.cache_s:
                 try:
                     self._group = await asyncio.to_thread(self._kafka.group)
                 except BridgeError as error:
@@ -251,7 +231,7 @@ class Peers:
         if not owner.address:
             return f"{owner.name} has it, which announces no address: start it with --http-port and --page true"
         reason = failed.get(owner.address, "it is not open there: it is being recovered, or moves to another")
-        if owner.address == self._address and owner.address not in failed:
+        if owner.address == self.address and owner.address not in failed:
             return "it is not open here: it recovers, or two instances announce one address (--advertised-http)"
         return f"{owner.address}: {reason}"
 
@@ -270,13 +250,13 @@ class Peers:
         if not self._access.is_open:
             headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
         try:
-            async with asyncio.timeout(self._timeout_s):
-                status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._peers)
+            async with asyncio.timeout(self.timeout_s):
+                status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._networks)
             if status != _OK:
                 return _reason(status, text)
             return _restrict_to(kind.model_validate_json(text), address, its)
         except TimeoutError:
-            return f"does not answer within {self._timeout_s:g} s: is its --advertised-http right?"
+            return f"does not answer within {self.timeout_s:g} s: is its --advertised-http right?"
         except OSError as error:
             return f"does not answer ({_system_text(error)}): is its --advertised-http right?"
         except (ValidationError, h11.ProtocolError):
@@ -286,7 +266,6 @@ class Peers:
 
 
 def _partitions_of(part: BaseModel) -> Iterable[str]:
-    """Return the partitions that the answer covers."""
     assert isinstance(part, Instance | Pending | GroupListing | GroupFound)
     return part.shards if isinstance(part, Pending) else part.partitions
 

@@ -1,20 +1,9 @@
-"""Render the pages: templates, texts of values, and the charts of due times and lateness.
+"""Render the pages: templates, texts of times and messages, and two charts. Everything is escaped.
 
-Chart of when timers are due: columns of minutes, hours or days, each a stack of topics.
+    Pending.topics (by hour or day), Listing.topics (by minute) -> timeline()        stacks of topics, by due time
+    Overview.lateness                                           -> lateness_chart()  10 s each, p50 in front of p99
 
-    Pending.topics (by hour or day), Listing.topics (by minute) -> timeline() -> overview.html draws it as SVG
-
-Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
-
-Render templates; format times and message text. Everything is escaped.
-
-Text of a message's value: indented JSON, else text, else a hex dump.
-
-Chart of the lateness of the last minutes: a column for each 10 s, p50 in front of p99.
-
-    Overview.lateness -> lateness_chart() -> overview.html draws it as SVG
-
-Lengths are percent of the picture. Times are epoch ms.
+overview.html draws both as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
 """
 
 import base64
@@ -23,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -39,47 +28,51 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
 _NOT_IN_THE_FORM = frozenset({KEY, EXPIRE_MS, PROFILE})
 _ALTERED = {"\r", "\0"}
 """Browsers send every line end as \\r\\n, which views.py turns into \\n again, and drop \\0."""
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_MAX_DEPTH = 20
+"""Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
+_DUMPED_BYTES = 16
+_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
+_COLUMNS_PER_LABEL = 6
+MINUTE_MS = 60_000
+_DAY_MS = 24 * HOUR_MS
+_TOPICS = 5
+"""Topics with a colour of their own; page.css has one more, for the others."""
+_TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
 
 
-class Rendering:
-    """`folder`: that of the templates."""
+def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
+    """Return the templates in `folder`, with the filters that they use."""
 
-    def __init__(self, folder: Path, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
-        self._templates = Environment(
-            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        self._templates.tests |= {"editable": is_editable, "one_line": is_one_line}
-        self._templates.filters |= {
-            "base64": lambda raw: base64.b64encode(raw).decode(),
-            "instant": instant_text,
-            "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
-            "second": lambda at_ms: instant_text(at_ms)[11:19],
-            "away": self._away,
-            "plain": plain,
-            "lines": lambda text: plain(text, kept="\n\t"),
-            "content": content_text,
-        }
-
-    def page(self, template: str, **values: Any) -> str:
-        return self._templates.get_template(template).render(**values)
-
-    def _away(self, at_ms: int) -> str:
+    def away(at_ms: int) -> str:
         """Return text such as `in 2 h 30 min` or `5 s ago`."""
-        span_ms = at_ms - self._now_ms()
+        span_ms = at_ms - now_ms()
         return f"in {span_text(span_ms)}" if span_ms >= 0 else f"{span_text(-span_ms)} ago"
+
+    found = Environment(loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    found.tests |= {"editable": is_editable, "one_line": is_one_line}
+    found.filters |= {
+        "base64": lambda raw: base64.b64encode(raw).decode(),
+        "instant": instant_text,
+        "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
+        "second": lambda at_ms: instant_text(at_ms)[11:19],
+        "away": away,
+        "plain": plain,
+        "lines": lambda text: plain(text, kept="\n\t"),
+        "content": content_text,
+    }
+    return found
 
 
 def span_text(span_ms: int) -> str:
     """Return a time span in its two largest units."""
+    if span_ms < _UNITS[-1][1]:
+        return f"{span_ms} ms"
     parts: list[tuple[int, str]] = []
-    left_ms = span_ms
     for unit, unit_ms in _UNITS:
-        count, left_ms = divmod(left_ms, unit_ms)
+        count, span_ms = divmod(span_ms, unit_ms)
         if count or parts:
             parts.append((count, unit))
-    if not parts:
-        return f"{span_ms} ms"
     return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
 
 
@@ -117,14 +110,8 @@ def content_text(content: Content | None) -> str:
     return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"
 
 
-_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
-_MAX_DEPTH = 20
-"""Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
-_DUMPED_BYTES = 16
-
-
 def value_text(content: Content) -> tuple[str, str]:
-    """Return how the value is shown, and its text."""
+    """Return how the value is shown, and its text: indented JSON, else text, else a hex dump."""
     if content.text is None:
         return "hex, as it is not UTF-8", hex_dump(base64.b64decode(content.base64 or ""))
     indented = None if content.is_cut else indented_json(content.text)
@@ -171,10 +158,6 @@ def hex_dump(raw: bytes) -> str:
     return "\n".join(lines)
 
 
-_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
-_COLUMNS_PER_LABEL = 6
-
-
 class LatenessColumn(NamedTuple):
     """bars: name, top and height, the one behind first."""
 
@@ -212,13 +195,6 @@ def lateness_chart(slots: Sequence[Lateness], at_ms: int) -> LatenessChart:
     ]
     times = range(start_ms, start_ms + SLOTS * SLOT_MS, _COLUMNS_PER_LABEL * SLOT_MS)
     return LatenessChart(most_ms, [(left(time_ms), time_ms) for time_ms in times], columns)
-
-
-MINUTE_MS = 60_000
-_DAY_MS = 24 * HOUR_MS
-_TOPICS = 5
-"""Topics with a colour of their own; page.css has one more, for the others."""
-_TOP, _HEIGHT, _LEAST = 10.0, 78.0, 0.6
 
 
 class Span(NamedTuple):

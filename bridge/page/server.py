@@ -10,11 +10,9 @@
 Without a token one can read names of topics and numbers of timers, but no key, value or setting. If there are tokens,
 a question about an id needs one.
 
-Questions from the HTTP event loop to the loop's thread; without an answer, HTTP 503 with the reason.
+Number and duration of connections are limited, so that stores and broker sockets always get file handles:
 
-Limit number and duration of HTTP connections, so that stores and broker sockets always get file handles.
-
-accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
+    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> REQUEST_S until the next one begins
 
 At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
 no probe out. If all are being answered, the new one is closed.
@@ -27,8 +25,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import h11
 import uvicorn
@@ -45,13 +44,13 @@ from bridge.config.http_address import listen
 from bridge.errors import BridgeError, SettingsError
 from bridge.loop.loop import Bridge
 from bridge.observe.log_rate_limit import LogRateLimit
-from bridge.observe.prometheus import Exposition
 from bridge.observe.status import Status
 from bridge.page.guard import KnownHosts, caller_of, error_response
 from bridge.page.sessions import Authenticator
 from bridge.ports import Clock
-from bridge.probes import METRICS_STEP_S, METRICS_TIMEOUT_S, deadline
+from bridge.probes import MetricsText, deadline
 from bridge.query.query_queue import BusyError, QueryQueue
+from bridge.query.search import Search
 from bridge.query.summary import InstanceNamed, InstancePending, named_in_bridge, parse_bucket_ms, pending_in_bridge
 from timer.errors import CorruptStoreError
 
@@ -61,43 +60,6 @@ T = TypeVar("T")
 
 ANSWER_TIMEOUT_S = 10.0
 _MAX_SEARCH_S = 60.0
-
-
-class SteppedSearch(Protocol):
-    """A search that takes several turns."""
-
-    def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool]) -> bool:
-        """Do the next part. True if the search is done."""
-        ...
-
-
-class LoopQueries:
-    """Ask the loop's thread. Raises HTTPException 503 with the reason."""
-
-    def __init__(self, status: Status, query_queue: QueryQueue, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._status = status
-        self._query_queue = query_queue
-        self._timeout_s = timeout_s
-
-    async def ask(self, question: Callable[[Bridge], T]) -> T:
-        try:
-            answer = asyncio.wrap_future(self._query_queue.submit(question))
-            return await asyncio.wait_for(answer, self._timeout_s)
-        except BusyError:
-            raise HTTPException(503, "too many requests at a time: ask again") from None
-        except TimeoutError:
-            raise HTTPException(503, self._status.ready().reason or "the bridge is busy: ask again") from None
-        except (CorruptStoreError, OSError) as error:
-            raise HTTPException(503, f"a store cannot be read: {error}") from error
-
-    async def search(self, search: SteppedSearch, now_ms: Callable[[], int]) -> None:
-        """Run the search to its end, over as many turns as it takes."""
-        end_s = time.monotonic() + _MAX_SEARCH_S
-        while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
-            if time.monotonic() >= end_s:
-                raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
-
-
 MAX_CONNECTIONS = 64
 """A process may usually open 1024 files; nearly all of them stay free for stores and brokers."""
 BACKLOG = 32
@@ -106,6 +68,37 @@ REQUEST_S = 10.0
 """Time limit of a whole request with its body, 2 MB at most."""
 ANSWER_S = 120.0
 """Longer than the longest search."""
+_accept_errors = LogRateLimit(log)
+_SHUTDOWN_S = 3
+_TICK_S = 1.0
+_ANY_ADDRESS = Middleware(KnownHosts)
+
+
+@dataclass(frozen=True)
+class LoopQueries:
+    """Ask the loop's thread. Raises HTTPException 503 with the reason."""
+
+    _status: Status
+    _query_queue: QueryQueue
+    timeout_s: float = ANSWER_TIMEOUT_S
+
+    async def ask(self, question: Callable[[Bridge], T]) -> T:
+        try:
+            answer = asyncio.wrap_future(self._query_queue.submit(question))
+            return await asyncio.wait_for(answer, self.timeout_s)
+        except BusyError:
+            raise HTTPException(503, "too many requests at a time: ask again") from None
+        except TimeoutError:
+            raise HTTPException(503, self._status.ready().reason or "the bridge is busy: ask again") from None
+        except (CorruptStoreError, OSError) as error:
+            raise HTTPException(503, f"a store cannot be read: {error}") from error
+
+    async def search(self, search: Search, now_ms: Callable[[], int]) -> None:
+        """Run the search to its end, over as many turns as it takes."""
+        end_s = time.monotonic() + _MAX_SEARCH_S
+        while not await self.ask(lambda bridge: search.step(bridge, now_ms(), deadline())):
+            if time.monotonic() >= end_s:
+                raise HTTPException(503, f"the search was not done in {_MAX_SEARCH_S:.0f} s: narrow it, or ask again")
 
 
 class HttpConnection(H11Protocol):
@@ -133,11 +126,6 @@ class HttpConnection(H11Protocol):
         super().data_received(data)
         if self._has_request and not had_request:
             self._start_timer(self.answer_s)
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        is_busy = self._has_request or self.transport.get_write_buffer_size() > 0
-        self._start_timer(self.answer_s if is_busy else self.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -179,23 +167,15 @@ def log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         loop.default_exception_handler(context)
 
 
-_accept_errors = LogRateLimit(log)
-
-
 def _now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
-
-
-_SHUTDOWN_S = 3
-_TICK_S = 1.0
-_ANY_ADDRESS = Middleware(KnownHosts)
 
 
 def application(
     status: Status,
     query_queue: QueryQueue,
     clock: Clock,
-    exposition: Exposition,
+    metrics: MetricsText,
     answer_timeout_s: float = ANSWER_TIMEOUT_S,
     extra_routes: Sequence[BaseRoute] = (),
     access: Authenticator | None = None,
@@ -206,7 +186,6 @@ def application(
     access: who may ask about one id; None: everybody. hosts: KnownHosts, for all routes.
     """
     ask = LoopQueries(status, query_queue, answer_timeout_s).ask
-    ask_soon = LoopQueries(status, query_queue, min(METRICS_TIMEOUT_S, answer_timeout_s)).ask
 
     async def live(_: Request) -> Response:
         return JSONResponse(*status.answer(status.live()))
@@ -214,49 +193,37 @@ def application(
     async def ready(_: Request) -> Response:
         return JSONResponse(*status.answer(status.ready()))
 
+    def recovering() -> list[str]:
+        return [*map(str, status.in_recovery())]
+
     async def pending(request: Request) -> Response:
         given = request.query_params
         id_, topic = given.get("id"), given.get("topic")
         if id_ is not None:
             if access is not None and not access.is_open:
                 caller_of(request, access)
-            named, recovering = await ask(
-                lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), status.in_recovery())
-            )
-            code = 200 if named.timers else 503 if recovering else 404
-            return _json(InstanceNamed(**named.model_dump(), recovering=[*map(str, recovering)]), code)
+            named, unread = await ask(lambda bridge: (named_in_bridge(bridge, id_, clock.now_ms()), recovering()))
+            code = 200 if named.timers else 503 if unread else 404
+            return json_answer(InstanceNamed(**named.model_dump(), recovering=unread), code)
         try:
             bucket_ms = parse_bucket_ms(given.get("bucket", "1h"))
         except ValueError as error:
             raise HTTPException(400, f"bucket: {error}") from error
-        counts, recovering = await ask(
-            lambda bridge: (
-                pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()),
-                status.in_recovery(),
-            )
+        counts, unread = await ask(
+            lambda bridge: (pending_in_bridge(bridge, clock.now_ms(), bucket_ms, topic, deadline()), recovering())
         )
-        return _json(InstancePending(**counts.model_dump(), recovering=[*map(str, recovering)]), 200)
+        return json_answer(InstancePending(**counts.model_dump(), recovering=unread), 200)
 
-    async def metrics(request: Request) -> Response:
-        with suppress(HTTPException):  # without an answer, the last metrics of the stores are shown
-            await ask_soon(lambda bridge: exposition.read_stores(bridge, clock.now_ms(), deadline(METRICS_STEP_S)))
-        body, content_type = exposition.text(request.headers.get("accept", ""))
+    def all_metrics(request: Request) -> Response:  # in a thread, as it is no coroutine
+        body, content_type = metrics(request.headers.get("accept", ""))
         return Response(body, headers={"content-type": content_type})
 
-    return Starlette(
-        routes=[
-            Route("/health/live", live),
-            Route("/health/ready", ready),
-            Route("/pending", pending),
-            Route("/metrics", metrics),
-            *extra_routes,
-        ],
-        middleware=[hosts],
-        exception_handlers={HTTPException: error_response},
-    )
+    own = {"/health/live": live, "/health/ready": ready, "/pending": pending, "/metrics": all_metrics}
+    routes = [*(Route(path, answer) for path, answer in own.items()), *extra_routes]
+    return Starlette(routes=routes, middleware=[hosts], exception_handlers={HTTPException: error_response})
 
 
-def _json(answer: BaseModel, status_code: int) -> Response:
+def json_answer(answer: BaseModel, status_code: int) -> Response:
     return Response(answer.model_dump_json(), status_code, media_type="application/json")
 
 
@@ -306,6 +273,7 @@ def _serving_on(
         lifespan="off",
         ws="none",
         server_header=False,
+        timeout_keep_alive=int(REQUEST_S),
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = _Server(config)

@@ -7,8 +7,7 @@
     peer              Authorization: Pass <name>.<end>.<signature>, for one read at one address, 30 s long
 
 Without tokens every client may do everything, so that is allowed on loopback only (bridge.config.settings).
-
-Limit the number of wrong tokens: beyond it, no token is checked until the minute ends.
+After too many wrong tokens, none is checked until the minute ends.
 """
 
 import hashlib
@@ -38,6 +37,13 @@ MAX_WRONG_PER_ADDRESS = 10
 MAX_WRONG_TOTAL = 100
 """Most wrong tokens from all addresses in a minute, against guessing from many addresses."""
 _MAX_TRUSTED = 1000
+Role = Literal["read", "operate"]
+SESSION_S = 8 * 3600
+MAX_SESSIONS = 1000
+"""Beyond that the oldest session ends."""
+_PEER_TOKEN_S = 30
+_MIN_TOKEN_CHARS = 16
+_DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
 class WrongTokens:
@@ -69,16 +75,6 @@ class WrongTokens:
         self._trusted[address] = None
         if len(self._trusted) > _MAX_TRUSTED:
             del self._trusted[next(iter(self._trusted))]
-
-
-Role = Literal["read", "operate"]
-
-SESSION_S = 8 * 3600
-MAX_SESSIONS = 1000
-"""Beyond that the oldest session ends."""
-_PEER_TOKEN_S = 30
-_MIN_TOKEN_CHARS = 16
-_DIGEST = re.compile(rf"{HASHED}([0-9a-f]{{64}})")
 
 
 class Token(NamedTuple):
@@ -218,10 +214,8 @@ class Authenticator:
 
 def access_of(settings: Settings) -> Authenticator:
     """Read the tokens files. Raises SettingsError."""
-    reading = settings.page_read_tokens
-    operating = settings.page_operator_tokens
-    tokens = [] if reading is None else read_tokens(reading, "read")
-    tokens += [] if operating is None else read_tokens(operating, "operate")
+    files: dict[Role, Path | None] = {"read": settings.page_read_tokens, "operate": settings.page_operator_tokens}
+    tokens = [token for role, path in files.items() if path is not None for token in read_tokens(path, role)]
     if settings.page_secret is not None:
         key = peer_key(read_tokens(settings.page_secret, "read"))
     elif any(each.is_hashed for each in tokens):

@@ -8,13 +8,15 @@ A form needs the CSRF token of its session (`form_key`). Everything that a sende
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -42,7 +44,7 @@ from bridge.page.guard import (
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
-from bridge.page.rendering import MINUTE_MS, SPANS, Rendering, Span, Timeline, lateness_chart, timeline, value_text
+from bridge.page.rendering import MINUTE_MS, SPANS, Span, Timeline, lateness_chart, templates, timeline, value_text
 from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
 from bridge.query.details import Content
@@ -68,21 +70,16 @@ _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
 
 
+@dataclass
 class HtmlPages:
-    def __init__(
-        self,
-        api: Api,
-        access: Authenticator,
-        now_ms: Callable[[], int],
-        registry: SchemaRegistry | None = None,
-        audit_tables: AuditTables | None = None,
-    ) -> None:
-        self._api = api
-        self._registry = registry
-        self._audit_tables = audit_tables
-        self._access = access
-        self._now_ms = now_ms
-        self._rendering = Rendering(_FOLDER / "templates", now_ms)
+    _api: Api
+    _access: Authenticator
+    _now_ms: Callable[[], int]
+    _registry: SchemaRegistry | None = None
+    _audit_tables: AuditTables | None = None
+
+    def __post_init__(self) -> None:
+        self._templates = templates(_FOLDER / "templates", self._now_ms)
         self._background = BackgroundActions()
 
     def routes(self) -> list[BaseRoute]:
@@ -98,11 +95,11 @@ class HtmlPages:
             self._route("/selection/count", self._count, "POST"),
             self._route("/rejected/redrive", self._redrive, "POST", "operate"),
             *(
-                self._route(f"/{each.about}/{each.name}", self._action_handler(each), "POST", "operate")
+                self._route(f"/{each.about}/{each.name}", partial(self._act, each), "POST", "operate")
                 for each in TIMER_ACTIONS + TOPIC_ACTIONS
             ),
             *(
-                self._route(f"/selection/{each.name}", self._selection_handler(each), "POST", "operate")
+                self._route(f"/selection/{each.name}", partial(self._act_on_selection, each), "POST", "operate")
                 for each in SELECTION_ACTIONS
             ),
         ]
@@ -184,16 +181,19 @@ class HtmlPages:
         overview = await self._api.reads.overview(caller)
         pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
         due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
-        values: dict[str, Any] = {
-            "overview": overview,
-            "pending": pending,
-            "late": lateness_chart(overview.lateness, overview.at_ms),
-            "chart": await self._timeline(caller, pending, SPANS[span], from_ms),
-            "span": span,
-            "spans": SPANS,
-            "actions": TOPIC_ACTIONS,
-        }
-        return self._page(request, caller, "overview.html", next_due_ms=min(due_ms, default=None), **values)
+        return self._page(
+            request,
+            caller,
+            "overview.html",
+            overview=overview,
+            pending=pending,
+            next_due_ms=min(due_ms, default=None),
+            late=lateness_chart(overview.lateness, overview.at_ms),
+            chart=await self._timeline(caller, pending, SPANS[span], from_ms),
+            span=span,
+            spans=SPANS,
+            actions=TOPIC_ACTIONS,
+        )
 
     async def _timeline(self, caller: Caller, pending: GroupPending, span: Span, from_ms: int) -> Timeline:
         """Return the chart. Minutes take a search of one hour, as counts are kept by the hour."""
@@ -208,7 +208,7 @@ class HtmlPages:
         return timeline(found.topics, found.histogram, total, span, from_ms)
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
-        selector = _selector(request.query_params)
+        selector = _given(request.query_params, *_SELECTOR)
         after = request.query_params.get("after") or None
         found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
         following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
@@ -244,38 +244,33 @@ class HtmlPages:
 
     # -- changes
 
-    def _action_handler(self, action: Action) -> Handler:
-        async def act(request: Request, caller: Caller) -> Response:
-            form = request.state.form
-            asked = _given(form, *form)
-            if "value" in form:
-                asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
-            done = await self._api.actions.act(caller, action, action.request_model(**asked))
-            named = _given(form, "id", "id_base64", "origin")
-            back = "/timer" if action.about == "timer" else "/"
-            return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
-
-        return act
+    async def _act(self, action: Action, request: Request, caller: Caller) -> Response:
+        form = request.state.form
+        asked = _given(form, *form)
+        if "value" in form:
+            asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+        done = await self._api.actions.act(caller, action, action.request_model(**asked))
+        named = _given(form, "id", "id_base64", "origin")
+        back = "/timer" if action.about == "timer" else "/"
+        return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
     async def _count(self, request: Request, caller: Caller) -> Response:
-        selector = _selector(request.state.form)
+        selector = _given(request.state.form, *_SELECTOR)
         counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
-        values: dict[str, Any] = {"counted": counted, "selector": selector, "actions": SELECTION_ACTIONS}
-        return self._page(request, caller, "counted.html", **values)
+        return self._page(
+            request, caller, "counted.html", counted=counted, selector=selector, actions=SELECTION_ACTIONS
+        )
 
-    def _selection_handler(self, action: Action) -> Handler:
-        async def act(request: Request, caller: Caller) -> Response:
-            form = request.state.form
-            selector = _selector(form)
-            asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
-            started = await self._background.start(
-                action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
-            )
-            if started.task.done():
-                return self._done(request, caller, started)
-            return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
-
-        return act
+    async def _act_on_selection(self, action: Action, request: Request, caller: Caller) -> Response:
+        form = request.state.form
+        selector = _given(form, *_SELECTOR)
+        asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
+        started = await self._background.start(
+            action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
+        )
+        if started.task.done():
+            return self._done(request, caller, started)
+        return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
 
     async def _progress(self, request: Request, caller: Caller) -> Response:
         started = self._background.get(request.query_params.get("action", ""))
@@ -290,8 +285,8 @@ class HtmlPages:
 
     def _done(self, request: Request, caller: Caller, started: BackgroundAction) -> Response:
         """Show the result. Raises the action's error."""
-        values: dict[str, Any] = {"done": started.task.result(), "back": "/timers", "asked": started.selector}
-        return self._page(request, caller, "done.html", action=started.action, **values)
+        done, asked = started.task.result(), started.selector
+        return self._page(request, caller, "done.html", action=started.action, done=done, back="/timers", asked=asked)
 
     async def _redrive(self, request: Request, caller: Caller) -> Response:
         records = [each for each in request.state.form.get("record", "").split("\n") if each]
@@ -302,10 +297,9 @@ class HtmlPages:
         self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
     ) -> Response:
         form_key = "" if caller is None else self._access.form_key(_session(request))
-        is_open = self._access.is_open
-        always = {"form_key": form_key, "is_open": is_open, "path": request.url.path}
-        text = self._rendering.page(template, caller=caller, **always, **values)
-        return Response(text, status, media_type="text/html")
+        always = {"form_key": form_key, "is_open": self._access.is_open, "path": request.url.path}
+        text = self._templates.get_template(template).render(caller=caller, **always, **values)
+        return HTMLResponse(text, status)
 
 
 def _require_own_origin(request: Request) -> None:
@@ -353,7 +347,3 @@ def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipt
     pending = {f"{timer.shard}/{timer.origin}" for timer in found.timers}
     told = {each.origin for each in history.receipts if each.origin}
     return pending | told | {asked["origin"]} if "origin" in asked else pending | told
-
-
-def _selector(fields: Mapping[str, str]) -> dict[str, Any]:
-    return _given(fields, *_SELECTOR)

@@ -10,7 +10,7 @@ that is rolled meanwhile may be counted twice or not at all, but is never listed
 
 import base64
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -151,48 +151,24 @@ class Search:
         self.partitions: list[TimerPartition] = []
         """The searched partitions; once done, only those that stayed open all the time."""
         self._partitions: dict[TimerPartition, Partition] = {}
-        self._remaining: list[tuple[TimerPartition, int]] | None = None
         self._rows: dict[TimerPartition, Rows] = {}
         self._flights: list[tuple[SearchPosition, CopyInFlight]] = []
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
         """By the topic's hash: start of the bucket to number of timers."""
         self._topics: dict[int, str] = {}
-        self._chosen: list[tuple[SearchPosition, int | CopyInFlight]] | None = None
+        self._chosen: list[tuple[SearchPosition, int | CopyInFlight]] = []
         self._timers: list[NamedTimer] = []
-        self._at_ms = 0
-        self._listed = 0
+        self._steps = self._search()
 
     def step(self, bridge: Bridge, now_ms: int, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Do the next part. True if the search is done. Raises CorruptStoreError."""
-        self._at_ms = now_ms
-        if self._remaining is None:
-            self._partitions = dict(bridge.partitions)
-            self.partitions = sorted(self._partitions)
-            self._remaining = [(timer_partition, 0) for timer_partition in self.partitions]
-        while self._remaining:
-            self._scan_rows(bridge.partitions, should_stop)
-            if should_stop():
-                return False
-        if self._chosen is None:
-            self._chosen = self._choose_first()
-            if self._buckets:
-                self._topics = {topic_hash(topic): topic for topic in bridge.due_hours()}
-        while self._listed < len(self._chosen):
-            self._list_timer(bridge.partitions, *self._chosen[self._listed], now_ms)
-            self._listed += 1
-            if should_stop():
-                return False
-        self.partitions = [
-            timer_partition
-            for timer_partition in self.partitions
-            if self._still_open(timer_partition, bridge.partitions) is not None
-        ]
-        return True
+        self._bridge, self._at_ms, self._should_stop = bridge, now_ms, should_stop
+        return next(self._steps, "done") == "done"
 
     def listing(self) -> Listing:
         """Return the result. Call it once the search is done."""
-        places = self._chosen or []
+        places = self._chosen
         after = str(places[-1][0]) if places and self._matching > len(places) else None
         of_topic = {
             hash_: [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(counts.items())]
@@ -207,33 +183,46 @@ class Search:
             topics={self._topics[hash_]: buckets for hash_, buckets in of_topic.items() if hash_ in self._topics},
         )
 
-    def _still_open(
-        self, timer_partition: TimerPartition, partitions: Mapping[TimerPartition, Partition]
-    ) -> Partition | None:
+    def _search(self) -> Iterator[None]:
+        """Yield where a step ends."""
+        self._partitions = dict(self._bridge.partitions)
+        for timer_partition in sorted(self._partitions):
+            first: int | None = 0
+            while first is not None:
+                first = self._scan_rows(timer_partition, first)
+                if self._should_stop():
+                    yield
+        self._chosen = self._choose_first()
+        if self._buckets:
+            self._topics = {topic_hash(topic): topic for topic in self._bridge.due_hours()}
+        for place, at in self._chosen:
+            self._list_timer(place, at)
+            if self._should_stop():
+                yield
+        self.partitions = [each for each in sorted(self._partitions) if self._still_open(each) is not None]
+
+    def _still_open(self, timer_partition: TimerPartition) -> Partition | None:
         """Return the partition, or None if it was closed or opened again: then its units are others."""
-        owned = partitions.get(timer_partition)
+        owned = self._bridge.partitions.get(timer_partition)
         return owned if owned is self._partitions[timer_partition] else None
 
     # -- scan
 
-    def _scan_rows(self, partitions: Mapping[TimerPartition, Partition], should_stop: Callable[[], bool]) -> None:
-        """Scan the next block of the first remaining partition's log, or a part of it."""
-        assert self._remaining
-        timer_partition, first = self._remaining.pop(0)
-        owned = self._still_open(timer_partition, partitions)
+    def _scan_rows(self, timer_partition: TimerPartition, first: int) -> int | None:
+        """Scan the block of the partition's log from the unit `first` on, or a part of it. Return where to go on."""
+        owned = self._still_open(timer_partition)
         if owned is None:  # the next owner lists its timers
-            return
+            return None
         rows, following = owned.store.queries.list_pending(first)
         rows = rows[rows["unit"] >= first]
         rows = rows[self._matches_row(timer_partition, rows)]
         if self._filter.needs_bodies:
-            rows, stopped_at = self._match_bodies(owned, rows, should_stop)
+            rows, stopped_at = self._match_bodies(owned, rows)
             following = following if stopped_at is None else stopped_at
         self._keep(timer_partition, rows)
-        if following is not None:
-            self._remaining.insert(0, (timer_partition, following))
-            return
-        self._scan_flights(timer_partition, owned)
+        if following is None:
+            self._scan_flights(timer_partition, owned)
+        return following
 
     def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
         """Match what is in the row. Topics with equal hashes are separated when the timer is listed."""
@@ -249,11 +238,11 @@ class Search:
             matches &= (due > due_ms) | ((due == due_ms) & is_after)
         return matches
 
-    def _match_bodies(self, owned: Partition, rows: Rows, should_stop: Callable[[], bool]) -> tuple[Rows, int | None]:
-        """Return the rows whose bodies match, and the unit at which should_stop() ended the scan, if it did."""
+    def _match_bodies(self, owned: Partition, rows: Rows) -> tuple[Rows, int | None]:
+        """Return the rows whose bodies match, and the unit at which the end of a step cut the scan, if it did."""
         found = [np.empty(0, TIMER_ROW)]
         for at in range(0, len(rows), _BODIES_AT_ONCE):
-            if at and should_stop():
+            if at and self._should_stop():
                 return np.concatenate(found), int(rows["unit"][at])
             part = rows[at : at + _BODIES_AT_ONCE]
             found.append(part[[self._filter.matches_body(body) for body in owned.store.queries.bodies(part)]])
@@ -314,27 +303,27 @@ class Search:
             found.setdefault((place.partition, place.origin_offset), (place, flight))
         return sorted(found.values(), key=lambda each: each[0])[: self._filter.limit]
 
-    def _list_timer(
-        self, partitions: Mapping[TimerPartition, Partition], place: SearchPosition, at: int | CopyInFlight, now_ms: int
-    ) -> None:
+    def _list_timer(self, place: SearchPosition, at: int | CopyInFlight) -> None:
         """List the timer, unless it has left or ended meanwhile."""
         if isinstance(at, CopyInFlight):
             self._timers.append(NamedTimer.rolling(place.partition, at))
             return
-        owned = self._still_open(place.partition, partitions)
+        owned = self._still_open(place.partition)
         if owned is None:
             return
         row = owned.store.queries.pending_at(at)
         if len(row) == 0:  # it has left, or its copy is in flight
-            rolling = (flight for flight in owned.flights.alive() if flight.origin_offset == place.origin_offset)
-            moved = (flight._replace(due_ms=place.due_ms) for flight in rolling)
-            self._timers += [NamedTimer.rolling(place.partition, flight) for flight in moved]
+            self._timers += [
+                NamedTimer.rolling(place.partition, flight._replace(due_ms=place.due_ms))
+                for flight in owned.flights.alive()
+                if flight.origin_offset == place.origin_offset
+            ]
             return
         peek = owned.store.queries.peek(row)
         if self._filter.topic in (None, peek.target):
             key = (int(row["visit_ms"][0]), place.origin_offset)
             is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
-            state = state_of(place.due_ms, now_ms, is_held=is_held)
+            state = state_of(place.due_ms, self._at_ms, is_held=is_held)
             of_id = id_fields(peek.id)
             self._timers.append(
                 NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **of_id)

@@ -67,7 +67,6 @@ class Pending(BaseModel):
     """By timer topic, for all target topics; empty for a stopped store."""
 
     def histogram(self) -> list[Bucket]:
-        """Return the histogram of all topics together."""
         return merge_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
 
@@ -109,7 +108,6 @@ class Timer(BaseModel):
 
     @classmethod
     def rolling(cls, timer_partition: TimerPartition, flight: CopyInFlight) -> Self:
-        """Return a timer whose copy is in flight."""
         return cls(
             state="rolling",
             shard=str(timer_partition),
@@ -164,7 +162,7 @@ def pending_in_bridge(
     bucket_ms: whole hours. should_stop: ends the search for the exact first and last due time.
     """
     pending = _pending(at_ms, bridge.due_ranges(should_stop), bridge.due_hours(), bridge.pending, bucket_ms, topic)
-    stores = [(timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items()]
+    stores = ((timer_partition.topic, owned.store.queries) for timer_partition, owned in bridge.partitions.items())
     sizes = ((timer_topic, store.pending_bytes, store.size_bytes) for timer_topic, store in stores)
     return pending.model_copy(update={"timer_topics": _add_up_bytes(sizes)})
 
@@ -251,7 +249,6 @@ def merge_buckets(buckets: Iterable[Bucket]) -> list[Bucket]:
 
 
 def named_in_bridge(bridge: Bridge, id_: str, at_ms: int) -> Named:
-    """Look up an id in all partitions that are open here."""
     return Named(at_ms=at_ms, id=id_, timers=[timer for timer, _ in named_bodies(bridge, id_.encode(), at_ms)])
 
 
@@ -303,7 +300,6 @@ def _copies_in_flight(store: StoppedStore) -> list[CopyInFlight]:
 
 
 def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
-    """Return the state of a timer in the store."""
     if is_held:
         return "held"
     return "due" if due_ms <= at_ms else "pending"

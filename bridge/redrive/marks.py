@@ -1,6 +1,7 @@
 """An index of the marks of redrives, 8 bytes each. It is kept between reads: each read fetches only the new marks."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -14,12 +15,11 @@ Digests = npt.NDArray[np.uint64]
 Bounds = dict[Source, tuple[int, int]]
 
 
+@dataclass(frozen=True)
 class MarkIndex:
-    """The marks as of one read."""
+    """The marks as of one read. `digests`: sorted."""
 
-    def __init__(self, digests: Digests) -> None:
-        """`digests`: sorted."""
-        self._digests = digests
+    _digests: Digests
 
     def __contains__(self, marker: object) -> bool:
         if not isinstance(marker, bytes):

@@ -123,7 +123,10 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
 
 @dataclass(frozen=True, slots=True)
 class RedriveFilter:
-    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking."""
+    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking.
+
+    places: partition and offset on the rejected topic, of these records alone, whatever their code.
+    """
 
     timer_topics: frozenset[str]
     codes: frozenset[str] = frozenset()
@@ -131,8 +134,11 @@ class RedriveFilter:
     origins: frozenset[str] = frozenset()
     from_ms: int | None = None
     to_ms: int | None = None
+    places: frozenset[tuple[TimerPartition, int]] = frozenset()
 
     def takes(self, record: Parked) -> bool:
+        if self.places:
+            return (record.place, record.offset) in self.places
         return (
             record.partition.topic in self.timer_topics
             and record.code in (self.codes or UNDELIVERABLE)
@@ -161,12 +167,14 @@ class RejectedLog(Protocol):
     def requests(self, timer_partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
 
 
+@dataclass(eq=False)
 class RedrivePlan:
     """The records to send, collected from the rejected topic. `markers`: those of records sent again before."""
 
-    def __init__(self, selection: RedriveFilter, markers: Container[bytes]) -> None:
-        self._selection = selection
-        self._markers = markers
+    _selection: RedriveFilter
+    _markers: Container[bytes]
+
+    def __post_init__(self) -> None:
         self._parked: Counter[tuple[str, str]] = Counter()
         self._redriven: Counter[tuple[str, str]] = Counter()
         self.selected: list[Parked] = []

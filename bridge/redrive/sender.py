@@ -10,7 +10,7 @@ Whenever this ends, a record was sent with its marker, or neither is committed.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError
@@ -57,13 +57,9 @@ def redrive_session(settings: Settings, ending: Retrier | None = None) -> "Itera
     """
     retrier = Retrier(ending)
     retrier.give_up_in(settings.startup_timeout / 1000)
-    redrive = ConfluentRedrive(
-        settings.connection("redrive"), settings.rejected_topic, settings.redrive_marks, settings.rules(), retrier
-    )
-    try:
+    connection, marks = settings.connection("redrive"), settings.redrive_marks
+    with closing(ConfluentRedrive(connection, settings.rejected_topic, marks, settings.rules(), retrier)) as redrive:
         yield redrive
-    finally:
-        redrive.close()
 
 
 @dataclass(slots=True)
@@ -91,7 +87,9 @@ class ConfluentRedrive:
         self._history = ConfluentHistory(self._connection, {}, self._retrier)
         self._producer: TransactionalProducer | None = None
         self._rejection_finder = RejectionFinder(
-            self._probe, self._partitions_of, compresses=clients.compresses(self._connection)
+            lambda records: self._require_producer().probe(records),
+            lambda topic: self._require_producer().partitions_of(topic),
+            compresses=clients.compresses(self._connection),
         )
 
     def begin(self, replication_factor: int) -> None:
@@ -117,6 +115,9 @@ class ConfluentRedrive:
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
                 first = max(first, self._history.offset_at(place, selection.from_ms))
+            if selection.places:
+                chosen = [at for partition, at in selection.places if partition == place and first <= at < end]
+                first, end = min(chosen, default=end), max(chosen, default=end - 1) + 1
             for records in self._history.requests(place, first, end):
                 for record in records:
                     found.add(parked(place, record, self._rules))
@@ -232,9 +233,3 @@ class ConfluentRedrive:
         if self._producer.is_broken:
             raise BridgeError(f"sending again broke off; {_RUN_AGAIN}")
         return self._producer
-
-    def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
-        return self._require_producer().probe(records)
-
-    def _partitions_of(self, topic: str) -> int | KafkaError:
-        return self._require_producer().partitions_of(topic)

@@ -9,6 +9,7 @@ import pytest
 from bridge import extras
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
+from bridge.page import app
 from integration_tests.support.patience import PATIENCE_S
 
 BLOCKED = dedent(
@@ -130,3 +131,8 @@ def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bridge.extras.find_spec", lambda name: None if name == "pyarrow" else object())
     with pytest.raises(BridgeError, match=r"^export: pyarrow not installed; run pip install .*\[export\]"):
         extras.require("export", "export")
+
+
+def test_the_page_is_loaded_by_its_name() -> None:
+    page: extras.Page = app
+    assert extras.page() is page

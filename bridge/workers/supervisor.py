@@ -1,6 +1,6 @@
 """Run the workers as child processes, restart each one that dies, and serve `http_port` for all.
 
-    supervisor   signals, restarts, http_port (reverse_proxy.py); no Kafka client
+    supervisor   signals, restarts, http_port (bridge/page/reverse_proxy.py); no Kafka client
     worker 1     data_dir              as without workers, so that a bridge that gets workers keeps its stores
     worker n     data_dir/worker=n     an instance id of its own: a static member, and transactional ids of its own
 
@@ -9,7 +9,6 @@ by an error before all were ready, all end: a wrong setting or a missing broker 
 SIGTERM or Ctrl-C drains all; a second one kills all, as workers end with their parent.
 """
 
-import asyncio
 import logging
 import pickle
 import signal
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
+from bridge import extras
 from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir, worker_folder, worker_socket
 from bridge.config.http_address import own_address
@@ -120,30 +120,25 @@ class Supervisor:
 
 def supervise(settings: Settings) -> int:
     """Run the workers until a signal ends them. Return the exit code. Raises SettingsError."""
-    from bridge.page.guard import known_hosts
-    from bridge.page.server import serving
-    from bridge.workers.reverse_proxy import ReverseProxy
-
     check(settings)
     root = DataDir(settings.data_dir)  # made and checked before a worker makes its folder in it
     root.instance_id()
     root.close()
-    folders = [worker_folder(settings.data_dir, number) for number in range(1, settings.workers + 1)]
-    proxy = ReverseProxy([worker_socket(folder) for folder in folders])
+    sockets = [worker_socket(worker_folder(settings.data_dir, 1 + number)) for number in range(settings.workers)]
+    page = extras.page()
     supervisor = Supervisor(settings.workers, lambda number: _started(settings, number), time.monotonic)
     _handle_signals(supervisor)
     open_many_files()
     with ExitStack() as ends:
         if settings.http_port:
-            app = proxy.application(known_hosts(settings))
-            ends.enter_context(serving(settings.http_host, settings.http_port, app))
+            ends.enter_context(page.serving_workers(settings, sockets))
         asked_s = time.monotonic()
         while supervisor.turn():
             time.sleep(_TURN_S)
             if not supervisor.was_ready and time.monotonic() - asked_s >= _ASK_S:
-                told = asyncio.run(proxy.probe("/health/ready"))
-                if "reason" not in told:
-                    print("timer-bridge is ready:", ", ".join(sorted(told["shards"])), flush=True)  # noqa: T201
+                partitions = page.ready_partitions(sockets)
+                if partitions is not None:
+                    print("timer-bridge is ready:", ", ".join(partitions), flush=True)  # noqa: T201
                     supervisor.was_ready = True
                 asked_s = time.monotonic()
     return supervisor.exit_code

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.canary.metrics import CanaryMetrics
+from bridge.canary.canary import CanaryMetrics
 from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.loop.tests.test_histories import World
 from bridge.observe.tests.test_metrics import text_of

@@ -1,7 +1,6 @@
 """Histories of the canary with a bridge and no broker."""
 
-from bridge.canary.canary import Canary
-from bridge.canary.metrics import CanaryMetrics
+from bridge.canary.canary import Canary, CanaryMetrics
 from bridge.tests.test_client import Place
 
 TOPIC = "timer-canary"

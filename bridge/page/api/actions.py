@@ -4,13 +4,12 @@ Each is sent as a request of its own, to the partition where the timer was found
 
     about "timer"   POST /api/v1/timer/<name>, and with `each` /api/v1/selection/<name>     timer.html, counted.html
     about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
-
-Run an action on one timer or target topic: send its requests, wait for their receipts, write the audit log.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from bridge.page import guard as audit
@@ -56,7 +55,6 @@ class Action(NamedTuple):
     send_each: Callable[[TimerProducer, NamedTimer, Any], SentRequests] | None = None
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
-    has_receipts: bool = True
     entries: tuple[FormField, ...] = ()
     entries_of_selection: tuple[FormField, ...] = ()
 
@@ -64,6 +62,10 @@ class Action(NamedTuple):
     def has_place(self) -> bool:
         """True if the request may name a partition."""
         return issubclass(self.request_model, PlacedAsked)
+
+    @property
+    def has_receipts(self) -> bool:
+        return self.about == "timer"
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
@@ -107,6 +109,14 @@ def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -
     return [timers.release(_name(timer), partition=timer.place.partition.partition)]
 
 
+def _pause(timers: TimerProducer, asked: TopicAsked) -> SentRequests:
+    return timers.pause(asked.topic)
+
+
+def _resume(timers: TimerProducer, asked: TopicAsked) -> SentRequests:
+    return timers.resume(asked.topic)
+
+
 def _name(timer: NamedTimer) -> bytes | Sent:
     """Return the id of a timer; the position of its request if it has none."""
     return timer.raw_id or Sent(*timer.place.partition, timer.origin)
@@ -128,45 +138,32 @@ _ALL = (
     ),
     Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
     Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
-    Action(
-        "pause",
-        "Pause",
-        "Let timers for a topic wait.",
-        TopicAsked,
-        lambda timers, asked: timers.pause(asked.topic),
-        "topic",
-        has_receipts=False,
-    ),
-    Action(
-        "resume",
-        "Resume",
-        "Release the timers that wait for a topic.",
-        TopicAsked,
-        lambda timers, asked: timers.resume(asked.topic),
-        "topic",
-        has_receipts=False,
-    ),
+    Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic"),
+    Action("resume", "Resume", "Release the timers that wait for a topic.", TopicAsked, _resume, "topic"),
 )
 TIMER_ACTIONS = tuple(action for action in _ALL if action.about == "timer")
 TOPIC_ACTIONS = tuple(action for action in _ALL if action.about == "topic")
 SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.send_each is not None)
 
 
+@dataclass(frozen=True)
 class TimerActions:
     """`timer_topics`: the setting `timer_topic` first."""
 
-    def __init__(self, requests: RequestSender, timer_topics: tuple[str, ...]) -> None:
-        self._requests = requests
-        self._timer_topics = timer_topics
+    _requests: RequestSender
+    _timer_topics: tuple[str, ...]
 
     async def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
-        """Raises BridgeError (503), ValueError (400)."""
+        """Send the action's requests, wait for their receipts, and write the audit log.
+
+        Raises BridgeError (503), ValueError (400).
+        """
         with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
             progress = SendProgress()
             results["sent"] = progress.sent
             requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
-            sent = await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
-            acted = Acted(action=action.name, **sent._asdict())
+            await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
+            acted = Acted(action=action.name, **progress.result())
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 

@@ -1,22 +1,18 @@
-"""Read from the whole group: our own partitions through the loop's thread, those of the other instances through peers.
-
-Each method raises HTTPException, BridgeError (503) or ValueError (400).
-
-Disk space and memory that the process uses.
-"""
+"""Read from the whole group: our own partitions through the loop's thread, those of other instances through peers."""
 
 import asyncio
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.exceptions import HTTPException
 
 from bridge.config.data_directory import OF_WORKER
 from bridge.loop.loop import Bridge
-from bridge.observe.recent_traffic import joined_traffic, lateness_ms
+from bridge.observe.recent_traffic import Deliveries, joined_traffic, lateness_ms
 from bridge.observe.status import Status
 from bridge.page import guard as audit
 from bridge.page.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
@@ -66,18 +62,19 @@ def resident_bytes() -> int | None:
         return None
 
 
+@dataclass(frozen=True)
 class GroupReads:
-    """`data_dir` and `version` are those of this instance."""
+    """Each method raises HTTPException, BridgeError (503) or ValueError (400).
 
-    def __init__(
-        self, status: Status, queries: LoopQueries, clock: Clock, peers: Peers, data_dir: Path, version: str
-    ) -> None:
-        self._status = status
-        self._queries = queries
-        self._clock = clock
-        self._peers = peers
-        self._data_dir = data_dir
-        self._version = version
+    `data_dir` and `version` are those of this instance.
+    """
+
+    _status: Status
+    _queries: LoopQueries
+    _clock: Clock
+    _peers: Peers
+    _data_dir: Path
+    _version: str
 
     async def overview(self, caller: Caller) -> Overview:
         instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
@@ -93,15 +90,7 @@ class GroupReads:
             pending=sum(each.pending or 0 for each in owned),
             late_p50_ms=lateness_ms(late, 0.5),
             late_p99_ms=lateness_ms(late, 0.99),
-            lateness=[
-                Lateness(
-                    from_ms=slot.from_ms,
-                    timers=slot.timers,
-                    p50_ms=lateness_ms(slot.late, 0.5),
-                    p99_ms=lateness_ms(slot.late, 0.99),
-                )
-                for slot in traffic.slots
-            ],
+            lateness=[_lateness_of(slot) for slot in traffic.slots],
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
@@ -153,10 +142,7 @@ class GroupReads:
         async def own() -> GroupListing:
             search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
             await self._queries.search(search, self._clock.now_ms)
-            return GroupListing(
-                **search.listing().model_dump(),
-                partitions=[str(timer_partition) for timer_partition in search.partitions],
-            )
+            return GroupListing(**search.listing().model_dump(), partitions=[*map(str, search.partitions)])
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
         whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
@@ -178,10 +164,9 @@ class GroupReads:
                 return GroupFound(at_ms=now_ms, timers=[], partitions=[])
             return GroupFound(**here.model_dump(), partitions=[str(timer_partition)])
 
-        async def own() -> GroupFound:
-            return await self._queries.ask(find)
-
-        parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
+        parts, missing = await self._peers.ask_all(
+            caller, f"{API}/timer", asked, GroupFound, lambda: self._queries.ask(find)
+        )
         if timer_partition is not None:
             missing = [each for each in missing if each.partition == str(timer_partition)]
         timers = [timer for part in parts for timer in part.timers]
@@ -193,8 +178,12 @@ class GroupReads:
         )
 
 
+def _lateness_of(slot: Deliveries) -> Lateness:
+    p50_ms, p99_ms = lateness_ms(slot.late, 0.5), lateness_ms(slot.late, 0.99)
+    return Lateness(from_ms=slot.from_ms, timers=slot.timers, p50_ms=p50_ms, p99_ms=p99_ms)
+
+
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the earliest time of each topic."""
     found: dict[str, int] = {}
     for part in parts:
         for topic, at_ms in part.items():

@@ -1,25 +1,26 @@
-"""KafkaPort over librdkafka: clients are created on first use, and a broker has 10 s to answer.
+"""The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread.
 
-The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread.
-
-bridge.page.api.kafka implements it; tests use a Kafka in memory.
+ConfluentKafkaPort implements them over librdkafka: clients are created on first use, and a broker has 10 s to answer.
+Tests use a Kafka in memory.
 """
 
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retrier
-from bridge.ports import Member, Record
+from bridge.ports import Member
 from bridge.redrive.marks import MarkIndex, MarkReader
-from bridge.redrive.rules import Parked, RedriveFilter
-from bridge.redrive.sender import redrive_session
+from bridge.redrive.rules import Parked, RedriveFilter, RejectedLog
+from bridge.redrive.sender import RedriveResult, redrive_session
 from kafka_timer import TimerProducer
 from kafka_timer.origin import TimerPartition
+
+_WAIT_S = 10.0
+_SEND_TIMEOUT_MS = 15_000
 
 
 class GroupView(NamedTuple):
@@ -29,24 +30,8 @@ class GroupView(NamedTuple):
     members: Sequence[Member]
 
 
-class TopicReader(Protocol):
-    """Reads committed records (read_committed)."""
-
+class TopicReader(RejectedLog, Protocol):
     def partitions(self, topic: str) -> int | None: ...
-
-    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        """Return the first available offset and the last stable one."""
-        ...
-
-    def requests(self, partition: TimerPartition, from_offset: int, to_offset: int) -> Iterator[list[Record]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RedriveCount:
-    """Result of a redrive: the number sent, and the records that the timer topic does not accept, with the code."""
-
-    sent: int
-    refused: Sequence[tuple[Parked, str]]
 
 
 class KafkaPort(Protocol):
@@ -64,15 +49,16 @@ class KafkaPort(Protocol):
         """Return the markers of all records that were sent again."""
         ...
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
-        """Send the records again. `on_sent` gets those that were committed, also if a later one fails."""
+    def redrive(
+        self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
+    ) -> RedriveResult:
+        """Send the records at `places` again: those that are there, are whole and were not sent before.
+
+        `on_sent` gets the records that were committed, also if a later one fails.
+        """
         ...
 
     def close(self) -> None: ...
-
-
-_WAIT_S = 10.0
-_SEND_TIMEOUT_MS = 15_000
 
 
 class ConfluentKafkaPort:
@@ -128,16 +114,10 @@ class ConfluentKafkaPort:
         with self.reader() as reader:
             return self._marks.update(reader, reader.partitions)
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
-        chosen = {(each.place, each.offset) for each in records}
-        if not chosen:
-            return RedriveCount(0, ())
-        selection = RedriveFilter(
-            timer_topics=frozenset(self._settings.timer_topics()),
-            codes=frozenset(each.code for each in records),
-            origins=frozenset(each.origin_text for each in records),
-            from_ms=min(each.parked_ms for each in records),
-        )
+    def redrive(
+        self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
+    ) -> RedriveResult:
+        selection = RedriveFilter(frozenset(self._settings.timer_topics()), places=frozenset(places))
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
@@ -145,8 +125,7 @@ class ConfluentKafkaPort:
                 work.begin(self._settings.replication_factor)
                 found = work.look(selection)
                 found.limit_to(None)
-                sent = work.apply([each for each in found.selected if (each.place, each.offset) in chosen], on_sent)
-            return RedriveCount(sent.count, sent.refused)
+                return work.apply(found.selected, on_sent)
         finally:
             self._redriving.release()
 

@@ -1,14 +1,14 @@
 """List the latest rejected records, and send chosen ones again.
 
-Only the last MAX_READ_PER_PARTITION records of each partition of the rejected topic are read.
+A list reads only the last MAX_READ_PER_PARTITION records of each partition of the rejected topic.
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence, Set
-from itertools import chain, pairwise
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from bridge.page import guard as audit
-from bridge.page.api.kafka import KafkaPort, TopicReader
+from bridge.page.api.kafka import KafkaPort
 from bridge.page.api.requests import RedriveAsked, RejectedAsked
 from bridge.page.api.responses import Redriven, Rejected, RejectedRecords
 from bridge.page.sessions import Caller
@@ -20,22 +20,16 @@ from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
 
 MAX_READ_PER_PARTITION = 2000
-_GAP = 100
-"""Chosen records at most this many offsets apart are read together; that is faster than a second read."""
-_Place = tuple[int, int]
-"""Partition and offset."""
 
 
+@dataclass(frozen=True)
 class RejectedTopic:
     """`rules`: by timer topic. Raises BridgeError; ValueError for an invalid name of a record."""
 
-    def __init__(
-        self, kafka: KafkaPort, topic: str, rules: Mapping[str, Rules], max_read: int = MAX_READ_PER_PARTITION
-    ) -> None:
-        self._kafka = kafka
-        self._topic = topic
-        self._rules = rules
-        self._max_read = max_read
+    _kafka: KafkaPort
+    _topic: str
+    _rules: Mapping[str, Rules]
+    _max_read: int = MAX_READ_PER_PARTITION
 
     async def latest(self, asked: RejectedAsked) -> RejectedRecords:
         return await asyncio.to_thread(self._latest, asked)
@@ -67,42 +61,21 @@ class RejectedTopic:
 
     def _redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
         """`on_sent` gets the name of each record that was sent, also if a later one fails."""
-        wanted = list(dict.fromkeys(map(self._place, names)))
-        with self._kafka.reader() as reader:
-            found = self._read(reader, set(wanted))
-        records = [found[place] for place in wanted if place in found]
-        markers = self._kafka.redriven()
-        unsent = [each for each in records if marker_of(each) not in markers]
 
         def note(sent: Sequence[Parked]) -> None:
             for each in sent:
                 on_sent(_name(each))
 
-        result = self._kafka.redrive(unsent, note)
+        places = {self._place(name) for name in names}
+        result = self._kafka.redrive(places, note)
         refused = {_name(each): code for each, code in result.refused}
-        return Redriven(sent=result.sent, refused=refused, not_sent=len(set(names)) - result.sent - len(refused))
+        return Redriven(sent=result.count, refused=refused, not_sent=len(places) - result.count - len(refused))
 
-    def _place(self, name: str) -> _Place:
+    def _place(self, name: str) -> tuple[TimerPartition, int]:
         partition, _, offset = name.removeprefix(f"{self._topic}/").partition("/")
         if not (name.startswith(f"{self._topic}/") and is_number(partition) and is_number(offset)):
             raise ValueError(f"{name!r} is not a record of {self._topic}: name it as the list does")
-        return int(partition), int(offset)
-
-    def _read(self, reader: TopicReader, wanted: Set[_Place]) -> dict[_Place, Parked]:
-        """Return the wanted records that are there and can be sent. Near ones are read together."""
-        found: dict[_Place, Parked] = {}
-        count = reader.partitions(self._topic) or 0
-        for partition in {partition for partition, _ in wanted if partition < count}:
-            timer_partition = TimerPartition(self._topic, partition)
-            _, end = reader.bounds(timer_partition)
-            for first, last in _offset_groups(sorted(offset for number, offset in wanted if number == partition)):
-                for record in chain.from_iterable(reader.requests(timer_partition, first, min(last + 1, end))):
-                    made = (
-                        parked(timer_partition, record, self._rules) if (partition, record.offset) in wanted else None
-                    )
-                    if made is not None and self._can_be_sent(made):
-                        found[partition, record.offset] = made
-        return found
+        return TimerPartition(self._topic, int(partition)), int(offset)
 
     def _can_be_sent(self, record: Parked) -> bool:
         """True unless its contents are missing or its origin, which any writer can forge, is not on a timer topic."""
@@ -128,12 +101,5 @@ class RejectedTopic:
         )
 
 
-def _offset_groups(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last offset of each group of near ones. `offsets` are sorted and not empty."""
-    gaps = [at for at, (one, next_) in enumerate(pairwise(offsets), 1) if next_ - one > _GAP]
-    return [(offsets[start], offsets[end - 1]) for start, end in pairwise([0, *gaps, len(offsets)])]
-
-
 def _name(parked: Parked) -> str:
-    """Return the name of a record in the list."""
     return f"{parked.place}/{parked.offset}"

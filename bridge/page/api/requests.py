@@ -123,14 +123,6 @@ class _Named(Question):
         return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
 
 
-class _WithId(_Named):
-    @model_validator(mode="after")
-    def _has_id(self) -> Self:
-        if self.origin is not None:
-            raise ValueError("give one of id and id_base64")
-        return self
-
-
 class TimerAsked(_Named, Read):
     value: bool = Field(False, description="True: with the value of the message.")
 
@@ -177,7 +169,7 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(_WithId, ActionAsked):
+class ReplaceAsked(_Named, ActionAsked):
     everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
     placed: int | None = Field(
         None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
@@ -190,6 +182,12 @@ class ReplaceAsked(_WithId, ActionAsked):
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
     partition: int | None = Field(None, description="The target topic's; by default the key chooses.")
+
+    @model_validator(mode="after")
+    def _has_id(self) -> Self:
+        if self.origin is not None:
+            raise ValueError("give one of id and id_base64")
+        return self
 
 
 class SelectionAsked(Question):

@@ -1,6 +1,4 @@
-"""Count the timers of a selection, then act on the counted ones and no other.
-
-A token that lists the counted timers: an action on a selection takes these and no other.
+"""Count the timers of a selection, then act on the counted ones and no other. A token lists them:
 
     1798142400123.9f86d081884c7d65.<8 bytes for each timer, base64>         time, selector, timers: 213 kB for 20,000
 
@@ -10,8 +8,11 @@ is kept for a count: any instance accepts the token of any other.
 
 import asyncio
 import base64
-from collections.abc import Container, Iterable
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
 from starlette.exceptions import HTTPException
@@ -25,10 +26,14 @@ from bridge.page.api.timer_requests import RequestSender, SendProgress, SendRequ
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.query.search import NamedTimer
+from kafka_timer import Sent, TimerProducer
 
 GOOD_FOR_MS = 24 * 3_600_000
 """Counting millions of timers, part by part, takes hours before the first action."""
 _DIGEST_BYTES = 8
+MAX_PER_SELECTION = 20_000
+"""Timers of one count and of one action on it; the others are left for the next one."""
+_FIRST_SHOWN = 10
 
 
 def token_of(selector: Selector, timers: Iterable[NamedTimer], now_ms: int) -> str:
@@ -55,11 +60,6 @@ def digest_of_timer(timer: NamedTimer) -> bytes:
     return blake2b(str(timer.place).encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-MAX_PER_SELECTION = 20_000
-"""Timers of one count and of one action on it; the others are left for the next one."""
-_FIRST_SHOWN = 10
-
-
 @dataclass
 class SelectionProgress(SendProgress):
     """timers: number of timers to act on; 0 until they are found."""
@@ -67,21 +67,20 @@ class SelectionProgress(SendProgress):
     timers: int = 0
 
 
+@dataclass(frozen=True)
 class Selections:
     """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
 
-    def __init__(self, reads: GroupReads, requests: RequestSender, clock: Clock) -> None:
-        self._reads = reads
-        self._requests = requests
-        self._clock = clock
+    _reads: GroupReads
+    _requests: RequestSender
+    _clock: Clock
 
     async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
         found = await self._matching(caller, asked)
-        first = [_printed(timer) for timer in found.timers[:_FIRST_SHOWN]]
         return Counted(
             matching=found.matching,
             taken=len(found.timers),
-            first=first,
+            first=[*map(_printed, found.timers[:_FIRST_SHOWN])],
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,
             missing=found.missing,
@@ -100,8 +99,8 @@ class Selections:
             progress.timers = len(chosen)
             results.update(ids=[_printed(timer) for timer in chosen], sent=progress.sent)
             requests = _requests_by_topic(action, chosen, asked)
-            sent = await asyncio.to_thread(self._requests.send, requests, progress)
-            acted = ActedOnSelection(action=action.name, **sent._asdict(), left=found.matching - len(chosen))
+            await asyncio.to_thread(self._requests.send, requests, progress)
+            acted = ActedOnSelection(action=action.name, **progress.result(), left=found.matching - len(chosen))
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 
@@ -129,14 +128,13 @@ def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> l
 
 
 def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> dict[str, SendRequests]:
-    """Return what sends the requests of an action, by timer topic."""
-    by_topic: dict[str, list[NamedTimer]] = {}
+    by_topic: defaultdict[str, list[NamedTimer]] = defaultdict(list)
     for timer in timers:
-        by_topic.setdefault(timer.place.partition.topic, []).append(timer)
-    return {topic: _send_each(action, own, asked) for topic, own in by_topic.items()}
-
-
-def _send_each(action: Action, timers: list[NamedTimer], asked: SelectionActed) -> SendRequests:
+        by_topic[timer.place.partition.topic].append(timer)
     send_each = action.send_each
     assert send_each is not None
-    return lambda producer: (future for timer in timers for future in send_each(producer, timer, asked))
+
+    def send(own: list[NamedTimer], producer: TimerProducer) -> Iterator["Future[Sent]"]:
+        return (future for timer in own for future in send_each(producer, timer, asked))
+
+    return {topic: partial(send, own) for topic, own in by_topic.items()}

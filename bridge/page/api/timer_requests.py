@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -32,61 +32,47 @@ _RECEIPTS_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _RECEIPTS_PER_S = 1000
 """Requests for each further second of waiting."""
+_UNACKNOWLEDGED = "no broker has acknowledged it in time: check whether it was sent, then repeat it"
 _LATEST_RECEIPTS = 10_000
 """Offsets of each partition in which the receipts of one timer are searched: about 2 MB."""
-
-
-class SendResult(NamedTuple):
-    """`sent`: topic/partition/offset of each request. `outcomes`: receipts by kind."""
-
-    sent: list[str]
-    outcomes: Counter[str]
-    unanswered: int
 
 
 @dataclass
 class SendProgress:
     """How far `send` is, which writes it, also if a request fails. Any thread may read it.
 
-    sent: as in SendResult, the acknowledged ones so far. answered: requests with a receipt.
+    sent: topic/partition/offset of each acknowledged request. outcomes: receipts by kind. answered: requests with one.
     """
 
     sent: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
     answered: int = 0
 
+    def result(self) -> dict[str, Any]:
+        """Return the fields of `Acted`."""
+        return {"sent": self.sent, "outcomes": self.outcomes, "unanswered": len(self.sent) - self.answered}
 
+
+@dataclass(frozen=True)
 class RequestSender:
     """`receipts`: which receipts the bridge sends. Thread-safe, blocks."""
 
-    def __init__(
-        self,
-        kafka: KafkaPort,
-        receipts_topic: str,
-        receipts: Mode,
-        timeout_s: float = _RECEIPTS_TIMEOUT_S,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._kafka = kafka
-        self._receipts_topic = receipts_topic
-        self._receipts = receipts
-        self._timeout_s = timeout_s
-        self._sleep = sleep
+    _kafka: KafkaPort
+    _receipts_topic: str
+    _receipts: Mode
+    timeout_s: float = _RECEIPTS_TIMEOUT_S
+    sleep: Callable[[float], None] = time.sleep
 
-    def send(
-        self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True
-    ) -> SendResult:
+    def send(self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True) -> None:
         """Send requests, by timer topic. Raises BridgeError if one is not acknowledged, ValueError if one is wrong."""
         awaits = has_receipts and self._receipts != "none"
-        ends = self._ends() if awaits else {}
+        ends: dict[TimerPartition, int] = {}
+        if awaits:
+            with self._kafka.reader() as reader:
+                ends = {place: end for place, (_, end) in self._bounds(reader).items()}
         for topic, send in requests.items():
             _await_acknowledged(send(self._kafka.producer(topic)), progress.sent)
-        if not awaits:
-            return SendResult(progress.sent, Counter(), len(progress.sent))
-        return self._await_receipts(ends, progress)
-
-    def _ends(self) -> dict[TimerPartition, int]:
-        with self._kafka.reader() as reader:
-            return {place: end for place, (_, end) in self._bounds(reader).items()}
+        self._await_receipts(ends, progress)
 
     def _bounds(self, reader: TopicReader) -> dict[TimerPartition, tuple[int, int]]:
         places = [TimerPartition(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
@@ -101,17 +87,16 @@ class RequestSender:
             found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
         return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
 
-    def _await_receipts(self, ends: dict[TimerPartition, int], progress: SendProgress) -> SendResult:
+    def _await_receipts(self, ends: dict[TimerPartition, int], progress: SendProgress) -> None:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""
-        sent = progress.sent
-        asked, waiting, outcomes = frozenset(sent), set(sent), Counter[str]()
-        end_s = time.monotonic() + self._timeout_s + len(sent) / _RECEIPTS_PER_S
+        asked, waiting = frozenset(progress.sent), set(progress.sent)
+        end_s = time.monotonic() + self.timeout_s + len(asked) / _RECEIPTS_PER_S
         while waiting and ends:
             try:
                 with self._kafka.reader() as reader:  # released between polls, so that others can read too
                     for receipt in self._new_receipts(reader, ends):
                         if receipt.request in asked:
-                            outcomes[receipt.kind] += 1
+                            progress.outcomes[receipt.kind] += 1
                             waiting.discard(receipt.request)
                             progress.answered = len(asked) - len(waiting)
             except BridgeError as error:
@@ -119,8 +104,7 @@ class RequestSender:
             if time.monotonic() >= end_s:
                 break
             if waiting:
-                self._sleep(_POLL_S)
-        return SendResult(sent, outcomes, len(waiting))
+                self.sleep(_POLL_S)
 
     def _new_receipts(self, reader: TopicReader, ends: dict[TimerPartition, int]) -> Iterator[Receipt]:
         """Yield the receipts after `ends`, and advance `ends`."""
@@ -146,9 +130,7 @@ def _await_acknowledged(futures: "Iterable[Future[Sent]]", sent: list[str]) -> N
             sent.append("/".join(map(str, future.result(timeout_s))))
         except TimeoutError:
             timeout_s = 0.0
-            failures.append(
-                BridgeError("no broker has acknowledged it in time: check whether it was sent, then repeat it")
-            )
+            failures.append(BridgeError(_UNACKNOWLEDGED))
         except BridgeError as error:
             failures.append(error)
     if failures:

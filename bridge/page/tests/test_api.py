@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 from urllib.parse import quote
@@ -13,8 +12,6 @@ import pytest
 from bridge.cli.pending_command import RunningInstances
 from bridge.errors import BridgeError
 from bridge.page.sessions import Authenticator
-from bridge.ports import Record
-from bridge.testing.fakes import FakeHistory
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from kafka_timer import Sent
 from kafka_timer.origin import TimerPartition
@@ -389,32 +386,6 @@ def test_rejected_records_are_listed_with_their_reason_and_sent_again_once(place
     assert place.pages[0].post("/api/v1/rejected/redrive", {"records": ["timer.rejected/0/²"]})[0] == 400
 
 
-def test_chosen_records_that_lie_near_each_other_are_read_together(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(300):
-        place.producer.schedule("nowhere", f"{number}", delay="1s", id=f"{number}").result(0)
-    place.run(2000)
-    place.kafka.create("nowhere")
-    listed = [each["parked"] for each in place.pages[0].get("/api/v1/rejected?limit=300")[1]["records"]]
-    assert len(listed) == 300
-    asked: list[tuple[int, int]] = []
-    real = FakeHistory.requests
-
-    def requests(history: FakeHistory, timer_partition: TimerPartition, first: int, end: int) -> Iterator[list[Record]]:
-        asked.append((first, end))
-        return real(history, timer_partition, first, end)
-
-    monkeypatch.setattr(FakeHistory, "requests", requests)
-    by_offset = sorted(listed, key=lambda name: int(name.rpartition("/")[2]))
-    chosen = [*by_offset[:3], by_offset[5], *by_offset[200:203]]
-    names = {"records": [*chosen, chosen[0]]}
-    assert place.pages[0].post("/api/v1/rejected/redrive", names)[1] == {"sent": 7, "refused": {}, "not_sent": 0}
-    assert len(asked) == 2
-    place.run(2000)
-    assert len(place.kafka.read("nowhere")) == 7
-
-
 def test_a_record_whose_origin_is_no_timer_topic_is_not_sent(place: Place) -> None:
     reason = [("timer-error", b"unknown-topic"), ("timer-error-detail", b""), ("timer-origin", b"bills/0/7")]
     place.kafka.produce("timer.rejected", b"forged", headers=[("timer-topic", b"orders"), *reason])
@@ -585,8 +556,9 @@ def test_records_redriven_before_a_failure_are_in_the_audit_log(place: Place, ca
         place.sides[0].resends = None
         assert place.pages[0].post("/api/v1/rejected/redrive", {"records": names})[1]["sent"] == 1
     first, second = (json.loads(each.getMessage().split(" came=")[1]) for each in caplog.records)
-    assert first == {"sent_again": names[:2], "failed": "sending again broke off"}
-    assert (second["sent_again"], second["sent"], second["not_sent"]) == (names[2:], 1, 2)
+    assert (len(first["sent_again"]), first["failed"]) == (2, "sending again broke off")
+    assert sorted(first["sent_again"] + second["sent_again"]) == sorted(names)
+    assert (second["sent"], second["not_sent"]) == (1, 2)
 
 
 def test_a_body_that_is_too_long_is_refused(place: Place) -> None:

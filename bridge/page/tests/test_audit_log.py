@@ -3,11 +3,10 @@
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from bridge.page.guard import log_action, logged_action
+from bridge.page.guard import log_action
 from bridge.page.sessions import Caller
 
 ADA = Caller("ada", "operate", '10.1.2.3" did=nothing')
@@ -38,14 +37,3 @@ def test_every_id_is_written_a_hundred_a_line(caplog: pytest.LogCaptureFixture) 
     more = [json.loads(line.split(" more=")[1])["ids"] for line in told[1:]]
     assert [len(each) for each in more] == [100, 100, 50]
     assert sum(more, first["ids"]) == ids
-
-
-def test_a_failure_is_logged_with_the_results_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(result: dict[str, Any]) -> None:
-        result["sent"] = ["timer.requests/0/7"]
-        raise ValueError("no more")
-
-    with pytest.raises(ValueError, match="no more"), logged_action(ADA, "cancel", {"id": "a"}) as result:
-        fail(result)
-    (line,) = caplog.messages
-    assert json.loads(line.split(" came=")[1]) == {"sent": ["timer.requests/0/7"], "failed": "no more"}

@@ -1,9 +1,32 @@
-"""Format times and message text for the page."""
+"""The page's texts, charts and colours: bridge.page.rendering and page.css."""
+
+import json
+import re
+import time
+from itertools import product
+from pathlib import Path
 
 import pytest
 
-from bridge.page.rendering import is_editable, plain, span_text
-from bridge.query.details import Content, Header, TimerDetail
+from bridge.page import rendering
+from bridge.page.api.responses import Lateness
+from bridge.page.rendering import (
+    SPANS,
+    Timeline,
+    hex_dump,
+    indented_json,
+    is_editable,
+    lateness_chart,
+    plain,
+    span_text,
+    timeline,
+    value_text,
+)
+from bridge.query.details import MAX_SHOWN_BYTES, Content, Header, TimerDetail, content
+from bridge.query.summary import Bucket, merge_buckets
+from timer.index.due_counts import HOUR_MS
+
+# -- texts of times, messages and values
 
 
 def test_a_time_span_is_shown_in_its_two_largest_units() -> None:
@@ -15,7 +38,7 @@ def test_characters_that_hide_or_reverse_text_are_spelled_out() -> None:
     assert plain("a\u202eb\x1b[0m\n", kept="\n") == "a\\u202eb\\x1b[0m\n"
 
 
-def content(text: str | None, *, is_cut: bool = False) -> Content:
+def piece(text: str | None, *, is_cut: bool = False) -> Content:
     return Content(bytes=1, text=text, base64=None if text else "AA==", is_cut=is_cut)
 
 
@@ -24,31 +47,208 @@ def content(text: str | None, *, is_cut: bool = False) -> Content:
     [
         ({}, True),
         ({"requested_ms": None}, False),
-        ({"key": content("k")}, True),
-        ({"key": content("two\nlines")}, False),
-        ({"key": content("")}, False),
-        ({"key": content("k", is_cut=True)}, False),
-        ({"key": content(None)}, False),
-        ({"headers": [Header(name="timer-key", value=content("account"))]}, False),
-        ({"headers": [Header(name="timer-expire-ms", value=content("4102444800000"))]}, False),
-        ({"value_bytes": 1, "value": content("v")}, True),
-        ({"value_bytes": 1, "value": content(None)}, False),
-        ({"value_bytes": 1, "value": content("v\r")}, False),
-        ({"value_bytes": 1, "value": content("v\0")}, False),
-        ({"value_bytes": 1, "value": content("v", is_cut=True)}, False),
+        ({"key": piece("k")}, True),
+        ({"key": piece("two\nlines")}, False),
+        ({"key": piece("")}, False),
+        ({"key": piece("k", is_cut=True)}, False),
+        ({"key": piece(None)}, False),
+        ({"headers": [Header(name="timer-key", value=piece("account"))]}, False),
+        ({"headers": [Header(name="timer-expire-ms", value=piece("4102444800000"))]}, False),
+        ({"value_bytes": 1, "value": piece("v")}, True),
+        ({"value_bytes": 1, "value": piece(None)}, False),
+        ({"value_bytes": 1, "value": piece("v\r")}, False),
+        ({"value_bytes": 1, "value": piece("v\0")}, False),
+        ({"value_bytes": 1, "value": piece("v", is_cut=True)}, False),
         ({"value_bytes": 1}, False),
     ],
 )
 def test_a_timer_is_editable_only_if_a_form_returns_it_unchanged(told: dict[str, object], verdict: object) -> None:
-    given = {
-        "shard": "t/0",
-        "origin": 1,
-        "offset": 2,
-        "partition": None,
-        "topic": "orders",
-        "due_ms": 5,
-        "state": "pending",
-        "rolls": 0,
+    place = {"shard": "t/0", "origin": 1, "offset": 2, "partition": None}
+    timer = TimerDetail(state="pending", topic="orders", due_ms=5, rolls=0, requested_ms=1, **place)
+    assert is_editable(timer.model_copy(update=told)) is verdict
+
+
+def shown(raw: bytes) -> tuple[str, str]:
+    told = content(raw)
+    assert told is not None
+    return value_text(told)
+
+
+def test_json_is_indented_without_a_change_of_any_token() -> None:
+    text = '{"a":[1,{"b":2.50}] , "a":"\\u00e9,{\\"}", "e":{ },"f":[],"big":12345678901234567890123, "n":null}'
+    assert shown(text.encode()) == (
+        "JSON, indented",
+        """{
+  "a": [
+    1,
+    {
+      "b": 2.50
     }
-    timer = TimerDetail.model_validate(given | {"requested_ms": 1} | told)
-    assert is_editable(timer) is verdict
+  ],
+  "a": "\\u00e9,{\\"}",
+  "e": {},
+  "f": [],
+  "big": 12345678901234567890123,
+  "n": null
+}""",
+    )
+
+
+@pytest.mark.parametrize("value", [{}, [], {"a": [[], {}, [1, {"b": [True]}], "x: [y]"]}, [{"ä\n": "\\"}, -1.5e-9]])
+def test_the_indented_text_is_that_of_the_json_module(value: object) -> None:
+    for given in (json.dumps(value), json.dumps(value, separators=(",", ":")), json.dumps(value, indent=7)):
+        assert indented_json(given) == json.dumps(value, indent=2)
+
+
+@pytest.mark.parametrize("text", ["", "v7", "12", '"a"', "{", '{"a": 1,}', "[1] [2]", "[NaN]", "{a: 1}", "[" * 40_000])
+def test_other_text_is_shown_as_it_is(text: str) -> None:
+    assert shown(text.encode()) == ("text", text)
+
+
+def test_a_value_that_is_cut_or_deep_is_not_indented() -> None:
+    cut = b"[" + b"1," * MAX_SHOWN_BYTES + b"1]"
+    assert shown(cut)[0] == "text"
+    for depth, kind in ((20, "JSON, indented"), (21, "text")):
+        assert shown(b"[" * depth + b"]" * depth)[0] == kind
+
+
+def test_the_largest_value_takes_little_time_and_space() -> None:
+    head, tail = "[" * 19, "]" * 19
+    start_s = time.process_time()
+    text = indented_json(head + "[]," * ((MAX_SHOWN_BYTES - 40) // 3) + "1" + tail)
+    assert text is not None
+    assert len(text) < 2 << 20
+    assert time.process_time() - start_s < 2
+
+
+def test_bytes_that_are_not_text_are_dumped_in_hex() -> None:
+    kind, text = shown(bytes(range(0xF8, 0x100)) + b"0123456789<b>")
+    assert kind == "hex, as it is not UTF-8"
+    assert text.splitlines() == [
+        "00000000  f8 f9 fa fb fc fd fe ff 30 31 32 33 34 35 36 37  |........01234567|",
+        "00000010  38 39 3c 62 3e                                   |89<b>|",
+    ]
+    assert hex_dump(b"") == ""
+
+
+# -- charts
+
+DAY_MS = 24 * HOUR_MS
+BASE_MS = 20_000 * DAY_MS
+
+
+def hours(**topics: dict[int, int]) -> dict[str, list[Bucket]]:
+    """Return counts by topic and hour after BASE_MS."""
+    return {
+        name: [Bucket(from_ms=BASE_MS + hour * HOUR_MS, timers=count) for hour, count in counts.items()]
+        for name, counts in topics.items()
+    }
+
+
+def drawn(topics: dict[str, list[Bucket]], from_ms: int = BASE_MS) -> Timeline:
+    total = merge_buckets(bucket for own in topics.values() for bucket in own)
+    return timeline(topics, total, total, SPANS["day"], from_ms)
+
+
+def test_each_hour_is_a_stack_of_its_topics() -> None:
+    chart = drawn(hours(b={0: 30, 7: 1}, a={7: 99}))
+    assert (len(chart.columns), chart.most, chart.to_ms) == (24, 100, BASE_MS + DAY_MS)
+    assert [(each.timers, len(each.parts)) for each in chart.columns if each.timers] == [(30, 1), (100, 2)]
+    below, above = chart.columns[7].parts
+    assert (below.topic, below.number, below.timers, below.top + below.height) == ("a", 0, 99, 88)
+    assert (above.topic, above.number) == ("b", 1)
+    assert above.top + above.height == pytest.approx(below.top)
+    assert above.top == pytest.approx(10)
+    assert [each.label for each in chart.columns if each.label] == ["00:00", "06:00", "12:00", "18:00"]
+
+
+def test_the_largest_topics_have_a_colour_and_the_others_share_one() -> None:
+    chart = drawn(hours(**{f"t{number}": {0: number + 1} for number in range(8)}))
+    assert [(each.topic, each.number, each.timers) for each in chart.legend] == [
+        *((f"t{number}", number - 3, number + 1) for number in range(3, 8)),
+        (None, 5, 1 + 2 + 3),
+    ]
+
+
+def test_timers_of_a_topic_without_a_name_are_counted_among_the_others() -> None:
+    known = hours(a={0: 2})
+    total = [Bucket(from_ms=BASE_MS, timers=5)]
+    chart = timeline(known, total, total, SPANS["day"], BASE_MS)
+    assert [(each.topic, each.timers) for each in chart.columns[0].parts] == [("a", 2), (None, 3)]
+
+
+def test_earlier_and_later_lead_to_the_next_timers_outside() -> None:
+    counts = hours(a={-90: 1, -30: 1, 0: 1, 24: 1, 300: 1})
+    chart = drawn(counts)
+    assert chart.earlier_ms is not None
+    assert drawn(counts, chart.earlier_ms).columns[-1].timers == 1
+    assert chart.later_ms == BASE_MS + 24 * HOUR_MS
+    alone = drawn(hours(a={0: 1}))
+    assert (alone.earlier_ms, alone.later_ms) == (None, None)
+    empty = drawn({})
+    assert (empty.legend, empty.earlier_ms, empty.later_ms) == ([], None, None)
+
+
+def test_an_hour_that_begins_amid_another_leads_to_the_rest_of_it() -> None:
+    total = hours(a={0: 1, 1: 1})["a"]
+    chart = timeline({}, [], total, SPANS["hour"], BASE_MS + 600_000)
+    assert (chart.earlier_ms, chart.later_ms) == (BASE_MS, BASE_MS + HOUR_MS)
+
+
+NOW_MS = 1_000_000_000_000
+
+
+def test_the_newest_ten_seconds_are_the_last_column_and_the_latest_reaches_the_top() -> None:
+    slots = [
+        Lateness(from_ms=NOW_MS - 150_000, timers=2, p50_ms=10, p99_ms=40),
+        Lateness(from_ms=NOW_MS - 10_000, timers=1, p50_ms=None, p99_ms=None),
+        Lateness(from_ms=NOW_MS, timers=2, p50_ms=80, p99_ms=80),
+    ]
+    chart = lateness_chart(slots, NOW_MS + 9_999)
+    assert (chart.most_ms, chart.lines) == (80, (12.0, 84.0))
+    assert chart.labels[0] == (0.0, NOW_MS - 290_000)
+    assert [(column.left, column.bars) for column in chart.columns] == [
+        (46.67, [("p99", 48.0, 36.0), ("p50", 75.0, 9.0)]),
+        (96.67, [("p99", 12.0, 72.0), ("p50", 12.0, 72.0)]),
+    ]
+
+
+def test_timers_that_are_not_late_have_no_bar_and_no_division_by_zero() -> None:
+    chart = lateness_chart([Lateness(from_ms=NOW_MS, timers=1, p50_ms=0, p99_ms=0)], NOW_MS)
+    assert [bar[2] for bar in chart.columns[0].bars] == [0, 0]
+    assert lateness_chart([], NOW_MS).columns == []
+
+
+# -- colours
+
+CSS = (Path(rendering.__file__).parent / "static" / "page.css").read_text()
+LIGHT, DARK = (
+    dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6})", rule)) for rule in re.findall(r":root \{(.*?)\}", CSS, re.S)
+)
+TEXTS = [
+    *product(("text", "quiet", "accent", "danger"), ("ground", "raised")),
+    *product(("on-accent",), ("accent", "danger")),
+    *product(("text", "quiet", "accent"), ("warning",)),
+]
+DRAWN = [*product((f"topic{number}" for number in range(6)), ("ground",)), ("quiet", "ground"), ("accent", "raised")]
+
+
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
+    shares = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in shares)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("colours", [LIGHT, DARK], ids=["light", "dark"])
+def test_contrast_is_sufficient(colours: dict[str, str]) -> None:
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    assert colours.keys() == LIGHT.keys(), "each colour has a value in both schemes"
+    for pairs, least in ((TEXTS, 4.5), (DRAWN, 3)):
+        found = {pair: contrast(colours[pair[0]], colours[pair[1]]) for pair in pairs}
+        assert {pair: value for pair, value in found.items() if value < least} == {}

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -23,9 +23,10 @@ from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.guard import KnownHosts
 from bridge.page.server import application, serving
+from bridge.probes import metrics_text
 from bridge.query.query_queue import BusyError, QueryQueue
 from bridge.testing.timer_world import TIMERS, TimerWorld
-from bridge.tests.simulation.http_fakes import Page
+from bridge.tests.simulation.http_fakes import Page, Served
 from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
@@ -33,31 +34,20 @@ T = TypeVar("T")
 HOUR_MS = 3_600_000
 
 
-class Served(QueryQueue):
-    """A queue that answers at once."""
-
-    def __init__(self, world: TimerWorld) -> None:
-        super().__init__()
-        self._world = world
-
-    def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        self._wake = lambda: None  # no poll to end
-        answer = super().submit(question)
-        assert self._world.bridge.bridge is not None
-        self.run_next(self._world.bridge.bridge)
-        return answer
-
-
-def routes_of(world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: float = 10) -> Starlette:
-    status, limits = world.bridge.status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000)
-    exposition = Exposition(world.bridge.metrics, status, limits)
-    return application(status, query_queue, world.bridge.clock, exposition, answer_timeout_s)
+def routes_of(
+    world: TimerWorld, query_queue: QueryQueue, answer_timeout_s: float = 10, names: Sequence[str] = ()
+) -> Starlette:
+    status, clock = world.bridge.status, world.bridge.clock
+    exposition = Exposition(world.bridge.metrics, status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000))
+    metrics = metrics_text(exposition, query_queue, clock)
+    hosts = Middleware(KnownHosts, names)
+    return application(status, query_queue, clock, metrics, answer_timeout_s, hosts=hosts)
 
 
 @contextmanager
 def web_of(world: TimerWorld, query_queue: QueryQueue | None = None, answer_timeout_s: float = 10) -> Iterator[Page]:
     port = free_port()
-    routes = routes_of(world, query_queue or Served(world), answer_timeout_s)
+    routes = routes_of(world, query_queue or Served(world.bridge), answer_timeout_s)
     with serving("127.0.0.1", port, routes):
         yield Page(f"http://127.0.0.1:{port}")
 
@@ -115,12 +105,9 @@ def test_a_probe_without_a_host_header_is_answered(web: Page) -> None:
 
 def test_names_in_http_hosts_and_the_advertised_one_are_known(world: World) -> None:
     given = {"bootstrap_servers": "127.0.0.1:1", "http_host": "b.example", "http_hosts": "*.Svc,bridge-?"}
-    names = known_names(load(given, {}, None))
-    status, limits = world.bridge.status, AlertLimits("1.2.3", world.options.min_free_bytes, 1000)
-    exposition = Exposition(world.bridge.metrics, status, limits)
-    hosts = Middleware(KnownHosts, names)
+    routes = routes_of(world, QueryQueue(), names=known_names(load(given, {}, None)))
     port = free_port()
-    with serving("127.0.0.1", port, application(status, QueryQueue(), world.bridge.clock, exposition, hosts=hosts)):
+    with serving("127.0.0.1", port, routes):
         web = Page(f"http://127.0.0.1:{port}")
         for host in ("a.svc", "bridge-1:8321", "b.example", socket.gethostname()):
             assert web.get("/health/live", Host=host)[0] == 200, host
@@ -281,7 +268,7 @@ def test_an_unreadable_store_is_reported_and_the_loop_goes_on(world: World) -> N
 
             return super().submit(ask)
 
-    with web_of(world, Damaged(world)) as web:
+    with web_of(world, Damaged(world.bridge)) as web:
         status, told = web.get("/pending?id=a")
     assert (status, "body log at 7" in told["reason"]) == (503, True)
 

@@ -161,6 +161,8 @@ def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
     ]
     chosen = RedriveFilter(ALL.timer_topics, codes=frozenset({"bad-header"}))
     assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"]
+    chosen = RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 4)}))
+    assert [each.code for each in look(*records, selection=chosen).selected] == ["bad-header"], "or by its place"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +175,9 @@ def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
         (RedriveFilter(ALL.timer_topics, from_ms=2_000, to_ms=2_001), 1),
         (RedriveFilter(ALL.timer_topics, from_ms=2_001), 0),
         (RedriveFilter(ALL.timer_topics, to_ms=2_000), 0),
+        (RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 3)})), 1),
+        (RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 4)})), 0),
+        (RedriveFilter(frozenset({"others"}), places=frozenset({(PLACE, 3)})), 0),
     ],
 )
 def test_filters(selection: RedriveFilter, taken: int) -> None:

@@ -1,5 +1,6 @@
 """Transactions of a redrive, by a fake producer that times out on large ones."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -7,9 +8,10 @@ from confluent_kafka import KafkaError
 from bridge.config.kafka_config import Connection
 from bridge.kafka.retry import Retrier
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
-from bridge.ports import Outgoing
-from bridge.redrive.rules import Parked
+from bridge.ports import Outgoing, Record
+from bridge.redrive.rules import Parked, RedriveFilter
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult
+from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from schemas.resent import Job, MarkTopics
 from schemas.rules import Rules
@@ -40,6 +42,38 @@ class Producer:
         return None
 
     def close(self) -> None: ...
+
+
+class Log:
+    """Two partitions of rejected records; `read`: the ranges that were read."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[int, int, int]] = []
+
+    def partitions(self, topic: str) -> int | None:
+        return 2 if topic == "timer.rejected" else None
+
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        return 10, 20
+
+    def requests(self, partition: TimerPartition, first: int, end: int) -> Iterator[list[Record]]:
+        self.read.append((partition.partition, first, end))
+        reason: Headers = [("timer-error", b"bad-header"), ("timer-error-detail", b"")]
+        yield [
+            Record(at, 1, None, b"", [*reason, ("timer-origin", f"{TIMERS}/{partition.partition}/{at}".encode())])
+            for at in range(first, end)
+        ]
+
+
+def test_chosen_records_are_read_from_the_first_to_the_last_that_is_there() -> None:
+    marks = MarkTopics(Job.REDRIVE, "timer.resent", "timer.redriven")
+    redrive: Any = ConfluentRedrive(Connection("127.0.0.1:1"), "timer.rejected", marks, {TIMERS: RULES}, Retrier())
+    redrive._topics = redrive._history = log = Log()
+    redrive._require_partitions = lambda records: None
+    chosen = {(TimerPartition("timer.rejected", 0), at) for at in (3, 12, 15, 99)}
+    found = redrive.look(RedriveFilter(frozenset({TIMERS}), places=frozenset(chosen)))
+    assert [each.origin_text for each in found.selected] == [f"{TIMERS}/0/12", f"{TIMERS}/0/15"]
+    assert [(first, end) for _, first, end in log.read if first < end] == [(12, 16)]
 
 
 def test_requests_that_time_out_in_one_transaction_are_sent_in_parts() -> None:

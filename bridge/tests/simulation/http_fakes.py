@@ -9,7 +9,7 @@ with Place() as place:
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from email.message import Message
@@ -27,7 +27,7 @@ from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.page.api.actions import TimerActions
 from bridge.page.api.group_reads import GroupReads
-from bridge.page.api.kafka import GroupView, RedriveCount, TopicReader
+from bridge.page.api.kafka import GroupView, TopicReader
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
 from bridge.page.api.selections import Selections
@@ -40,8 +40,10 @@ from bridge.page.sessions import Authenticator, Token
 from bridge.page.views import HtmlPages
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
+from bridge.probes import metrics_text
 from bridge.query.query_queue import QueryQueue
-from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
+from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key, marker_of, parked, request_of
+from bridge.redrive.sender import RedriveResult
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
 from kafka_timer import Headers, Sent, TimerProducer
@@ -128,20 +130,27 @@ class MemorySide:
     def redriven(self) -> frozenset[bytes]:
         return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.resent"))
 
-    def redrive(self, records: Sequence[Parked], on_sent: Callable[[Sequence[Parked]], None]) -> RedriveCount:
+    def redrive(
+        self, places: Set[tuple[TimerPartition, int]], on_sent: Callable[[Sequence[Parked]], None]
+    ) -> RedriveResult:
         kafka = self._place.kafka
-        for number, each in enumerate(records):
+        found = RedrivePlan(RedriveFilter(frozenset({TIMERS}), places=frozenset(places)), self.redriven())
+        for place, offset in places:
+            if place.partition < len(kafka.topics[place.topic].partitions):
+                for entry in kafka.partition(place).committed(offset, offset + 1):
+                    found.add(parked(place, record_of(entry), {TIMERS: RULES}))
+        found.limit_to(None)
+        for number, each in enumerate(found.selected):
             if number == self.resends:
                 raise BridgeError("sending again broke off")
-            log = kafka.partition(each.place)
-            (entry,) = log.committed(each.offset, each.offset + 1)
+            (entry,) = kafka.partition(each.place).committed(each.offset, each.offset + 1)
             key, headers = request_of(record_of(entry), each.code)
             kafka.produce(
                 each.partition.topic, entry.value, key=key, headers=headers, partition=each.partition.partition
             )
             kafka.produce("timer.resent", marker_of(each), key=marker_key(each))
             on_sent([each])
-        return RedriveCount(len(records), ())
+        return RedriveResult(len(found.selected))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -190,16 +199,16 @@ class Page:
         return answer
 
 
-class _Served(QueryQueue):
-    """A turn ends as soon as somebody asks."""
+class Served(QueryQueue):
+    """A turn ends as soon as somebody asks. lock: held meanwhile."""
 
-    def __init__(self, place: "Place", instance: FakeInstance) -> None:
+    def __init__(self, instance: FakeInstance, lock: AbstractContextManager[bool] | None = None) -> None:
         super().__init__()
-        self._place = place
         self._instance = instance
+        self._lock = lock or threading.RLock()
 
     def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
-        with self._place.lock:
+        with self._lock:
             answer = super().submit(question)
             if self._instance.bridge is not None:
                 self.run_next(self._instance.bridge)
@@ -275,7 +284,7 @@ class Place:
     def _serve(self, instance: FakeInstance) -> None:
         address, serve = self._listening()
         side = MemorySide(self)
-        query_queue = _Served(self, instance)
+        query_queue = Served(instance, self.lock)
         access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
         queries = LoopQueries(instance.status, query_queue, 1.0)
         peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
@@ -286,9 +295,10 @@ class Place:
         api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
         site = HtmlPages(api, access, instance.clock.now_ms, self._registry, self._audit_tables)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
+        metrics = metrics_text(exposition, query_queue, instance.clock)
         others = [api_routes(api, access, "0"), *site.routes()]
         hosts = Middleware(KnownHosts, any_address=not access.is_open)
-        app = application(instance.status, query_queue, instance.clock, exposition, 1.0, others, access, hosts)
+        app = application(instance.status, query_queue, instance.clock, metrics, 1.0, others, access, hosts)
         self._served.append(ExitStack())
         self._served[-1].enter_context(serve(app))
         self.addresses[instance.name] = address

@@ -1,8 +1,7 @@
 """ConfluentKafkaPort against a fake broker."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from threading import Event
 
 import pytest
@@ -16,7 +15,7 @@ from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.ports import Outgoing, Record
 from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
-from bridge.redrive.sender import ConfluentRedrive, RedriveResult
+from bridge.redrive.sender import ConfluentRedrive
 from kafka_timer import request_sender
 from kafka_timer.origin import TimerPartition
 from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
@@ -146,37 +145,6 @@ def test_markers_that_were_not_read_to_the_end_are_read_again(log: Log, monkeypa
     assert log.read() == [(0, 0, 300)]
 
 
-class Work:
-    """A fake redrive."""
-
-    def __init__(self, *records: Parked) -> None:
-        self._records = records
-        self.sent: list[Parked] = []
-
-    def begin(self, copies: int) -> None:
-        del copies
-
-    def look(self, selection: RedriveFilter) -> RedrivePlan:
-        found = RedrivePlan(selection, ())
-        for record in self._records:
-            found.add(record)
-        return found
-
-    def apply(self, selected: Sequence[Parked], note: Callable[[Sequence[Parked]], None]) -> RedriveResult:
-        self.sent += selected
-        note(selected)
-        return RedriveResult(count=len(selected))
-
-
-def test_a_redrive_sends_only_to_timer_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    own, of_table, foreign = lying(0, "timer.requests"), lying(1, "timer.payments"), lying(2, "bills")
-    work = Work(own, of_table, foreign)
-    monkeypatch.setattr(real_kafka, "redrive_session", lambda *_: nullcontext(work))
-    kafka = ConfluentKafkaPort(settings())
-    assert kafka.redrive([own, of_table, foreign], lambda _: None).sent == 2
-    assert work.sent == [of_table, own]
-
-
 class Unfilled:
     """A redrive that no broker answers until it ends."""
 
@@ -221,7 +189,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
     monkeypatch.setattr(sender, "ConfluentRedrive", Waiting)
     kafka = ConfluentKafkaPort(settings())
     with ThreadPoolExecutor(1) as pool:
-        sending = pool.submit(kafka.redrive, [record], lambda _: None)
+        sending = pool.submit(kafka.redrive, {(record.place, record.offset)}, lambda _: None)
         assert begun.wait(30)
         try:
             assert made[0].is_asked.wait(30)

@@ -15,11 +15,11 @@ from starlette.middleware import Middleware
 
 from bridge.dev.embedded_kafka import free_port
 from bridge.page.guard import KnownHosts
+from bridge.page.reverse_proxy import ReverseProxy, merge_metrics
 from bridge.page.server import serving, serving_worker
 from bridge.page.sessions import Authenticator, Caller, Token
 from bridge.page.tests.test_page import Browser
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, Page, Place
-from bridge.workers.reverse_proxy import ReverseProxy, merge_metrics
 
 pytestmark = pytest.mark.thorough
 
@@ -86,7 +86,7 @@ def test_probes_are_those_of_all_workers_and_name_the_one_that_is_not_well(place
 
 
 def test_a_worker_that_hangs_is_not_alive(place: WorkersPlace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.workers.reverse_proxy._QUICK_S", 0.2)
+    monkeypatch.setattr("bridge.page.reverse_proxy._QUICK_S", 0.2)
     place.end(2)
     place.sockets[1].unlink()
     with socket.socket(socket.AF_UNIX) as silent:

@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from bridge.page.api.requests import API
 from bridge.page.guard import error_response
 from bridge.page.peers import HttpResponse, exchange
-from bridge.page.server import ANSWER_S
+from bridge.page.server import ANSWER_S, json_answer
 from bridge.query.summary import InstanceNamed, InstancePending, merge_pending
 
 _QUICK_S, _PENDING_S = 5.0, 15.0
@@ -121,12 +121,11 @@ class ReverseProxy:
                 return _response(answer)
         recovering = sorted({name for part in parts for name in part.recovering})
         if not is_named:
-            counts = InstancePending(**merge_pending(parts).model_dump(), recovering=recovering)
-            return Response(counts.model_dump_json(), media_type="application/json")
+            return json_answer(InstancePending(**merge_pending(parts).model_dump(), recovering=recovering), _OK)
         timers = [timer for part in parts for timer in part.timers]
         named = parts[0].model_copy(update={"timers": timers, "recovering": recovering})
         code = _OK if timers else _UNAVAILABLE if recovering else _NOT_FOUND
-        return Response(named.model_dump_json(), code, media_type="application/json")
+        return json_answer(named, code)
 
     async def _of_worker(self, request: Request) -> Response:
         """Pass on a read of another instance, but no token or session: their limits hold for a whole instance."""
