@@ -14,6 +14,8 @@ only at the first rebuild, and a timer topic that may not be written at the firs
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from bridge.partition.options import MAX_DUE_RECORDS, MAX_POLL_RECORDS
+
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """Operations needed on a timer or journal topic."""
 FILLED = frozenset({"WRITE"})
@@ -77,10 +79,10 @@ def _kept(roll_window_ms: int) -> dict[str, str]:
     }
 
 
-def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
+def journal_bytes(most_waits: int) -> int:
     """Return the most bytes of one journal record. most_waits: waiting targets."""
-    waits = most_waits * _WAIT_BYTES
-    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
+    decisions = 2 * MAX_POLL_RECORDS * _DECISION_BYTES + MAX_DUE_RECORDS * _FLIGHT_BYTES
+    return (64 << 10) + decisions + most_waits * _WAIT_BYTES
 
 
 def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
@@ -92,7 +94,7 @@ def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, l
     found = _retention_faults(topic, config, roll_window_ms)
     if int(config["max.message.bytes"]) < least_bytes:
         text = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may need"
-        found.append(f"{text} {least_bytes} bytes: set it to that or more, or a smaller max_due_records")
+        found.append(f"{text} {least_bytes} bytes: set it to that or more")
     return found
 
 
@@ -129,8 +131,8 @@ def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: 
     if found == _UNCOMPRESSED["compression.type"]:
         return None
     return (
-        f"{topic}: compression.type is {found}, so a record of 3 KB may become 100 MB when it is read; start once with"
-        f" --fix-topics true, or run kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type"
+        f"{topic}: compression.type is {found}, so a record of 3 KB may become 100 MB when it is read; run"
+        f" kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type"
         f" topics --entity-name {topic} --add-config compression.type=uncompressed; if your brokers do not allow that,"
         f" set compressed_requests = allow"
     )

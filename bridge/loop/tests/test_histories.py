@@ -742,7 +742,7 @@ def requests_are_gone(world: World) -> None:
 @pytest.mark.parametrize(
     ("is_gone", "told"),
     [
-        (requests_are_gone, "retention has taken the requests before .*: start with tick_ms 10"),
+        (requests_are_gone, "retention has taken the requests before .*: start with version 0.2.0 and tick_ms 10"),
         (journal_forgets, "the journal does not cover what may be pending"),
     ],
 )
