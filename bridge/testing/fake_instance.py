@@ -12,12 +12,11 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import prepare_store
-from bridge.testing.fake_control import FakeControl
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_sink import FakeSink
-from bridge.testing.fake_source import FakeSource
+from bridge.testing.fake_source import FakeControl, FakeSource
 from bridge.testing.timeline import FakeClock, nothing_happens
 from kafka_timer.origin import TimerPartition
 from timer.errors import UnreadableError

@@ -8,8 +8,7 @@ from random import Random
 from bridge.errors import FencedError, OutcomeUnknownError
 from bridge.ports import MAX_IN_FLIGHT, Aborted, AbortReason, Committed, Outgoing, Transaction
 from bridge.testing.fake_group import FakeGroup
-from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import FakeTransaction, State
+from bridge.testing.fake_kafka import FakeKafka, FakeTransaction, State
 from bridge.testing.timeline import nothing_happens
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition

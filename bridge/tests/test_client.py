@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from bridge.cli.app import app
 from bridge.errors import BridgeError
 from bridge.partition.options import StoreOptions, TurnOptions
-from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
 from kafka_timer.headers import TRACE_ID

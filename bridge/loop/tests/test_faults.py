@@ -40,8 +40,8 @@ from bridge.loop.tests.test_histories import (
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
+from bridge.testing import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup
-from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
 from bridge.tests.simulation.option_generator import with_engine
 from kafka_timer.headers import CONTROL, Headers

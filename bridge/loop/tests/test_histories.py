@@ -15,8 +15,9 @@ from bridge.partition import recover
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.ports import Polled
+from bridge.testing import Crash, Entry, FakeInstance, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
-from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
+from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.headers import Headers
 from kafka_timer.levels import parse_levels

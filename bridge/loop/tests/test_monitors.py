@@ -9,8 +9,8 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
 from bridge.observe.metrics import Lag
+from bridge.testing import FakeHistory, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from bridge.testing.fakes import FakeHistory, FakeInstance
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.origin import TimerPartition
 

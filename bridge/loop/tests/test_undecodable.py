@@ -22,8 +22,8 @@ from bridge.loop.tests.test_histories import (
 from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
+from bridge.testing import Crash, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from bridge.testing.fakes import Crash, FakeInstance
 from kafka_timer.origin import TimerPartition
 
 

@@ -14,7 +14,7 @@ from bridge.cli.pending_command import RunningInstances
 from bridge.errors import BridgeError
 from bridge.page.sessions import Authenticator
 from bridge.ports import Record
-from bridge.testing.fakes import FakeHistory
+from bridge.testing import FakeHistory
 from bridge.tests.simulation.http_fakes import KEY, OPERATOR, READER, TIMERS, MemoryOutbox, Page, Place
 from kafka_timer import Sent
 from kafka_timer.origin import TimerPartition

@@ -42,8 +42,8 @@ from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
 from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, marker_key, marker_of, request_of
-from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
-from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
+from bridge.testing import FakeHistory, FakeInstance
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline, record_of
 from kafka_timer import Headers, Sent, TimerProducer
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules

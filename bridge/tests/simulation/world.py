@@ -20,8 +20,8 @@ from bridge.errors import OutcomeUnknownError
 from bridge.loop.assigned_partition import Phase
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
+from bridge.testing import FakeClock, FakeInstance
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
-from bridge.testing.fakes import FakeClock, FakeInstance
 from bridge.tests.simulation.option_generator import MIN_FREE_BYTES, SKEW_MS, draw_options, with_engine
 from bridge.tests.simulation.oracle import JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
 from bridge.tests.simulation.request_generator import (
