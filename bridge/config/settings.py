@@ -17,9 +17,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.target_settings import TargetSettings, check_target_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
-from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
+from bridge.config.topic_settings import (
+    Duration,
+    Limit,
+    Names,
+    Patterns,
+    TargetSettings,
+    TopicSettings,
+    as_list,
+    check_target_pattern,
+    check_timer_topics,
+)
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
