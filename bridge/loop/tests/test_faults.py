@@ -667,7 +667,7 @@ def test_a_stop_ends_the_bridge_while_all_transactions_are_aborted() -> None:
 
     def tell_to_stop(step: str) -> None:
         tries.append(step)
-        if len(tries) == 50 and world.bridge.bridge is not None:
+        if len(tries) == 50 and world.bridge.is_running:
             world.bridge.bridge.request_stop()
 
     world = World(rng=Random(1), meanwhile=tell_to_stop)

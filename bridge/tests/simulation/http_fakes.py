@@ -201,7 +201,7 @@ class _Served(QueryQueue):
     def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
         with self._place.lock:
             answer = super().submit(question)
-            if self._instance.bridge is not None:
+            if self._instance.is_running:
                 self.run_next(self._instance.bridge)
         return answer
 
@@ -254,7 +254,7 @@ class Place:
         """Both bridges turn until so much time has passed."""
         with self.lock:
             end_ms = self.kafka.timeline.now_ms + ms
-            running = [instance for instance in self.instances if instance.bridge is not None]
+            running = [instance for instance in self.instances if instance.is_running]
             for instance in running:
                 assert instance.bridge is not None
                 self.kafka.timeline.at(end_ms, instance.bridge.wake)
