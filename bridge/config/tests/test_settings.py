@@ -9,7 +9,14 @@ from bridge.config.settings import DAY_MS, Settings, load
 from bridge.config.topic_requirements import TopicState
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
-from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.options import (
+    Policy,
+    StoreOptions,
+    TargetLimit,
+    TurnOptions,
+    instant_text,
+    parse_instant_ms,
+)
 from schemas.kafka_settings import from_environment
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}
@@ -158,6 +165,12 @@ def test_a_wrong_setting_is_named_with_the_remedy(tmp_path: Path, toml: str, tol
     with pytest.raises(SettingsError) as wrong:
         from_file(tmp_path, toml)
     assert told in str(wrong.value)
+
+
+def test_an_instant_is_shown_as_text_that_can_be_given() -> None:
+    shown = instant_text(1_798_135_200_250)
+    assert (shown, parse_instant_ms(shown)) == ("2026-12-24T18:00:00.250Z", 1_798_135_200_250)
+    assert instant_text(2**62) == f"{2**62} ms"
 
 
 @pytest.mark.parametrize("quota", ["max_pending", "max_pending_bytes"])
