@@ -18,7 +18,7 @@ It behaves like Kafka in all that the bridge relies on:
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
@@ -47,18 +47,18 @@ class FakeTransaction:
     """A transaction of the client `owner`. `note` is free for the test."""
 
     owner: str
-    epoch: int
-    number: int
     begun_ms: int = 0
     state: State = State.OPEN
-    touched: "list[Partition]" = field(default_factory=list)
     offsets: dict[tuple[str, TimerPartition], Progress] = field(default_factory=dict)
     position: int = -1
     records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
     """Written records, in the order of the calls."""
-    finished: bool = False
-    """True if it is decided and every marker is written."""
     note: object = None
+
+    @property
+    def partitions(self) -> "Iterable[Partition]":
+        """Return the partitions with its records, in the order of the first ones."""
+        return dict.fromkeys(log for log, _ in self.records)
 
 
 @dataclass(eq=False, slots=True)
@@ -100,10 +100,8 @@ class Partition:
 
     def append(self, entry: Entry) -> Entry:
         entry.offset = self.end
-        transaction = entry.transaction
-        if transaction is not None and not entry.is_marker and self not in transaction.touched:
-            transaction.touched.append(self)
-            self.open[transaction] = entry.offset
+        if entry.transaction is not None and not entry.is_marker:
+            self.open.setdefault(entry.transaction, entry.offset)
         self._entries.append(entry)
         return entry
 
@@ -167,7 +165,6 @@ class FakeKafka:
         self._lag_ms = marker_lag_ms
         self._epochs: dict[str, int] = {}
         self._unfinished: dict[str, list[FakeTransaction]] = {}
-        self._numbers = itertools.count()
         self._positions = itertools.count()
         self._offsets: dict[tuple[str, TimerPartition], tuple[int, int, str | None]] = {}
 
@@ -253,8 +250,8 @@ class FakeKafka:
     def is_fenced(self, owner: str, epoch: int) -> bool:
         return self._epochs[owner] != epoch
 
-    def begin(self, owner: str, epoch: int = 0) -> FakeTransaction:
-        transaction = FakeTransaction(owner, epoch, next(self._numbers), self.timeline.now_ms)
+    def begin(self, owner: str) -> FakeTransaction:
+        transaction = FakeTransaction(owner, self.timeline.now_ms)
         self._unfinished.setdefault(owner, []).append(transaction)
         self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
         return transaction
@@ -272,7 +269,7 @@ class FakeKafka:
         if not self._draw(0.15):
             self._complete(transaction)
             return
-        for log in transaction.touched:
+        for log in transaction.partitions:
             if self._draw(0.5):
                 log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
         self.timeline.at(self.timeline.now_ms + 1 + self._below(self._lag_ms), lambda: self._complete(transaction))
@@ -291,11 +288,10 @@ class FakeKafka:
 
     def _complete(self, transaction: FakeTransaction) -> None:
         """Write the missing markers, the one of the offsets last."""
-        if transaction.finished:
+        if transaction not in self._unfinished[transaction.owner]:
             return
-        transaction.finished = True
         self._unfinished[transaction.owner].remove(transaction)
-        for log in transaction.touched:
+        for log in transaction.partitions:
             log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
         if transaction.state is State.COMMITTED:
             for place, reached in transaction.offsets.items():

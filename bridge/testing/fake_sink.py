@@ -73,7 +73,7 @@ class FakeSink:
         if self._kafka.is_fenced(owner, epoch):
             raise FencedError(f"another process runs as {owner}")
         self._kafka.finish(owner)
-        begun = self._kafka.begin(owner, epoch)
+        begun = self._kafka.begin(owner)
         begun.note = note
         earlier = self._in_flight[-1] if self._in_flight else None
         made = FakePublishing(self, begun, transaction, earlier)
