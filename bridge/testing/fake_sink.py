@@ -214,20 +214,14 @@ class FakePublishing:
 
     def finish(self) -> Committed | Aborted | OutcomeUnknownError:
         """End it, after the earlier one."""
-        if self.earlier is not None:
-            self.earlier.finish()
+        before = None if self.earlier is None else self.earlier.finish()
         if self.outcome is None:
-            self.outcome = self._end()
+            try:
+                self.outcome = before if isinstance(before, OutcomeUnknownError) else self.sink.end(self)
+            except OutcomeUnknownError as wrong:
+                self.outcome = wrong
             self.earlier = None
         return self.outcome
-
-    def _end(self) -> Committed | Aborted | OutcomeUnknownError:
-        if self.earlier is not None and isinstance(self.earlier.outcome, OutcomeUnknownError):
-            return self.earlier.outcome
-        try:
-            return self.sink.end(self)
-        except OutcomeUnknownError as wrong:
-            return wrong
 
 
 def producer_ids(transactional_id: str) -> list[str]:

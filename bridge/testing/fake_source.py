@@ -111,20 +111,15 @@ class FakeSource:
             if self.lag > 0:
                 self.lag -= 1
                 return Ownership()
-            return self._join_again()
+            self._forget(lost := sorted(self._held))
+            self._member = self._group.join(self._name)
+            return Ownership(lost=lost)
         if not self._group.has_change(self._member, self._held):
             return Ownership()
         revoked, assigned = self._group.serve(self._member, self._held)
         self._forget(revoked)
         self._held |= set(assigned)
         return Ownership(revoked=revoked, assigned=assigned)
-
-    def _join_again(self) -> Ownership:
-        """Join as a new member after an expulsion; all partitions are lost."""
-        lost = sorted(self._held)
-        self._forget(lost)
-        self._member = self._group.join(self._name)
-        return Ownership(lost=lost)
 
     def _forget(self, partitions: Sequence[TimerPartition]) -> None:
         for partition in partitions:
@@ -133,16 +128,13 @@ class FakeSource:
             self._undecodable.pop(partition, None)
             self._paused.discard(partition)
 
-    def _readable(self) -> list[TimerPartition]:
-        return [partition for partition in sorted(self._positions) if partition not in self._paused]
-
     def _ahead(self, partition: TimerPartition) -> Iterator[Entry]:
         log, position = self._kafka.partition(partition), self._positions[partition]
         return log.committed(position, log.last_stable) if position < log.end else iter(())
 
     def _take(self, room: int) -> dict[TimerPartition, list[Record]]:
         taken: dict[TimerPartition, list[Record]] = {}
-        partitions = self._readable()
+        partitions = [partition for partition in sorted(self._positions) if partition not in self._paused]
         if self._rng is not None:
             self._rng.shuffle(partitions)
             room = min(room, self._rng.choice((1, 3, 10, room)))
