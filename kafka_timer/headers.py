@@ -278,7 +278,8 @@ def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int,
     if action in (b"schedule", b"replace"):
         if id_ is None and action == b"replace":
             raise RefusedError(f"replace needs the {ID} of a timer", "missing-id")
-        return _schedule(ours, timestamp_ms, limits, id_)._replace(replaces=action == b"replace")
+        schedule = _schedule(ours, timestamp_ms, limits, id_)
+        return schedule._replace(replaces=True) if action == b"replace" else schedule
     place = _place(headers, action) if id_ is None else b""
     due_ms = None if action == b"cancel" else _near(_due_ms(ours, timestamp_ms, limits), timestamp_ms, limits)
     if id_ is None:
