@@ -1,4 +1,4 @@
-"""Define the interfaces between the bridge and the outside. Implemented by bridge.kafka and bridge.testing.fakes.
+"""Define the interfaces between the bridge and the outside. Implemented by bridge.kafka and bridge.testing.
 
     Source  -> new requests, and which partitions this instance owns
     History -> what Kafka already holds: progress, old requests, the journal

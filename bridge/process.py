@@ -35,7 +35,7 @@ from bridge.errors import (
 from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.background_recovery import BackgroundRecoverer
-from bridge.kafka.consumer import POLL_INTERVAL_S
+from bridge.kafka.consumer import POLL_INTERVAL_S, READ_INTERVAL_S
 from bridge.kafka.history import LIMIT_S
 from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
@@ -44,7 +44,7 @@ from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.journal import JournalOwnerCheck
-from bridge.partition.options import TurnOptions
+from bridge.partition.options import MAX_CLOCK_SKEW_MS, TurnOptions
 from bridge.probes import metrics_text, serving_probes
 from bridge.query.query_queue import QueryQueue
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
@@ -165,7 +165,7 @@ def _http_server(settings: Settings, shared: SharedState) -> AbstractContextMana
     from bridge.observe.prometheus import AlertLimits, Exposition
 
     status, queries, metrics, worker = shared
-    limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, settings.max_clock_skew)
+    limits = AlertLimits(version("kafka-timer-bridge"), settings.min_free_bytes, MAX_CLOCK_SKEW_MS)
     text = metrics_text(Exposition(metrics, status, limits), queries, SystemClock())
     if not extras.missing("page"):
         return extras.page().serving_bridge(settings, status, queries, SystemClock(), text, worker)
@@ -250,11 +250,7 @@ class BridgeRunner:
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
                 source=ConfluentSource(
-                    announced,
-                    list(journals),
-                    retrier,
-                    pace_s=POLL_INTERVAL_S,
-                    read_interval_s=settings.read_interval / 1000,
+                    announced, list(journals), retrier, pace_s=POLL_INTERVAL_S, read_interval_s=READ_INTERVAL_S
                 ),
                 history=history,
                 sink=sink,

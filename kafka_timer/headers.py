@@ -28,7 +28,7 @@ The same bytes and the same `Limits` must always give the same result: a rebuild
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -205,8 +205,12 @@ _new_tuple = tuple.__new__
 """Makes a NamedTuple from its fields in order, in a third of the time of its constructor."""
 
 
-class BadValueError(ValueError):
-    """A number in a header that is not a plain decimal in range."""
+class RefusedError(ValueError):
+    """An invalid request. `bad-header`: a header is not in its form, such as a plain decimal number in range."""
+
+    def __init__(self, detail: str, code: str = "bad-header") -> None:
+        super().__init__(detail)
+        self.refusal = Refusal(code, detail)
 
 
 Asked: TypeAlias = Schedule | Cancel | Move | ByOrigin | Pause | Claim | Refusal
@@ -240,13 +244,8 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Lim
 
 
 def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Asked:
-    ours: dict[str, bytes | None] = {}
-    for name, value in headers:
-        if name in CONTROL:
-            if name in ours:
-                return Refusal("bad-header", f"duplicate {name}: send it once")
-            ours[name] = value
     try:
+        ours = once_each(headers, CONTROL)
         if ORIGIN in ours or ROLLS in ours:
             return _claim(ours)
         if ours.get(ACTION) in _PAUSES:
@@ -254,45 +253,55 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         if ID in ours or ACTION in ours:
             return _with_id(headers, ours, timestamp_ms, limits)
         return _schedule(ours, timestamp_ms, limits, None)
-    except BadValueError as wrong:
-        return Refusal("bad-header", str(wrong))
+    except RefusedError as wrong:
+        return wrong.refusal
+
+
+def once_each(headers: Headers, names: Collection[str]) -> dict[str, bytes | None]:
+    """Return the headers of these names. Raises RefusedError if one is there twice."""
+    found: dict[str, bytes | None] = {}
+    for name, value in headers:
+        if name in names:
+            if name in found:
+                raise RefusedError(f"duplicate {name}: send it once")
+            found[name] = value
+    return found
 
 
 def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> Asked:
     action = ours.get(ACTION, b"schedule")
     if action not in (b"schedule", b"cancel", b"replace", MOVE):
-        return Refusal("unknown-action", f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move")
+        raise RefusedError(f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move", "unknown-action")
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
-        return Refusal("bad-header", f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
-    if id_ is None and action != b"schedule":
-        named = [value for name, value in headers if name == OF] if action in (b"cancel", MOVE) else []
-        if not named:
-            return Refusal("missing-id", f"{action.decode()} needs the {ID} of a timer")
-        if len(named) > 1 or not named[0]:
-            return Refusal("bad-header", f"{OF} is null, empty or there twice: send topic/partition/offset once")
-        due_ms = _move_ms(ours, timestamp_ms, limits) if action == MOVE else None
-        return due_ms if isinstance(due_ms, Refusal) else ByOrigin(named[0], due_ms)
-    if action == b"cancel":
-        assert id_ is not None
-        return Cancel(id_)
-    if action == MOVE:
-        assert id_ is not None
-        due_ms = _move_ms(ours, timestamp_ms, limits)
-        return due_ms if isinstance(due_ms, Refusal) else Move(id_, due_ms)
-    asked = _schedule(ours, timestamp_ms, limits, id_)
-    return asked._replace(replaces=True) if isinstance(asked, Schedule) and action == b"replace" else asked
+        raise RefusedError(f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
+    if action in (b"schedule", b"replace"):
+        if id_ is None and action == b"replace":
+            raise RefusedError(f"replace needs the {ID} of a timer", "missing-id")
+        schedule = _schedule(ours, timestamp_ms, limits, id_)
+        return schedule._replace(replaces=True) if action == b"replace" else schedule
+    place = _place(headers, action) if id_ is None else b""
+    due_ms = None if action == b"cancel" else _near(_due_ms(ours, timestamp_ms, limits), timestamp_ms, limits)
+    if id_ is None:
+        return ByOrigin(place, due_ms)
+    return Cancel(id_) if due_ms is None else Move(id_, due_ms)
 
 
-def _move_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int | Refusal:
-    due_ms = _due_ms(ours, timestamp_ms, limits)
-    if not isinstance(due_ms, Refusal) and due_ms - timestamp_ms > limits.max_delay_ms:
-        return _too_far(due_ms - timestamp_ms, limits)
+def _place(headers: Headers, action: bytes) -> bytes:
+    """Return the origin of the timer of a cancel or move without an id."""
+    named = [value for name, value in headers if name == OF]
+    if not named:
+        raise RefusedError(f"{action.decode()} needs the {ID} of a timer", "missing-id")
+    if len(named) > 1 or not named[0]:
+        raise RefusedError(f"{OF} is null, empty or there twice: send topic/partition/offset once")
+    return named[0]
+
+
+def _near(due_ms: int, timestamp_ms: int, limits: Limits) -> int:
+    """Return `due_ms`. Raises RefusedError if it is beyond the longest delay."""
+    if (ahead_ms := due_ms - timestamp_ms) > limits.max_delay_ms:
+        raise RefusedError(f"due {ahead_ms} ms ahead; max_delay is {limits.max_delay_ms} ms", "too-far")
     return due_ms
-
-
-def _too_far(ahead_ms: int, limits: Limits) -> Refusal:
-    return Refusal("too-far", f"due {ahead_ms} ms ahead; max_delay is {limits.max_delay_ms} ms")
 
 
 def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
@@ -301,65 +310,60 @@ def _claim(ours: dict[str, bytes | None]) -> Claim | Refusal:
     try:
         partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
         due_ms, rolls = decimal(DELIVER_MS, ours.get(DELIVER_MS)), decimal(ROLLS, ours.get(ROLLS), MAX_INT32)
-    except BadValueError:
+    except RefusedError:
         return NOT_OURS
     if not origin or target is None:
         return NOT_OURS
     return Claim(origin, rolls, Schedule(target, due_ms, partition, ours.get(ID)))
 
 
-def _schedule(
-    ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, id_: bytes | None
-) -> Schedule | Refusal:
+def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, id_: bytes | None) -> Schedule:
     partition = decimal(PARTITION, ours[PARTITION], MAX_INT32) if PARTITION in ours else -1
     for name in _WRITTEN_BY_US:
         if name in ours:
-            return Refusal("bad-header", f"{name} is written by the bridge alone: leave it out")
+            raise RefusedError(f"{name} is written by the bridge alone: leave it out")
     if KEY in ours and ours[KEY] is None:
-        return Refusal("bad-header", f"{KEY} is null: give the delivered record's key, or leave the header out")
+        raise RefusedError(f"{KEY} is null: give the delivered record's key, or leave the header out")
     recurrence = recurrence_of(ours)
     if recurrence is not None and not any(name in ours for name in TIMES):
-        due_ms: int | Refusal = timestamp_ms + recurrence.every_ms
+        due_ms = timestamp_ms + recurrence.every_ms
     else:
         due_ms = _due_ms(ours, timestamp_ms, limits)
-    if isinstance(due_ms, Refusal):
-        return due_ms
     if EXPIRE_MS in ours and decimal(EXPIRE_MS, ours[EXPIRE_MS]) <= due_ms:
-        return Refusal("bad-header", f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
-    if due_ms - timestamp_ms > limits.max_delay_ms:
-        return _too_far(due_ms - timestamp_ms, limits)
+        raise RefusedError(f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
+    _near(due_ms, timestamp_ms, limits)
     if TOPIC not in ours:
-        return Refusal("missing-topic", f"send the real topic's name in {TOPIC}")
+        raise RefusedError(f"send the real topic's name in {TOPIC}", "missing-topic")
     target = legal_topic(ours[TOPIC])
     if target is None or target in limits.own_topics:
-        return Refusal(
-            "bad-target", f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic"
+        raise RefusedError(
+            f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic", "bad-target"
         )
     return Schedule(target, due_ms, partition, id_, recurrence=recurrence)
 
 
 def recurrence_of(ours: Mapping[str, bytes | None]) -> Recurrence | None:
-    """Return the rule in native headers; None if they have none. Raises BadValueError.
+    """Return the rule in native headers; None if they have none. Raises RefusedError.
 
     An expiry ends the series too, as nothing that is due later could be delivered.
     """
     if all(name not in ours for name in RECURRENCE):
         return None
     if (CRON in ours) == (EVERY_MS in ours):
-        raise BadValueError(f"a recurring timer has {CRON} or {EVERY_MS}: send one of them, once")
+        raise RefusedError(f"a recurring timer has {CRON} or {EVERY_MS}: send one of them, once")
     every_ms = decimal(EVERY_MS, ours[EVERY_MS]) if EVERY_MS in ours else 0
     if EVERY_MS in ours and (every_ms < LEAST_EVERY_MS or ZONE in ours):
-        raise BadValueError(f"{EVERY_MS} is {every_ms}: send at least {LEAST_EVERY_MS}, without {ZONE}")
+        raise RefusedError(f"{EVERY_MS} is {every_ms}: send at least {LEAST_EVERY_MS}, without {ZONE}")
     cron = " ".join(_rule_text(CRON, ours[CRON]).split()) if CRON in ours else ""
     if CRON in ours and cron.count(" ") != 4:
-        raise BadValueError(f"{CRON} is {cron!r}: send five fields, such as 0 9 * * MON-FRI")
+        raise RefusedError(f"{CRON} is {cron!r}: send five fields, such as 0 9 * * MON-FRI")
     count = decimal(COUNT, ours[COUNT]) if COUNT in ours else MAX_INT64
     until_ms = decimal(UNTIL_MS, ours[UNTIL_MS]) if UNTIL_MS in ours else MAX_INT64
     if EXPIRE_MS in ours:
         until_ms = min(until_ms, decimal(EXPIRE_MS, ours[EXPIRE_MS]) - 1)
     missed = _rule_text(MISSED_POLICY, ours[MISSED_POLICY]) if MISSED_POLICY in ours else MISSED[0]
     if not count or missed not in MISSED:
-        raise BadValueError(f"{COUNT} is 0, or {MISSED_POLICY} is not one of {', '.join(MISSED)}: correct it")
+        raise RefusedError(f"{COUNT} is 0, or {MISSED_POLICY} is not one of {', '.join(MISSED)}: correct it")
     zone = _rule_text(ZONE, ours[ZONE]) if ZONE in ours else "UTC"
     needs_first = bool(cron) and not any(name in ours for name in TIMES)
     return Recurrence(cron, every_ms, zone, until_ms, count, missed, needs_first)
@@ -367,25 +371,25 @@ def recurrence_of(ours: Mapping[str, bytes | None]) -> Recurrence | None:
 
 def _rule_text(name: str, value: bytes | None) -> str:
     if not value or len(value) > LONGEST_RULE or not value.isascii() or not value.decode().isprintable():
-        raise BadValueError(f"{name} is {shown(value)}: send 1 to {LONGEST_RULE} printable ASCII characters")
+        raise RefusedError(f"{name} is {shown(value)}: send 1 to {LONGEST_RULE} printable ASCII characters")
     return value.decode()
 
 
-def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int | Refusal:
+def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> int:
     numbers = {name: decimal(name, ours[name]) for name in TIMES if name in ours}
     if len(numbers) > 1:
-        return Refusal("ambiguous-time", f"{' and '.join(numbers)} are both present: send one of them")
+        raise RefusedError(f"{' and '.join(numbers)} are both present: send one of them", "ambiguous-time")
     for name, number in numbers.items():
         if name == DELIVER_MS:
             return number
         return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, limits.levels_ms))
-    return Refusal("missing-time", f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}")
+    raise RefusedError(f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}", "missing-time")
 
 
 def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
-    """Parse ASCII digits, 0..largest. Raises BadValueError with the header's name and the remedy."""
+    """Parse ASCII digits, 0..largest. Raises RefusedError with the header's name and the remedy."""
     if value is None or not value.isdigit() or len(value) > 19 or (number := int(value)) > largest:
-        raise BadValueError(f"{name} is {shown(value)}: send plain decimal digits, 0 to {largest}")
+        raise RefusedError(f"{name} is {shown(value)}: send plain decimal digits, 0 to {largest}")
     return number
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, Unpack
 from uuid import uuid4
 
 from kafka_timer.control import DEFAULT_TOPIC as DEFAULT_CONTROL_TOPIC
@@ -13,9 +13,9 @@ from kafka_timer.control import Key, Paused, Skipped, control_record
 from kafka_timer.errors import SettingsError
 from kafka_timer.origin import TimerPartition
 from kafka_timer.requests import (
+    Delivery,
     Headers,
     Pairs,
-    Repeat,
     Sent,
     Text,
     cancel_headers,
@@ -110,18 +110,11 @@ class TimerProducer:
         *,
         key: Text | None = None,
         headers: Pairs = (),
-        at: datetime | str | int | None = None,
-        delay: timedelta | str | int | None = None,
-        level: int | None = None,
         id: Text | None = None,  # noqa: A002
-        partition: int | None = None,
-        expire_at: datetime | str | int | None = None,
-        repeat: Repeat | None = None,
+        **delivery: Unpack[Delivery],
     ) -> "Future[Sent]":
         """Deliver `value` to `topic` at that time. An `id` replaces what is pending under it. See `headers_for`."""
-        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at, "repeat": repeat}
-        asked = headers_for(topic, **when, id=id, partition=partition, headers=self._traced(headers))
-        return self._send(id, key, value, asked)
+        return self._send(id, key, value, headers_for(topic, id=id, headers=self._traced(headers), **delivery))
 
     def replace(
         self,
@@ -131,16 +124,10 @@ class TimerProducer:
         *,
         key: Text | None = None,
         headers: Pairs = (),
-        at: datetime | str | int | None = None,
-        delay: timedelta | str | int | None = None,
-        level: int | None = None,
-        partition: int | None = None,
-        expire_at: datetime | str | int | None = None,
-        repeat: Repeat | None = None,
+        **delivery: Unpack[Delivery],
     ) -> "Future[Sent]":
         """As `schedule` with an id, but the receipt says if nothing was pending."""
-        when: dict[str, Any] = {"at": at, "delay": delay, "level": level, "expire_at": expire_at, "repeat": repeat}
-        asked = headers_for(topic, **when, id=id, replace=True, partition=partition, headers=self._traced(headers))
+        asked = headers_for(topic, id=id, replace=True, headers=self._traced(headers), **delivery)
         return self._send(id, key, value, asked)
 
     def replace_everywhere(self, /, id: Text, topic: str, value: Text | None, **asked: Any) -> "list[Future[Sent]]":  # noqa: A002

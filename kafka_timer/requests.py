@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import index
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypedDict
 
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import (
@@ -87,6 +87,17 @@ class Repeat:
         if self.count is not None:
             found.append((COUNT, b"%d" % self.count))
         return found
+
+
+class Delivery(TypedDict, total=False):
+    """When and where a message is delivered: arguments of `headers_for`, which explains them."""
+
+    at: datetime | str | int | None
+    delay: timedelta | str | int | None
+    level: int | None
+    partition: int | None
+    expire_at: datetime | str | int | None
+    repeat: Repeat | None
 
 
 def headers_for(

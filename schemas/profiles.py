@@ -37,13 +37,14 @@ from kafka_timer.headers import (
     PROFILE,
     TOPIC,
     Asked,
-    BadValueError,
     Cancel,
     Headers,
     Refusal,
+    RefusedError,
     Schedule,
     decimal,
     legal_topic,
+    once_each,
     parse,
     shown,
 )
@@ -76,7 +77,7 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
         try:
             return parse_ms((value or b"").decode("ascii"))
         except ValueError as wrong:
-            raise BadValueError(f"{name} is {shown(value)}: {wrong}; send an instant such as {example}") from wrong
+            raise RefusedError(f"{name} is {shown(value)}: {wrong}; send an instant such as {example}") from wrong
 
     return read_ms
 
@@ -245,42 +246,29 @@ def _select(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -
 def _parse_profile(
     name: str, headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
 ) -> Asked:
-    profile = PROFILES[name]
-    owned: dict[str, bytes | None] = {}
-    for header, content in headers:
-        if header in _CONTROL[name]:
-            if header in owned:
-                return Refusal("bad-header", f"duplicate {header}: send it once")
-            owned[header] = content
     try:
-        ours = _native_headers(profile, owned, key, value)
-    except BadValueError as wrong:
-        return Refusal("bad-header", str(wrong))
-    if not isinstance(ours, list):
-        return ours
-    asked = parse(ours, timestamp_ms, rules)
+        ours = _native_headers(PROFILES[name], once_each(headers, _CONTROL[name]), key, value)
+    except RefusedError as wrong:
+        return wrong.refusal
+    asked = ours if isinstance(ours, Cancel) else parse(ours, timestamp_ms, rules)
     return asked._replace(profile=name) if isinstance(asked, Schedule) else asked
 
 
 def _native_headers(
     profile: Profile, owned: ProfileHeaders, key: bytes | None, value: bytes | None
-) -> list[tuple[str, bytes | None]] | Cancel | Refusal:
-    """Return the request in our headers, or the result directly if our headers cannot express it."""
+) -> Cancel | list[tuple[str, bytes | None]]:
+    """Return the request in our headers, or a cancel, which our headers cannot always express. Raises RefusedError."""
     if profile.cancels is not None and profile.cancels in owned:
         return _cancel(_named(profile.cancels, owned))
-    action = _action(profile, owned, value)
-    if isinstance(action, Refusal):
-        return action
-    id_ = _id(profile, owned, key)
+    action, id_ = _action(profile, owned, value), _id(profile, owned, key)
     if id_ is None and (profile.id_is_key or action != b"schedule"):
-        return Refusal("missing-id", f"send the id as {'the key' if profile.id_is_key else profile.id}")
+        raise RefusedError(f"send the id as {'the key' if profile.id_is_key else profile.id}", "missing-id")
     if action == b"cancel":
         assert id_ is not None
         return Cancel(id_)
     ours = _schedule(profile, owned)
-    if isinstance(ours, list):
-        ours += [(ACTION, action)] if action != b"schedule" else []
-        ours += [(ID, id_)] if id_ is not None else []
+    ours += [(ACTION, action)] if action != b"schedule" else []
+    ours += [(ID, id_)] if id_ is not None else []
     return ours
 
 
@@ -291,21 +279,21 @@ def _cancel(asked: bytes) -> Cancel:
     return Cancel(asked, (target, id_) if target is not None and id_ else None)
 
 
-def _action(profile: Profile, owned: ProfileHeaders, value: bytes | None) -> bytes | Refusal:
+def _action(profile: Profile, owned: ProfileHeaders, value: bytes | None) -> bytes:
     if profile.action is None or profile.action not in owned:
         return b"cancel" if profile.null_cancels and value is None else b"schedule"
     requested = owned[profile.action]
     known = profile.actions.get(requested or b"")
     if known is None:
         wanted = ", ".join(action.decode() for action in profile.actions)
-        return Refusal("unknown-action", f"{profile.action} is {shown(requested)}: send one of {wanted}")
+        raise RefusedError(f"{profile.action} is {shown(requested)}: send one of {wanted}", "unknown-action")
     return known
 
 
 def _id(profile: Profile, owned: ProfileHeaders, key: bytes | None) -> bytes | None:
     if profile.id_is_key:
         if key is not None and len(key) > MAX_ID_BYTES:
-            raise BadValueError(f"the record's key, which is the id, is longer than {MAX_ID_BYTES} bytes")
+            raise RefusedError(f"the record's key, which is the id, is longer than {MAX_ID_BYTES} bytes")
         return key or None
     return _named(profile.id, owned) if profile.id is not None and profile.id in owned else None
 
@@ -314,17 +302,17 @@ def _named(header: str, owned: ProfileHeaders) -> bytes:
     """Return the id in `header`."""
     id_ = owned[header]
     if not id_ or len(id_) > MAX_ID_BYTES:
-        raise BadValueError(f"{header} is null, empty or longer than {MAX_ID_BYTES} bytes")
+        raise RefusedError(f"{header} is null, empty or longer than {MAX_ID_BYTES} bytes")
     return id_
 
 
-def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes | None]] | Refusal:
+def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes | None]]:
     for header in sorted(profile.unserved & owned.keys()):
-        return Refusal("bad-header", f"{header} is not served: leave it out")
+        raise RefusedError(f"{header} is not served: leave it out")
     if profile.versions is not None and profile.versions[0] in owned:
         header, versions = profile.versions
         if not versions.fullmatch(owned[header] or b""):
-            return Refusal("bad-header", f"{header} is {shown(owned[header])}, a version that is not known here")
+            raise RefusedError(f"{header} is {shown(owned[header])}, a version that is not known here")
     ours: list[tuple[str, bytes | None]] = []
     if profile.partition is not None and profile.partition in owned:
         ours.append((PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], MAX_INT32)))
@@ -333,9 +321,9 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     ]
     recurs = _recurrence(profile, owned)
     if not told and not recurs:
-        return Refusal("missing-time", f"send {' or '.join(time.header for time in profile.times)}")
+        raise RefusedError(f"send {' or '.join(time.header for time in profile.times)}", "missing-time")
     if profile.topic not in owned:
-        return Refusal("missing-topic", f"send the real topic's name in {profile.topic}")
+        raise RefusedError(f"send the real topic's name in {profile.topic}", "missing-topic")
     ours += [*recurs, (TOPIC, owned[profile.topic])]
     if told:
         time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])
@@ -353,9 +341,7 @@ def _recurrence(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, byte
         or profile.missed is None
         or (missed := profile.missed[1].get(owned.get(name or ""))) is None
     ):
-        raise BadValueError(
-            f"{name} is {shown(owned.get(name or ''))}: send {profile.cron}, and a policy that it knows"
-        )
+        raise RefusedError(f"{name} is {shown(owned.get(name or ''))}: send {profile.cron}, and a policy that it knows")
     return [(CRON, owned[profile.cron]), (MISSED_POLICY, missed)]
 
 

@@ -6,6 +6,8 @@ from typing import Literal
 Engine = Literal["wheel", "rocksdb"]
 """wheel: TimerLog, TimerWheel and body log, as in RIP-43. rocksdb: a RocksDB database, as in RIP-82."""
 
+TICK_MS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
@@ -15,9 +17,9 @@ class StoreOptions:
     """
 
     engine: Engine = "wheel"
-    tick_ms: int = 1000
+    tick_ms: int = TICK_MS
     slots: int = 2 * 604_800
-    """Ticks in a lap: the roll window plus the longest standstill of delivery that does not pause intake."""
+    """Ticks in a lap: two roll windows plus the longest standstill of delivery that does not pause intake."""
     segment_bytes: int = 64 << 20
     checkpoint_interval_ms: int = 2000
     compact_below: float = 0.1

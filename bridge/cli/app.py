@@ -28,9 +28,6 @@ _MODULES = {
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 
-_REMOVED = {"size": "docs/operations.md has a table of loads; the chart has values-small.yaml and values-large.yaml"}
-"""What to do instead of a command that is no more."""
-
 
 class _Commands(TyperGroup):
     """The commands of this module, and those of `_MODULES`."""
@@ -40,8 +37,11 @@ class _Commands(TyperGroup):
         return [*first, *super().list_commands(ctx), *(name for name in _MODULE_OF if name not in first)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _REMOVED:
-            raise SettingsError(f"the command {cmd_name} was removed: {_REMOVED[cmd_name]}")
+        if cmd_name == "size":
+            raise SettingsError(
+                "the command size was removed: docs/operations.md has a table of loads; the chart has values-small.yaml"
+                " and values-large.yaml"
+            )
         module = _MODULE_OF.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)

@@ -19,10 +19,6 @@ from kafka_timer import Repeat, Sent, TimerProducer
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The timer-id of what is pending.")]
-IdIfAny = Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")]
-Origin = Annotated[
-    str | None, typer.Option("--origin", help="Instead of an ID: topic/partition/offset of the timer's request.")
-]
 In = Annotated[str | None, typer.Option("--in", help="When: from now, such as 5s or 2h30m.")]
 At = Annotated[str | None, typer.Option("--at", help="When: ISO 8601 with a zone, or epoch ms.")]
 Level = Annotated[int | None, typer.Option("--level", help="When: a delay level, such as 3 for 10 s.")]
@@ -30,14 +26,53 @@ Everywhere = Annotated[
     bool,
     typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the position of each acknowledged request, as JSON.")]
 _SEND_TIMEOUT_MS = 30_000
 
 commands = typer.Typer()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageOptions(ClusterOptions):
+class RequestOptions(ClusterOptions):
+    """The cluster, and how the outcome is printed."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the position of each acknowledged request, as JSON.")
+    ] = False
+
+    def print_sent(self, what: str, sent: "list[Future[Sent]]", tail: str | None = None) -> None:
+        """Print what was sent, by default with the partitions as its tail. As JSON: the positions of the requests."""
+        results = [each.result() for each in sent]
+        places = " to " + ", ".join(f"{each.topic}/{each.partition}" for each in results)
+        positions = {"sent": [each._asdict() for each in results]}
+        typer.echo(json.dumps(positions) if self.as_json else f"{what} sent{places if tail is None else tail}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerOptions(RequestOptions):
+    """The name of a pending timer: its id, or its origin."""
+
+    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
+    origin: Annotated[
+        str | None, typer.Option("--origin", help="Instead of an ID: topic/partition/offset of the timer's request.")
+    ] = None
+
+    @contextmanager
+    def client(self) -> Iterator[tuple[TimerProducer, str | Sent]]:
+        """Yield a producer for the timer, and its name. Raises SettingsError."""
+        settings, timer_topic = self.chosen()
+        try:
+            sent = None if self.origin is None else Sent.parse(self.origin)
+        except ValueError as error:
+            raise SettingsError(f"--{error}") from error
+        name = self.id_ if sent is None else sent
+        if name is None or (self.id_ is not None and sent is not None):
+            raise SettingsError("give an ID or --origin")
+        with client_of(settings, timer_topic if sent is None else sent.topic) as client:
+            yield client, name
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageOptions(RequestOptions):
     """The message of `send` and `replace`."""
 
     topic: Topic
@@ -79,19 +114,17 @@ def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
     return {"delay": in_, "at": at, "level": level}
 
 
-_WithMessage, _OfCluster = command_with(MessageOptions), command_with(ClusterOptions)
+_WithMessage, _OfTimer, _OfTopic = map(command_with, (MessageOptions, TimerOptions, RequestOptions))
+_SERVERS = "--bootstrap-servers broker:9092"
 
 
-@commands.command(
-    cls=_WithMessage, epilog="Example: timer-bridge send orders --in 5s 'hello' --bootstrap-servers broker:9092"
-)
+@commands.command(cls=_WithMessage, epilog=f"Example: timer-bridge send orders --in 5s 'hello' {_SERVERS}")
 def send(
     context: Context,
     id_: Annotated[
         str | None, typer.Option("--id", help="For cancel and replace; ends what is pending under it.")
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Send a message, or each line of one, to be delivered later."""
     if lines and id_ is not None:
@@ -104,8 +137,8 @@ def send(
     with client_of(settings, timer_topic) as client:
         for each in values:
             future = client.schedule(message.topic, each, id=id_, **asked)
-            sent += [future] if as_json else []
-    _print_sent(f"{len(values)} sent to {timer_topic}", sent, as_json=as_json)
+            sent += [future] if message.as_json else []
+    message.print_sent(str(len(values)), sent, f" to {timer_topic}")
 
 
 def lines_of(raw: bytes) -> list[bytes]:
@@ -113,30 +146,24 @@ def lines_of(raw: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in raw.removesuffix(b"\n").split(b"\n")] if raw else []
 
 
-@commands.command(cls=_OfCluster, epilog="Example: timer-bridge cancel reminder-7 --bootstrap-servers broker:9092")
-def cancel(
-    context: Context,
-    id_: IdIfAny = None,
-    origin: Origin = None,
-    all_partitions: Everywhere = False,
-    as_json: AsJson = False,
-) -> None:
+@commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge cancel reminder-7 {_SERVERS}")
+def cancel(context: Context, all_partitions: Everywhere = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
-    with _client_for(context, id_, origin) as (client, name):
+    timer: TimerOptions = context.obj
+    with timer.client() as (client, name):
         if not all_partitions:
             sent = [client.cancel(name)]
         elif isinstance(name, Sent):
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
         else:
             sent = client.cancel_everywhere(name)
-    _print_sent(f"cancel of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
+    timer.print_sent(f"cancel of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(
-    cls=_WithMessage,
-    epilog="Example: timer-bridge replace reminder-7 orders --in 2h 'later' --bootstrap-servers broker:9092",
+    cls=_WithMessage, epilog=f"Example: timer-bridge replace reminder-7 orders --in 2h 'later' {_SERVERS}"
 )
-def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_json: AsJson = False) -> None:
+def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> None:
     """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
@@ -145,64 +172,50 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False, as_js
             sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
-    _print_sent(f"replacement of {id_} sent to {_places(sent)}", sent, as_json=as_json)
+    message.print_sent(f"replacement of {id_}", sent)
 
 
-@commands.command(
-    cls=_OfCluster, epilog="Example: timer-bridge move reminder-7 --in 2h --bootstrap-servers broker:9092"
-)
-def move(
-    context: Context,
-    id_: IdIfAny = None,
-    origin: Origin = None,
-    in_: In = None,
-    at: At = None,
-    level: Level = None,
-    as_json: AsJson = False,
-) -> None:
+@commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge move reminder-7 --in 2h {_SERVERS}")
+def move(context: Context, in_: In = None, at: At = None, level: Level = None) -> None:
     """Give what is pending under an id another time. Its receipt tells whether something was."""
+    timer: TimerOptions = context.obj
     asked = _when(in_, at, level)
-    with _client_for(context, id_, origin) as (client, name):
+    with timer.client() as (client, name):
         sent = [client.move(name, **asked)]
-    _print_sent(f"move of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
+    timer.print_sent(f"move of {timer.id_ or timer.origin}", sent)
 
 
-@commands.command(
-    cls=_OfCluster,
-    epilog="Example: timer-bridge release --origin timer.requests/3/4711 --bootstrap-servers broker:9092",
-)
-def release(context: Context, id_: IdIfAny = None, origin: Origin = None, as_json: AsJson = False) -> None:
+@commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge release --origin timer.requests/3/4711 {_SERVERS}")
+def release(context: Context) -> None:
     """Release what is pending under an id now."""
-    with _client_for(context, id_, origin) as (client, name):
+    timer: TimerOptions = context.obj
+    with timer.client() as (client, name):
         sent = [client.release(name)]
-    _print_sent(f"release of {id_ or origin} sent to {_places(sent)}", sent, as_json=as_json)
+    timer.print_sent(f"release of {timer.id_ or timer.origin}", sent)
 
 
-@commands.command(cls=_OfCluster, epilog="Example: timer-bridge pause orders --bootstrap-servers broker:9092")
-def pause(context: Context, topic: Topic, as_json: AsJson = False) -> None:
+@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge pause orders {_SERVERS}")
+def pause(context: Context, topic: Topic) -> None:
     """Let timers for a target topic wait when they are due, until `resume`. Cancels and replacements go on."""
     with client_of(*context.obj.chosen()) as client:
         sent = client.pause(topic)
-    _print_sent(f"pause of {topic} sent to {_places(sent)}", sent, as_json=as_json)
+    context.obj.print_sent(f"pause of {topic}", sent)
 
 
-@commands.command(cls=_OfCluster, epilog="Example: timer-bridge resume orders --bootstrap-servers broker:9092")
-def resume(context: Context, topic: Topic, as_json: AsJson = False) -> None:
+@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge resume orders {_SERVERS}")
+def resume(context: Context, topic: Topic) -> None:
     """Let the timers of a paused topic go on."""
     with client_of(*context.obj.chosen()) as client:
         sent = client.resume(topic)
-    _print_sent(f"resumption of {topic} sent to {_places(sent)}", sent, as_json=as_json)
+    context.obj.print_sent(f"resumption of {topic}", sent)
 
 
-@commands.command(
-    cls=_OfCluster, epilog="Example: timer-bridge skip timer.requests 3 4711 --bootstrap-servers broker:9092"
-)
+@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge skip timer.requests 3 4711 {_SERVERS}")
 def skip(
     context: Context,
     topic: Annotated[str, typer.Argument(help="The timer topic.")],
     partition: Annotated[int, typer.Argument(help="Its partition.")],
     offset: Annotated[int, typer.Argument(help="The record's offset.")],
-    as_json: AsJson = False,
 ) -> None:
     """Reject one record of a timer topic that cannot be decoded, and go on after it."""
     settings, _ = context.obj.chosen()
@@ -211,35 +224,12 @@ def skip(
         raise SettingsError(f"{topic}: not a timer topic of this bridge, which has {', '.join(known)}: give --config")
     with client_of(settings, topic) as client:
         sent = [client.skip(partition, offset)]
-    text = (
-        f"skip of {topic}/{partition}/{offset} sent: if it cannot be decoded, the instance that has the partition parks"
-        f" it without its contents on {settings.rejected_topic} and goes on"
+    context.obj.print_sent(
+        f"skip of {topic}/{partition}/{offset}",
+        sent,
+        ": if it cannot be decoded, the instance that has the partition parks it without its contents on"
+        f" {settings.rejected_topic} and goes on",
     )
-    _print_sent(text, sent, as_json=as_json)
-
-
-def _print_sent(text: str, sent: "list[Future[Sent]]", *, as_json: bool) -> None:
-    """Print `text`, or as JSON the positions of the acknowledged requests."""
-    typer.echo(json.dumps({"sent": [each.result()._asdict() for each in sent]}) if as_json else text)
-
-
-def _places(sent: "list[Future[Sent]]") -> str:
-    return ", ".join(f"{each.result().topic}/{each.result().partition}" for each in sent)
-
-
-@contextmanager
-def _client_for(context: Context, id_: str | None, origin: str | None) -> Iterator[tuple[TimerProducer, str | Sent]]:
-    """Yield a producer for the timer that is named by its id or its origin, and that name."""
-    settings, timer_topic = context.obj.chosen()
-    try:
-        sent = None if origin is None else Sent.parse(origin)
-    except ValueError as error:
-        raise SettingsError(f"--{error}") from error
-    name = id_ if sent is None else sent
-    if name is None or (id_ is not None and sent is not None):
-        raise SettingsError("give an ID or --origin")
-    with client_of(settings, timer_topic if sent is None else sent.topic) as client:
-        yield client, name
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Settings of `timer-bridge run`, from flags, environment and a TOML file; an earlier source overrides a later one.
 
-    --tick-ms 500                     TIMER_BRIDGE_TICK_MS=500               tick_ms = 500
+    --partitions 8                    TIMER_BRIDGE_PARTITIONS=8              partitions = 8
     --kafka sasl.password=x           TIMER_BRIDGE_KAFKA_SASL_PASSWORD=x     [kafka]  sasl.password = "x"
 
 Only bootstrap_servers is required. The value `file:/run/secrets/password` is replaced by that file's content.
@@ -17,9 +17,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from bridge.config.kafka_config import RESERVED, Connection
-from bridge.config.target_settings import TargetSettings, check_target_pattern
 from bridge.config.topic_requirements import TopicState, fetch_limits
-from bridge.config.topic_settings import Duration, Limit, Names, Patterns, TopicSettings, as_list, check_timer_topics
+from bridge.config.topic_settings import (
+    Duration,
+    Limit,
+    Names,
+    Patterns,
+    TargetSettings,
+    TopicSettings,
+    as_list,
+    check_target_pattern,
+    check_timer_topics,
+)
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
@@ -34,9 +43,11 @@ from schemas.profiles import DEFAULT_PROFILES, NATIVE
 from schemas.receipts import Mode
 from schemas.resent import FORMER_TOPICS, Job, MarkTopics
 from schemas.rules import Rules
-from timer.options import Engine, StoreOptions
+from timer.options import TICK_MS, Engine, StoreOptions
 
 DAY_MS = 86_400_000
+_STANDSTILL_MS = 10 * DAY_MS
+"""How long delivery may stand still before the wheel has no slot for new timers and intake pauses."""
 
 Compression = Literal["none", "lz4", "zstd", "snappy", "gzip"]
 
@@ -113,7 +124,6 @@ class Settings(BaseModel):
     compressed_requests: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
-    fix_topics: bool = Field(False, description="Set compression.type=uncompressed of timer topics at start.")
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
     profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
@@ -121,26 +131,8 @@ class Settings(BaseModel):
     roll_window: Duration = Field(
         2 * DAY_MS, description="How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
     )
-    tick_ms: int = Field(1000, description="Width of a slot of the wheel; due times stay exact.", ge=1)
-    slots: int = Field(1_209_600, description="Slots of the wheel: a lap is slots x tick.", ge=2)
-    segment_bytes: int = Field(64 << 20, description="Size of a file of the local store.", ge=68)
     min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
-    checkpoint_interval: Duration = Field(2000, description="How often the local store is made durable.", gt=0)
-    max_poll_records: int = Field(2000, description="Requests read in one turn.", ge=1)
-    max_due_records: int = Field(4000, description="Timers released in one transaction.", ge=1)
-    commit_interval: Duration = Field(200, description="How long stored requests may wait for their commit.", ge=0)
-    read_interval: Duration = Field(
-        25,
-        description="How long requests wait to be read together while timers leave; those due sooner leave later.",
-        ge=0,
-        le=1000,
-    )
     compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
-    linger_ms: float = Field(1, description="How long a record waits for others to be sent with.", ge=0, le=1000)
-    prepare_from: int = Field(
-        100_000, description="Number of records to read at a start from which on a separate process reads them.", ge=0
-    )
-    max_clock_skew: Duration = Field(1000, description="Warn if a broker's clock differs by more than this.", gt=0)
     adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="Port of health and pending timers over HTTP; 0: off.", ge=0, le=65535)
@@ -173,8 +165,12 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> "Settings":
-        if any(topic.engine == "wheel" for topic in self.timer_topics().values()):
-            self._check_wheel()
+        has_wheel = any(topic.engine == "wheel" for topic in self.timer_topics().values())
+        if has_wheel and self.roll_window > 24 * DAY_MS:
+            raise ValueError(
+                "roll_window: at most 24d with the engine wheel, as its units cannot hold a longer delay; the engine"
+                " rocksdb has no such limit"
+            )
         parse_levels(self.levels)
         self.own_topics()
         for pattern in self.targets:
@@ -187,16 +183,6 @@ class Settings(BaseModel):
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} may not be set: {RESERVED[name]}")
         return self
-
-    def _check_wheel(self) -> None:
-        """Raise ValueError if the roll window does not fit into a wheel."""
-        if self.roll_window > 24 * DAY_MS:
-            raise ValueError(
-                "roll_window: at most 24d with the engine wheel, as its units cannot hold a longer delay; the engine"
-                " rocksdb has no such limit"
-            )
-        if self.slots * self.tick_ms <= 2 * self.roll_window:
-            raise ValueError("slots: a lap of the wheel (slots x tick_ms) has to be longer than two roll windows")
 
     @property
     def has_tokens(self) -> bool:
@@ -283,26 +269,16 @@ class Settings(BaseModel):
                     f"{limit} = {most}: {name} has {found.partitions} partitions, each of which takes its"
                     f" part: give {found.partitions} or more"
                 )
+        lap_ms = 2 * self.roll_window + _STANDSTILL_MS
         return TurnOptions(
             rules=self._rules_of(topic, own),
-            store=StoreOptions(
-                engine=topic.engine or self.engine,
-                tick_ms=self.tick_ms,
-                slots=self.slots,
-                segment_bytes=self.segment_bytes,
-                checkpoint_interval_ms=self.checkpoint_interval,
-            ),
+            store=StoreOptions(engine=topic.engine or self.engine, slots=lap_ms // TICK_MS),
             rejected_topic=self.rejected_topic,
             journal_topic=topic.journal_topic,
             receipts_topic=self.receipts_topic,
             receipts=self.receipts,
             max_message_bytes=found.max_message_bytes,
             min_free_bytes=self.min_free_bytes,
-            max_poll_records=self.max_poll_records,
-            max_due_records=self.max_due_records,
-            commit_interval_ms=self.commit_interval,
-            prepare_from=self.prepare_from,
-            max_clock_skew_ms=self.max_clock_skew,
             adopt_progress=self.adopt_progress,
             policy=topic.policy,
             partitions=found.partitions,
@@ -337,7 +313,7 @@ class Settings(BaseModel):
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
         if self.static_membership and instance:
             of_group["group.instance.id"] = instance
-        published = {"compression.type": self.compression, "linger.ms": f"{self.linger_ms:g}"}
+        published = {"compression.type": self.compression}
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)
 
 
@@ -347,6 +323,18 @@ REMOVED = {
     "targets.fresh_share": _BY_DUE_TIME,
     "targets.fresh": _BY_DUE_TIME,
     "delivery": "take it out: delivery is exactly once, and readers set isolation.level=read_committed",
+    "fix_topics": "take it out, and run the kafka-configs.sh command that a refused start prints",
+    "tick_ms": "take it out: due times are exact, and a store with another tick is rebuilt from Kafka",
+    "slots": "take it out: the wheel's size follows from roll_window",
+    "segment_bytes": "take it out: a file of the local store has 64 MiB",
+    "checkpoint_interval": "take it out: the local store is made durable every 2 s",
+    "max_poll_records": "take it out: a turn reads at most 2,000 requests",
+    "max_due_records": "take it out: a transaction releases at most 4,000 timers and 16 MiB",
+    "commit_interval": "take it out: progress of stored requests is committed every 200 ms",
+    "read_interval": "take it out: requests are read every 25 ms while timers leave",
+    "linger_ms": "set linger.ms under kafka instead",
+    "prepare_from": "take it out: a start that reads 100,000 records or more reads them in the background",
+    "max_clock_skew": "take it out: a clock that is wrong by more than 1 s is logged; alert on clock_skew_seconds",
 }
 """Settings of former versions, each with what to do instead."""
 
@@ -355,7 +343,7 @@ TABLES = ("kafka", "topics", "targets")
 
 
 class Given(NamedTuple):
-    """A setting as it was given. source: `flag --tick-ms`, `environment TIMER_BRIDGE_TICK_MS` or `file x.toml`."""
+    """A setting as it was given. source: `flag --group`, `environment TIMER_BRIDGE_GROUP` or `file x.toml`."""
 
     value: object
     source: str

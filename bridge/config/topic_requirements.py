@@ -14,6 +14,8 @@ only at the first rebuild, and a timer topic that may not be written at the firs
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from bridge.partition.options import MAX_DUE_RECORDS, MAX_POLL_RECORDS
+
 LOGGED = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
 """Operations needed on a timer or journal topic."""
 FILLED = frozenset({"WRITE"})
@@ -31,6 +33,8 @@ _DECISION_BYTES = 100
 """Bytes in a journal record for the decisions on one request."""
 _WAIT_BYTES = 450
 """Bytes for a waiting target. Each journal record lists all of them."""
+_KEPT = {"cleanup.policy": "delete", **_BROKERS_TIME, "retention.bytes": "-1"}
+"""Configuration of timer topics and journals, beside `retention.ms`."""
 _UNCOMPRESSED = {"compression.type": "uncompressed"}
 """The broker decompresses what senders compress, and max.message.bytes then limits what a reader has to hold. With any
 other value a record of 3 KB may become 100 MB in each reader. A journal needs no such value: only bridges write to it.
@@ -68,19 +72,13 @@ def timer_topic(roll_window_ms: int, *, is_compressed: bool = False) -> dict[str
 
 
 def _kept(roll_window_ms: int) -> dict[str, str]:
-    """Return what a timer topic and a journal have in common."""
-    return {
-        "cleanup.policy": "delete",
-        **_BROKERS_TIME,
-        "retention.ms": str(max(RETENTION_WINDOWS * roll_window_ms, 604_800_000)),
-        "retention.bytes": "-1",
-    }
+    return _KEPT | {"retention.ms": str(max(RETENTION_WINDOWS * roll_window_ms, 604_800_000))}
 
 
-def journal_bytes(max_poll_records: int, max_due_records: int, most_waits: int) -> int:
+def journal_bytes(most_waits: int) -> int:
     """Return the most bytes of one journal record. most_waits: waiting targets."""
-    waits = most_waits * _WAIT_BYTES
-    return (64 << 10) + 2 * max_poll_records * _DECISION_BYTES + max_due_records * _FLIGHT_BYTES + waits
+    decisions = 2 * MAX_POLL_RECORDS * _DECISION_BYTES + MAX_DUE_RECORDS * _FLIGHT_BYTES
+    return (64 << 10) + decisions + most_waits * _WAIT_BYTES
 
 
 def journal_topic(roll_window_ms: int, least_bytes: int) -> dict[str, str]:
@@ -92,7 +90,7 @@ def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, l
     found = _retention_faults(topic, config, roll_window_ms)
     if int(config["max.message.bytes"]) < least_bytes:
         text = f"{topic}: max.message.bytes is {config['max.message.bytes']}, but one transaction may need"
-        found.append(f"{text} {least_bytes} bytes: set it to that or more, or a smaller max_due_records")
+        found.append(f"{text} {least_bytes} bytes: set it to that or more")
     return found
 
 
@@ -116,39 +114,29 @@ def rejected_faults(topic: str, config: Mapping[str, str], max_message_bytes: in
 
 def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
     """Return the faults of a receipts or rejected topic that was made by hand or by an older bridge."""
-    return [f"{each}, as the audit compares its times with the brokers'" for each in _of_another_clock(topic, config)]
+    wrong = _other_values(topic, config, _BROKERS_TIME)
+    return [f"{each}, as the audit compares its times with the brokers'" for each in wrong]
 
 
 def control_topic() -> dict[str, str]:
     return {"cleanup.policy": "compact", **_BROKERS_TIME}
 
 
-def compression_fault(topic: str, config: Mapping[str, str], bootstrap_servers: str) -> str | None:
-    """Return the fault in a timer topic's compression.type, with the command that fixes it, or None."""
-    found = config["compression.type"]
-    if found == _UNCOMPRESSED["compression.type"]:
-        return None
-    return (
-        f"{topic}: compression.type is {found}, so a record of 3 KB may become 100 MB when it is read; start once with"
-        f" --fix-topics true, or run kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type"
-        f" topics --entity-name {topic} --add-config compression.type=uncompressed; if your brokers do not allow that,"
-        f" set compressed_requests = allow"
-    )
-
-
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int, bootstrap_servers: str | None) -> list[str]:
     """Return the faults of a timer topic, each with its remedy. bootstrap_servers: None if it may be compressed."""
-    wrong = bootstrap_servers and compression_fault(topic, config, bootstrap_servers)
-    return _retention_faults(topic, config, roll_window_ms) + ([wrong] if wrong else [])
+    found = _retention_faults(topic, config, roll_window_ms)
+    if bootstrap_servers is not None and (kind := config["compression.type"]) != _UNCOMPRESSED["compression.type"]:
+        found.append(
+            f"{topic}: compression.type is {kind}, so a record of 3 KB may become 100 MB when it is read; run"
+            f" kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type topics --entity-name"
+            f" {topic} --add-config compression.type=uncompressed; if your brokers do not allow that, set"
+            f" compressed_requests = allow"
+        )
+    return found
 
 
 def _retention_faults(topic: str, config: Mapping[str, str], roll_window_ms: int) -> list[str]:
-    found = []
-    if config["cleanup.policy"] != "delete":
-        found.append(f"{topic}: cleanup.policy is {config['cleanup.policy']}: set it to delete")
-    found += _of_another_clock(topic, config)
-    if int(config["retention.bytes"]) != -1:
-        found.append(f"{topic}: retention.bytes is {config['retention.bytes']}: set it to -1")
+    found = _other_values(topic, config, _KEPT)
     least_ms = RETENTION_WINDOWS * roll_window_ms
     if 0 <= int(config["retention.ms"]) < least_ms:
         found.append(
@@ -158,8 +146,8 @@ def _retention_faults(topic: str, config: Mapping[str, str], roll_window_ms: int
     return found
 
 
-def _of_another_clock(topic: str, config: Mapping[str, str]) -> list[str]:
-    wrong = [(name, value) for name, value in _BROKERS_TIME.items() if config[name] != value]
+def _other_values(topic: str, config: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    wrong = [(name, value) for name, value in wanted.items() if config[name] != value]
     return [f"{topic}: {name} is {config[name]}: set it to {value}" for name, value in wrong]
 
 

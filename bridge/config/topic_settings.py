@@ -1,7 +1,10 @@
-"""Settings of timer topics. Each has its own targets, profiles and limits, so Kafka's ACLs decide who may send where.
+"""Settings of timer topics and of target topics.
 
     timer.requests            the main one: timer_topic, journal_topic, allow_targets, deny_targets, profiles, ...
     [topics."timer.payments"] a table for each other: allow, deny, actions, profiles, max_requests_per_s, ...
+    [targets."orders.*"]      max_per_s: the rate of each target topic that matches the pattern
+
+Each timer topic has its own targets, profiles and limits, so Kafka's ACLs decide who may send where.
 
 Checked together: no two settings may name the same topic, and no pattern or profile may be without effect.
 """
@@ -11,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from bridge.partition.options import ACTIONS, Policy, check_policy, milliseconds
+from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
 from kafka_timer.headers import legal_topic
 from schemas.profiles import NATIVE, PROFILES
 from timer.options import Engine
@@ -65,6 +68,23 @@ class TopicSettings(BaseModel):
     @property
     def policy(self) -> Policy:
         return Policy(self.allow, self.deny, self.actions)
+
+
+class TargetSettings(BaseModel):
+    """The keys of `[targets."PATTERN"]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_per_s: Annotated[float, Field(gt=0, le=1_000_000)]
+
+    def of_each(self, partitions: int) -> TargetLimit:
+        """Return the limit of one of the timer topic's `partitions`."""
+        return TargetLimit(self.max_per_s / partitions)
+
+
+def check_target_pattern(pattern: str) -> None:
+    if not PATTERN.fullmatch(pattern):
+        raise ValueError(f'targets."{pattern}" fits no topic: write a name, with * for any characters and ? for one')
 
 
 def _check_profiles(names: tuple[str, ...], setting: str) -> None:

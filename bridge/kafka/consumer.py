@@ -40,6 +40,8 @@ _SLICE_S, _IDLE_SLICE_S = 0.02, 0.1
 """A wake-up or a rebalance without records ends a poll within this; the longer one after a second without events."""
 POLL_INTERVAL_S = 0.008
 """Nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
+READ_INTERVAL_S = 0.025
+"""Requests wait this long to be read together while timers leave. Those that are due sooner leave later."""
 
 
 def _is(code: int, error: KafkaError) -> bool:

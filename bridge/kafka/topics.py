@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from bridge.config.kafka_config import Connection
@@ -23,7 +23,6 @@ from bridge.config.topic_requirements import (
     RETENTION_WINDOWS,
     TopicState,
     clock_faults,
-    compression_fault,
     control_topic,
     faults,
     journal_bytes,
@@ -115,16 +114,6 @@ class ConfluentTopics:
         self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
 
-    def set_config(self, name: str, key: str, value: str) -> None:
-        """Set one configuration of a topic and leave the others as they are. Raises BridgeError if it is refused."""
-        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[entry])
-
-        def alter() -> None:
-            self._admin.incremental_alter_configs([resource], request_timeout=CALL_S)[resource].result()
-
-        self._retry(f"setting {key} of topic {name}", alter)
-
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions, up to `partitions` in all."""
 
@@ -196,9 +185,7 @@ class OwnTopics:
         allows_compressed = settings.compressed_requests == "allow"
         self._demands_uncompressed_of = None if allows_compressed else settings.bootstrap_servers
         """Bootstrap servers for the command in a refusal; None if timer topics may be compressed."""
-        self._journal_bytes = journal_bytes(
-            settings.max_poll_records, settings.max_due_records, MOST_PAUSED + MOST_LIMITED * bool(settings.targets)
-        )
+        self._journal_bytes = journal_bytes(MOST_PAUSED + MOST_LIMITED * bool(settings.targets))
 
     def prepare(self, *, is_running: bool = False) -> dict[str, TopicState]:
         """Create missing topics; return the state of each timer topic.
@@ -212,8 +199,6 @@ class OwnTopics:
         for name, journal in self._journals.items():
             wanted = timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
             partitions = self._made(name, settings.partitions, wanted)
-            if settings.fix_topics and not is_running:
-                self._fix(name)
             found[name] = TopicState(partitions, int(self._topics.config(name)["max.message.bytes"]))
             journals[name] = self._made(journal, partitions, journal_topic(self._window_ms, self._journal_bytes))
         largest = max(each.max_message_bytes for each in found.values())
@@ -257,13 +242,6 @@ class OwnTopics:
             log.error("timers may be lost: %s", wrong)
         except BridgeError as unknown:
             log.warning("topics could not be checked: %s", unknown)
-
-    def _fix(self, name: str) -> None:
-        """Set compression.type=uncompressed: brokers then decompress each record that is sent to the timer topic."""
-        servers = self._demands_uncompressed_of
-        if servers is not None and compression_fault(name, self._topics.config(name), servers):
-            self._topics.set_config(name, "compression.type", "uncompressed")
-            log.warning("%s: compression.type is uncompressed now, by --fix-topics", name)
 
     def _made(self, name: str, partitions: int, config: dict[str, str]) -> int:
         """Create the topic if it is missing; return its number of partitions."""

@@ -26,6 +26,7 @@ from bridge.loop.commit_pipeline import CommitPipeline
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
 from bridge.observe.pause_reasons import PauseReasons
+from bridge.partition.options import MAX_CLOCK_SKEW_MS
 from bridge.ports import Clock, History
 from kafka_timer.origin import TimerPartition
 
@@ -181,7 +182,7 @@ class Monitors:
         }
         self._metrics.clocks_checked(skews)
         most_ms = max(skews.values(), key=abs, default=0)
-        if abs(most_ms) <= self._partitions.options.max_clock_skew_ms:
+        if abs(most_ms) <= MAX_CLOCK_SKEW_MS:
             self._warnings.clear("skew")
             return
         self._warnings.warn(

@@ -145,7 +145,7 @@ class Exposition(Collector):
         )
         yield gauge(
             "max_clock_skew_seconds",
-            "Setting `max_clock_skew`. A larger skew is logged as a warning.",
+            "Limit of `clock_skew_seconds`. A larger skew is logged as a warning.",
             limits.max_clock_skew_ms / 1000,
         )
         yield gauge(

@@ -147,6 +147,12 @@ class TargetLimit:
     max_per_s: float
 
 
+MAX_POLL_RECORDS = 2000
+MAX_DUE_RECORDS = 4000
+MAX_CLOCK_SKEW_MS = 1000
+"""Difference between a broker's clock and ours above which a warning is logged."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnOptions:
     """Options and limits of a turn. Topic names are the settings of the same name."""
@@ -160,9 +166,9 @@ class TurnOptions:
     max_message_bytes: int = 1_048_576
     """Limit of the timer topic for one record. A request whose rolled copy would be larger is refused at intake."""
     journal_topic: str = "timer.journal"
-    max_poll_records: int = 2000
+    max_poll_records: int = MAX_POLL_RECORDS
     """Requests read in one turn."""
-    max_due_records: int = 4000
+    max_due_records: int = MAX_DUE_RECORDS
     """Timers released in one transaction. A larger burst is cut at a key K."""
     max_due_bytes: int = 16 << 20
     commit_interval_ms: int = 200
@@ -179,8 +185,6 @@ class TurnOptions:
     clock_skew_margin_ms: int = 360_000
     """A rebuild reads the journal from this much before L. Clocks of two brokers may differ by a minute, and records of
     one transaction by its longest duration if a leader was away."""
-    max_clock_skew_ms: int = 1000
-    """Difference between a broker's clock and ours above which a warning is logged."""
     adopt_progress: str | None = None
     """The operator's decision if progress is lost: 'earliest', 'latest' or epoch ms."""
     era_ms: int = 0

@@ -85,10 +85,10 @@ def plan_recovery(partition: TimerPartition, disk: Disk, history: History, optio
             progress.low_offset,
         )
         found = None
-    for setting in ("engine", "tick_ms"):
+    for setting, keeps in (("engine", "engine"), ("tick_ms", "version 0.2.0 and tick_ms")):
         if found is not None and getattr(found, setting) != getattr(options.store, setting):
             changed = (setting, getattr(found, setting), getattr(options.store, setting))
-            _require_rebuild_possible(partition, history, progress.low_offset, *changed)
+            _require_rebuild_possible(partition, history, progress.low_offset, *changed, keeps=keeps)
             found = None
     if found is None:
         return RecoveryPlan(progress, None, progress.next_offset - progress.low_offset, is_adopted)
@@ -109,17 +109,20 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
 
 
 def _require_rebuild_possible(
-    partition: TimerPartition, history: History, low_offset: int, setting: str, old: object, new: object
+    partition: TimerPartition, history: History, low_offset: int, setting: str, old: object, new: object, keeps: str
 ) -> None:
-    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds."""
+    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds.
+
+    keeps: what the old value has to be given to.
+    """
     first, _ = history.bounds(partition)
     told = f"{partition}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
     if first > low_offset:
         raise SettingsError(
-            f"{told}, but retention has taken the requests before {first}: start with {setting} {old}, and change it"
+            f"{told}, but retention has taken the requests before {first}: start with {keeps} {old}, and change it"
             f" when the timers of these requests have been delivered or rolled"
         )
-    log.warning("%s; if the rebuild is refused, %s %s keeps the store", told, setting, old)
+    log.warning("%s; if the rebuild is refused, %s %s keeps the store", told, keeps, old)
 
 
 def _progress(

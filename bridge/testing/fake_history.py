@@ -8,8 +8,7 @@ from random import Random
 from bridge.errors import PartitionUnreadableError
 from bridge.ports import Record
 from bridge.testing.fake_group import FakeGroup
-from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import Partition, record_of
+from bridge.testing.fake_kafka import FakeKafka, Partition, record_of
 from bridge.testing.timeline import nothing_happens
 from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key

@@ -12,12 +12,11 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import prepare_store
-from bridge.testing.fake_control import FakeControl
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.fake_sink import FakeSink
-from bridge.testing.fake_source import FakeSource
+from bridge.testing.fake_source import FakeControl, FakeSource
 from bridge.testing.timeline import FakeClock, nothing_happens
 from kafka_timer.origin import TimerPartition
 from timer.errors import UnreadableError
@@ -25,7 +24,16 @@ from timer.testing import Crash, Fuse, SimDisk
 
 
 class FakeInstance:
-    """A bridge process and its data directory. Tests call `turn`, `run` and `start`."""
+    """A bridge process and its data directory. Tests call `turn`, `run` and `start`.
+
+    bridge, source, history, sink, control: of the running process, new at each `start`.
+    """
+
+    bridge: Bridge
+    source: FakeSource
+    history: FakeHistory
+    sink: FakeSink
+    control: FakeControl
 
     def __init__(
         self,
@@ -47,7 +55,7 @@ class FakeInstance:
         self.fuse = Fuse()
         self.holds_preparations = False
         """True to keep background recoveries from ending."""
-        self.bridge: Bridge | None = None
+        self.is_running = False
         self.status = Status()
         self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
         self._last_member = ""
@@ -58,10 +66,6 @@ class FakeInstance:
         self._meanwhile = meanwhile
         self._note = note
         self._on_start = on_start
-        self.source: FakeSource | None = None
-        self.history: FakeHistory | None = None
-        self.sink: FakeSink | None = None
-        self.control: FakeControl | None = None
         self.start()
 
     def start(self) -> None:
@@ -74,7 +78,7 @@ class FakeInstance:
         self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
         self.source.on_start = self._on_start
         self._last_member = self.source.member
-        sink = FakeSink(
+        self.sink = FakeSink(
             *(kafka, group, self.name, topic),
             other_journals=others,
             fuse=fuse,
@@ -82,8 +86,7 @@ class FakeInstance:
             meanwhile=self._meanwhile,
             note=self._note,
         )
-        sink.fault_chance, sink.unknown_chance = self._fault_chance, self._unknown_chance
-        self.sink = sink
+        self.set_faults(self._fault_chance, self._unknown_chance)
         self.history = history = FakeHistory(
             kafka, group, topic, other_journals=others, fuse=fuse, rng=rng, meanwhile=self._meanwhile
         )
@@ -95,7 +98,7 @@ class FakeInstance:
             clock=self.clock,
             source=self.source,
             history=history,
-            sink=sink,
+            sink=self.sink,
             disk_for=self.disk_for,
             options=self.options,
             prepare=lambda partition: FakePreparation(self, partition, history, rng),
@@ -103,11 +106,11 @@ class FakeInstance:
             status=self.status,
             metrics=self.metrics,
         )
+        self.is_running = True
 
     def turn(self) -> None:
         """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
-        assert self.bridge is not None, "not started"
-        assert self.sink is not None
+        assert self.is_running, "not started"
         self.sink.drift()
         self.bridge.turn()
         self.status.turn_ended()
@@ -125,29 +128,28 @@ class FakeInstance:
     def set_faults(self, chance: float, unknown: float = 0.0) -> None:
         """Set the shares of transactions that end by a passing fault or with an unknown outcome. Needs an `rng`."""
         self._fault_chance, self._unknown_chance = chance, unknown
-        if self.sink is not None:
-            self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
+        self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
 
     def stop(self) -> None:
         """Stop cleanly, as by SIGTERM."""
-        assert self.bridge is not None, "not started"
         self.bridge.finish()
         self.bridge.stop()
         self.kill()
 
     def kill(self, *, noticed: bool = True) -> None:
         """kill -9: written files stay. noticed: False if the test ends the membership of the group itself."""
-        if self.source is not None:
+        if self.is_running:
             self._last_member = self.source.member
+            del self.source, self.bridge
+        self.is_running = False
         if noticed:
             self._group.expire(self._last_member)
-        self.source = self.bridge = None
         self.fuse = Fuse()
         self.disks = {partition: disk.reopen(self.fuse) for partition, disk in self.disks.items()}
 
     def leave_the_group(self) -> None:
         """Expire its session. It notices at its next poll."""
-        if self.source is not None:
+        if self.is_running:
             self._group.expire(self.source.member)
 
     def lose_power(self) -> None:
@@ -167,7 +169,7 @@ class FakeInstance:
         return self.disks[partition]
 
     def _wake(self) -> None:
-        if self.source is not None:
+        if self.is_running:
             self.source.wake()
 
 

@@ -18,14 +18,13 @@ It behaves like Kafka in all that the bridge relies on:
 """
 
 import itertools
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 
+from bridge.ports import Record
 from bridge.testing.fake_group import FakeGroup as FakeGroup
-from bridge.testing.fake_log import Entry as Entry
-from bridge.testing.fake_log import FakeTransaction as FakeTransaction
-from bridge.testing.fake_log import Partition as Partition
-from bridge.testing.fake_log import State as State
 from bridge.testing.timeline import Timeline as Timeline
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.control import Skipped, control_record
@@ -35,6 +34,104 @@ from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 
 MAX_METADATA_CHARACTERS = 1024
+
+
+class State(Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(eq=False, slots=True)
+class FakeTransaction:
+    """A transaction of the client `owner`. `note` is free for the test."""
+
+    owner: str
+    begun_ms: int = 0
+    state: State = State.OPEN
+    offsets: dict[tuple[str, TimerPartition], Progress] = field(default_factory=dict)
+    position: int = -1
+    records: "list[tuple[Partition, Entry]]" = field(default_factory=list)
+    """Written records, in the order of the calls."""
+    note: object = None
+
+    @property
+    def partitions(self) -> "Iterable[Partition]":
+        """Return the partitions with its records, in the order of the first ones."""
+        return dict.fromkeys(log for log, _ in self.records)
+
+
+@dataclass(eq=False, slots=True)
+class Entry:
+    """One offset of a partition: a record, or the marker that ends `transaction` here."""
+
+    offset: int
+    append_ms: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    transaction: FakeTransaction | None = None
+    is_marker: bool = False
+    is_undecodable: bool = False
+    """True if no client can decode it."""
+
+
+class Partition:
+    """A partition's log: entries from `first` on, and its open transactions."""
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.first = 0
+        self.skew_ms = 0
+        """How far the leader's clock is ahead."""
+        self._entries: list[Entry] = []
+        self.open: dict[FakeTransaction, int] = {}
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self._entries)
+
+    @property
+    def last_stable(self) -> int:
+        """The offset up to which read_committed consumers may read."""
+        return min(self.open.values()) if self.open else self.end
+
+    def append(self, entry: Entry) -> Entry:
+        entry.offset = self.end
+        if entry.transaction is not None and not entry.is_marker:
+            self.open.setdefault(entry.transaction, entry.offset)
+        self._entries.append(entry)
+        return entry
+
+    def end_transaction(self, transaction: FakeTransaction, now_ms: int) -> None:
+        if self.open.pop(transaction, None) is not None:
+            self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
+
+    def committed(self, start: int, end: int) -> Iterator[Entry]:
+        """Yield the committed records of [start, end). `end`: at most the last stable offset."""
+        for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
+            stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
+            if stands and not entry.is_marker:
+                yield entry
+
+    def everything(self) -> Sequence[Entry]:
+        """Return every kept entry, with open and aborted records and markers."""
+        return self._entries
+
+    def delete_before(self, offset: int) -> None:
+        """Delete entries, as retention does."""
+        del self._entries[: max(0, offset - self.first)]
+        self.first = max(self.first, offset)
+
+    def cut(self, end: int) -> None:
+        """Truncate the log, as an unclean leader election does."""
+        del self._entries[max(0, end - self.first) :]
+
+
+def record_of(entry: Entry) -> Record:
+    return Record(entry.offset, entry.append_ms, entry.key, entry.value, list(entry.headers))
 
 
 @dataclass(slots=True)
@@ -68,7 +165,6 @@ class FakeKafka:
         self._lag_ms = marker_lag_ms
         self._epochs: dict[str, int] = {}
         self._unfinished: dict[str, list[FakeTransaction]] = {}
-        self._numbers = itertools.count()
         self._positions = itertools.count()
         self._offsets: dict[tuple[str, TimerPartition], tuple[int, int, str | None]] = {}
 
@@ -154,8 +250,8 @@ class FakeKafka:
     def is_fenced(self, owner: str, epoch: int) -> bool:
         return self._epochs[owner] != epoch
 
-    def begin(self, owner: str, epoch: int = 0) -> FakeTransaction:
-        transaction = FakeTransaction(owner, epoch, next(self._numbers), self.timeline.now_ms)
+    def begin(self, owner: str) -> FakeTransaction:
+        transaction = FakeTransaction(owner, self.timeline.now_ms)
         self._unfinished.setdefault(owner, []).append(transaction)
         self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
         return transaction
@@ -173,7 +269,7 @@ class FakeKafka:
         if not self._draw(0.15):
             self._complete(transaction)
             return
-        for log in transaction.touched:
+        for log in transaction.partitions:
             if self._draw(0.5):
                 log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
         self.timeline.at(self.timeline.now_ms + 1 + self._below(self._lag_ms), lambda: self._complete(transaction))
@@ -192,11 +288,10 @@ class FakeKafka:
 
     def _complete(self, transaction: FakeTransaction) -> None:
         """Write the missing markers, the one of the offsets last."""
-        if transaction.finished:
+        if transaction not in self._unfinished[transaction.owner]:
             return
-        transaction.finished = True
         self._unfinished[transaction.owner].remove(transaction)
-        for log in transaction.touched:
+        for log in transaction.partitions:
             log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
         if transaction.state is State.COMMITTED:
             for place, reached in transaction.offsets.items():

@@ -8,8 +8,7 @@ from random import Random
 from bridge.errors import FencedError, OutcomeUnknownError
 from bridge.ports import MAX_IN_FLIGHT, Aborted, AbortReason, Committed, Outgoing, Transaction
 from bridge.testing.fake_group import FakeGroup
-from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import FakeTransaction, State
+from bridge.testing.fake_kafka import FakeKafka, FakeTransaction, State
 from bridge.testing.timeline import nothing_happens
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
@@ -74,7 +73,7 @@ class FakeSink:
         if self._kafka.is_fenced(owner, epoch):
             raise FencedError(f"another process runs as {owner}")
         self._kafka.finish(owner)
-        begun = self._kafka.begin(owner, epoch)
+        begun = self._kafka.begin(owner)
         begun.note = note
         earlier = self._in_flight[-1] if self._in_flight else None
         made = FakePublishing(self, begun, transaction, earlier)
@@ -215,20 +214,14 @@ class FakePublishing:
 
     def finish(self) -> Committed | Aborted | OutcomeUnknownError:
         """End it, after the earlier one."""
-        if self.earlier is not None:
-            self.earlier.finish()
+        before = None if self.earlier is None else self.earlier.finish()
         if self.outcome is None:
-            self.outcome = self._end()
+            try:
+                self.outcome = before if isinstance(before, OutcomeUnknownError) else self.sink.end(self)
+            except OutcomeUnknownError as wrong:
+                self.outcome = wrong
             self.earlier = None
         return self.outcome
-
-    def _end(self) -> Committed | Aborted | OutcomeUnknownError:
-        if self.earlier is not None and isinstance(self.earlier.outcome, OutcomeUnknownError):
-            return self.earlier.outcome
-        try:
-            return self.sink.end(self)
-        except OutcomeUnknownError as wrong:
-            return wrong
 
 
 def producer_ids(transactional_id: str) -> list[str]:

@@ -1,12 +1,13 @@
-"""Source over the fake Kafka."""
+"""Source and Control over the fake Kafka."""
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from random import Random
 
+from bridge.errors import BrokerUnavailableError
 from bridge.ports import Membership, Ownership, Polled, Record
 from bridge.testing.fake_group import FakeGroup
-from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import Entry, record_of
+from bridge.testing.fake_kafka import Entry, FakeKafka, record_of
+from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.origin import TimerPartition
 from timer.testing import Fuse
 
@@ -110,20 +111,15 @@ class FakeSource:
             if self.lag > 0:
                 self.lag -= 1
                 return Ownership()
-            return self._join_again()
+            self._forget(lost := sorted(self._held))
+            self._member = self._group.join(self._name)
+            return Ownership(lost=lost)
         if not self._group.has_change(self._member, self._held):
             return Ownership()
         revoked, assigned = self._group.serve(self._member, self._held)
         self._forget(revoked)
         self._held |= set(assigned)
         return Ownership(revoked=revoked, assigned=assigned)
-
-    def _join_again(self) -> Ownership:
-        """Join as a new member after an expulsion; all partitions are lost."""
-        lost = sorted(self._held)
-        self._forget(lost)
-        self._member = self._group.join(self._name)
-        return Ownership(lost=lost)
 
     def _forget(self, partitions: Sequence[TimerPartition]) -> None:
         for partition in partitions:
@@ -132,16 +128,13 @@ class FakeSource:
             self._undecodable.pop(partition, None)
             self._paused.discard(partition)
 
-    def _readable(self) -> list[TimerPartition]:
-        return [partition for partition in sorted(self._positions) if partition not in self._paused]
-
     def _ahead(self, partition: TimerPartition) -> Iterator[Entry]:
         log, position = self._kafka.partition(partition), self._positions[partition]
         return log.committed(position, log.last_stable) if position < log.end else iter(())
 
     def _take(self, room: int) -> dict[TimerPartition, list[Record]]:
         taken: dict[TimerPartition, list[Record]] = {}
-        partitions = self._readable()
+        partitions = [partition for partition in sorted(self._positions) if partition not in self._paused]
         if self._rng is not None:
             self._rng.shuffle(partitions)
             room = min(room, self._rng.choice((1, 3, 10, room)))
@@ -157,3 +150,37 @@ class FakeSource:
                 self._positions[partition] = records[-1].offset + 1
                 room -= len(records)
         return taken
+
+
+class FakeControl:
+    """Implements Control. Creates the topic if it is missing. With `rng`, a poll may miss the newest records."""
+
+    def __init__(self, kafka: FakeKafka, *, fuse: Fuse | None = None, rng: Random | None = None) -> None:
+        if CONTROL_TOPIC not in kafka.topics:
+            kafka.create(CONTROL_TOPIC)
+        self._log = kafka.partition(TimerPartition(CONTROL_TOPIC, 0))
+        self._fuse = fuse or Fuse()
+        self._rng = rng
+        self.position = 0
+        self.is_silent = False
+        """True if no broker answers."""
+
+    def has_news(self) -> bool:
+        return self.position < self._log.last_stable and not self.is_silent
+
+    def poll(self) -> list[Record]:
+        self._fuse.step("control.poll")
+        if not self.has_news():
+            return []
+        end = self._log.last_stable
+        return self._take(self._rng.randint(self.position, end) if self._rng else end)
+
+    def catch_up(self) -> list[Record]:
+        self._fuse.step("control.catch_up")
+        if self.is_silent:
+            raise BrokerUnavailableError("no broker answers")
+        return self._take(self._log.last_stable)
+
+    def _take(self, end: int) -> list[Record]:
+        start, self.position = self.position, end
+        return [record_of(entry) for entry in self._log.committed(start, end)] if start < end else []

@@ -15,8 +15,7 @@ from typing import Any
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_instance import FakeInstance
-from bridge.testing.fake_kafka import FakeKafka
-from bridge.testing.fake_log import Entry
+from bridge.testing.fake_kafka import Entry, FakeKafka
 from bridge.testing.timeline import Timeline, nothing_happens
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition

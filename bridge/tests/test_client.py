@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from bridge.cli.app import app
 from bridge.errors import BridgeError
 from bridge.partition.options import StoreOptions, TurnOptions
-from bridge.testing.fakes import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
+from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
 from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
 from kafka_timer.headers import TRACE_ID
@@ -154,7 +154,7 @@ def test_a_cancel_in_each_partition_finds_a_timer_that_was_not_placed_by_its_id(
     place.bridge.run(100)
     place.timers.cancel("x")
     place.bridge.run(100)
-    assert sum(place.bridge.bridge.pending.values()) == 1  # type: ignore[union-attr]
+    assert sum(place.bridge.bridge.pending.values()) == 1
     assert [sent.result(0).partition for sent in place.timers.cancel_everywhere("x")] == [0, 1, 2, 3]
     place.bridge.run(1000)
     assert place.values() == []
@@ -222,30 +222,22 @@ def test_a_pause_goes_to_the_control_topic_and_lasts_until_it_is_resumed(place: 
     assert len(place.values()) == 8
 
 
-def test_a_timer_is_moved_and_released(place: Place) -> None:
-    for name in ("later", "now"):
-        place.timers.schedule("orders", name, delay="1h", id=name)
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_timers_are_changed_by_their_ids_or_the_positions_of_their_requests(place: Place, *, has_ids: bool) -> None:
+    gone, later, now = (
+        name if has_ids else place.timers.schedule("orders", name, delay="1h").result(0)
+        for name in ("gone", "later", "now")
+    )
+    for id_ in (gone, later, now):
+        if isinstance(id_, str):
+            place.timers.schedule("orders", id_, delay="1h", id=id_)
     place.bridge.run(1000)
-    place.timers.move("later", delay="2h")
-    place.timers.release("now")
-    place.bridge.run(1000)
-    assert place.values() == [b"now"]
-    place.bridge.run(7_198_000)
-    assert place.values() == [b"now"]
-    place.bridge.run(1000)
-    assert place.values() == [b"now", b"later"]
-
-
-def test_timers_without_an_id_are_changed_by_the_positions_of_their_requests(place: Place) -> None:
-    sent = [place.timers.schedule("orders", name, delay="1h").result(0) for name in ("gone", "later", "now")]
-    place.bridge.run(1000)
-    place.timers.cancel(sent[0])
-    place.timers.move(sent[1], delay="2h")
-    place.timers.release(sent[2])
-    place.bridge.run(1000)
-    assert place.values() == [b"now"]
-    place.bridge.run(7_199_000)
-    assert place.values() == [b"now", b"later"]
+    place.timers.cancel(gone)
+    place.timers.move(later, delay="2h")
+    place.timers.release(now)
+    for ms, expected in ((1000, [b"now"]), (7_198_000, [b"now"]), (1000, [b"now", b"later"])):
+        place.bridge.run(ms)
+        assert place.values() == expected
     with pytest.raises(ValueError, match="use a producer for other"):
         place.timers.cancel(Sent("other", 0, 1))
 

@@ -32,33 +32,37 @@ def test_the_collector_finds_cycles_but_does_not_run_within_a_batch() -> None:
     assert len(batch) == 20_000
 
 
-_FREES = """
-from bridge.garbage_collection import tune_malloc
-from scripts.common.processes import usage
-import os
-{tuned}
+_LARGE_BLOCKS = """
 def free():
     blocks = [bytes(2 << 20)]
     del blocks  # glibc learns that blocks of this size are not worth an own mapping
     blocks, kept = [bytearray(b"x") * (2 << 20) for _ in range(50)], []
     kept += [bytes(2000) for _ in range(1000)]  # after the blocks, so that the heap cannot shrink
     return kept
+{tuned}
 before_mb, kept = usage(os.getpid()).rss_mb, free()
-print(usage(os.getpid()).rss_mb - before_mb)
+"""
+_SMALL_BLOCKS = """
+blocks = [bytearray(b"x") * 5000 for _ in range(20_000)]
+kept = blocks[::20]  # the heap cannot shrink at its end
+del blocks
+before_mb = usage(os.getpid()).rss_mb
+trim_malloc()
 """
 
 
-def _kept_mb(tuned: str) -> float:
-    """Return the MB that a process keeps of 100 MB in large blocks that it has freed."""
-    done = subprocess.run(
-        [sys.executable, "-c", _FREES.format(tuned=tuned)], capture_output=True, check=True, text=True
-    )
-    return float(done.stdout)
+def _grown_mb(program: str) -> float:
+    """Return how many MB more than `before_mb` a process has at its end."""
+    imports = "import os\nfrom bridge.garbage_collection import *\nfrom scripts.common.processes import usage\n"
+    told = [sys.executable, "-c", f"{imports}{program}\nprint(usage(os.getpid()).rss_mb - before_mb)"]
+    return float(subprocess.run(told, capture_output=True, check=True, text=True).stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt and malloc_trim are glibc's")
 def test_freed_memory_goes_back_to_the_system() -> None:
-    assert _kept_mb("tune_malloc()") < 20 < 80 < _kept_mb("")
+    large = [_grown_mb(_LARGE_BLOCKS.format(tuned=tuned)) for tuned in ("tune_malloc()", "")]
+    assert large[0] < 20 < 80 < large[1], "of 100 MB"
+    assert _grown_mb(_SMALL_BLOCKS) < -20
 
 
 def test_memory_is_released_once_when_work_has_paused() -> None:
@@ -72,22 +76,3 @@ def test_memory_is_released_once_when_work_has_paused() -> None:
         now_s[0] = at_s
         memory.turn_ended(is_idle=True)
     assert released == [102.0, 105.0]
-
-
-_TRIMMED = """
-from bridge.garbage_collection import trim_malloc
-from scripts.common.processes import usage
-import os
-blocks = [bytearray(b"x") * 5000 for _ in range(20_000)]
-kept = blocks[::20]  # the heap cannot shrink at its end
-del blocks
-before_mb = usage(os.getpid()).rss_mb
-trim_malloc()
-print(before_mb - usage(os.getpid()).rss_mb)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc_trim is glibc's")
-def test_small_freed_blocks_go_back_when_asked() -> None:
-    done = subprocess.run([sys.executable, "-c", _TRIMMED], capture_output=True, check=True, text=True)
-    assert float(done.stdout) > 20

@@ -12,6 +12,8 @@ from .processes import until
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
 HOUR_MS = 3_600_000
+LONG_BACKLOG = 3000
+"""More requests than a bridge reads in one turn."""
 ALONE, DIRECTORY = "from Kafka alone", "from its directory"
 
 
@@ -39,7 +41,7 @@ def until_due(timers: list[Timer]) -> None:
 
 
 def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[..., History]) -> None:
-    history = make_history(2, "--max-poll-records", "50")
+    history = make_history(2)
     bridge = history.static_bridge("a")
     bridge.start()
     for is_lost in (False, True):
@@ -53,7 +55,7 @@ def test_cancels_wait_in_a_backlog_while_no_bridge_runs(make_history: Callable[.
         pending = history.pending()
         assert pending
         unread = history.schedule(30, -1000, 1000, ids=True)
-        history.schedule(500, 0, 2000)
+        history.schedule(LONG_BACKLOG, 0, 2000)
         cancelled = history.cancel(pending[:20])
         history.cancel(unread[:20])
         until_due(stored)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bridge.partition.options import StoreOptions, TurnOptions
+from bridge.testing import FakeInstance
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
-from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from integration_tests.golden.records import lines, objects, raw, text
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC

@@ -20,8 +20,8 @@ import pytest
 
 from bridge.config.data_directory import DataDir
 from bridge.partition.options import TurnOptions
+from bridge.testing import FakeInstance
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
-from bridge.testing.fakes import FakeInstance
 from integration_tests.golden import FOLDER, life, make
 from integration_tests.golden.life import GROUP, INSTANCE_ID, LEFT_MS, OPTIONS, OTHER, PARTITION, START_MS
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC

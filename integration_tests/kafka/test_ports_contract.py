@@ -31,8 +31,8 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
+from bridge.testing import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from bridge.testing.fake_kafka import murmur2
-from bridge.testing.fakes import FakeGroup, FakeHistory, FakeKafka, FakeSink, FakeSource, Timeline
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import PATIENCE_S, becomes
 from kafka_timer.headers import Headers

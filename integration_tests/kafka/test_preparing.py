@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -24,8 +25,9 @@ FAR_MS = 10_000
 @pytest.fixture
 def field(kafka: Broker, tmp_path: Path) -> Iterator[Field]:
     """Return a field whose bridge has stored requests, was killed, and has lost its data directory."""
-    servers, short = kafka.bootstrap_servers, ("--prepare-from", "1", "--kafka", "session.timeout.ms=6000")
-    with closing(Field(servers, tmp_path, 2, *short)) as field:
+    servers, short = kafka.bootstrap_servers, ("--kafka", "session.timeout.ms=6000")
+    in_background = (sys.executable, "-m", "integration_tests.support.background_bridge")
+    with closing(Field(servers, tmp_path, 2, *short, command=in_background)) as field:
         (instance,) = field.start("one")
         for number in range(TIMERS):
             field.send(number % 2, FAR_MS + number)

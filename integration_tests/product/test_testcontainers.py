@@ -76,7 +76,7 @@ def test_settings_reach_the_bridge_and_ports_are_open_on_loopback_alone(image: s
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"tick_ms": 0}, r"exit code: 2[\s\S]*last log lines:[\s\S]*tick_ms"),
+        ({"partitions": 0}, r"exit code: 2[\s\S]*last log lines:[\s\S]*partitions"),
         ({"startup_timeout": "1s"}, r"exit code: 1[\s\S]*last log lines:[\s\S]*127\.0\.0\.1:1"),
         ({"timeout_s": 3}, r"within 3\.000 seconds[\s\S]*last log lines:[\s\S]*answering on http"),
     ],

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
@@ -20,7 +21,7 @@ from uuid import uuid4
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import Delivery, Receiver
-from scripts.common.processes import BridgeProcess
+from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 from timer.format.checkpoint import Checkpoint
 
 _HOUR_MS = 3_600_000
@@ -62,9 +63,10 @@ class RecoveryTimes(NamedTuple):
 class BridgeInstance:
     """One data directory and its successive processes. `log`: the log of the current process."""
 
-    def __init__(self, folder: Path, servers: str, arguments: list[str]) -> None:
-        self._made = (folder, servers, arguments)
-        self._process = BridgeProcess(*self._made)
+    def __init__(self, folder: Path, servers: str, arguments: list[str], command: Sequence[str]) -> None:
+        self._folder = folder
+        self._made = partial(BridgeProcess, folder, servers, arguments, command=command)
+        self._process = self._made()
         self.is_up = False
         self._log_begins = 0
 
@@ -77,7 +79,7 @@ class BridgeInstance:
         return self._process.log_path.read_text()[self._log_begins :]
 
     def launch(self) -> None:
-        self._process = BridgeProcess(*self._made)
+        self._process = self._made()
         path = self._process.log_path
         self._log_begins = len(path.read_text()) if path.exists() else 0
         self._process.launch()
@@ -109,7 +111,7 @@ class BridgeInstance:
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that have passed a record of their partition."""
-        written = (path.read_bytes() for path in self._made[0].glob("timer-data/*/*/checkpoint"))
+        written = (path.read_bytes() for path in self._folder.glob("timer-data/*/*/checkpoint"))
         found = (Checkpoint.from_bytes(data) for data in written if data)
         return [each for each in found if each is not None and each.progress.next_offset > 0]
 
@@ -122,7 +124,10 @@ class BridgeInstance:
 class Field:
     """A timer topic, a target with one partition, so that its offsets are an order, and the bridges between them."""
 
-    def __init__(self, servers: str, folder: Path, partitions: int, *arguments: str) -> None:
+    def __init__(
+        self, servers: str, folder: Path, partitions: int, *arguments: str, command: Sequence[str] = TIMER_BRIDGE
+    ) -> None:
+        self._command = command
         self.mark = mark = uuid4().hex[:8]
         self.cluster = Cluster(servers)
         self.partitions = partitions
@@ -140,7 +145,8 @@ class Field:
         self.seen: list[Delivery] = []
 
     def launch(self, name: str, arguments: Sequence[str] = ()) -> BridgeInstance:
-        instance = BridgeInstance(self._folder / name, self.bridge_servers, [*self._arguments, *arguments])
+        of_all = [*self._arguments, *arguments]
+        instance = BridgeInstance(self._folder / name, self.bridge_servers, of_all, self._command)
         self.instances.append(instance)
         instance.launch()
         return instance

@@ -15,7 +15,7 @@ from random import Random
 from unittest import mock
 
 import bridge.tests.simulation.option_generator as options
-from bridge.testing.fake_log import Entry, Partition, State
+from bridge.testing.fake_kafka import Entry, Partition, State
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
 from bridge.tests.simulation.planted_bugs import applied, engines_for
 from bridge.tests.simulation.request_generator import (

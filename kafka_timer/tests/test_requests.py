@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from kafka_timer import Repeat, SettingsError, TimerProducer, cancel_headers, headers_for, partition_for
+from kafka_timer import Repeat, SettingsError, TimerProducer, cancel_headers, headers_for
 from kafka_timer.headers import Cancel, FixedLimits, Recurrence, Schedule, parse
-from kafka_timer.murmur2 import murmur2
 
 NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
 NOON_MS = 1_798_113_600_000
@@ -88,10 +87,6 @@ def test_a_recurring_timer_needs_no_time() -> None:
     for wrong in (Repeat(), Repeat(every=999), Repeat(cron="* * *"), Repeat(every="1s", zone="UTC")):
         with pytest.raises(ValueError, match=r"bad-header|missing-time"):
             headers_for("orders", repeat=wrong)
-
-
-def test_an_id_chooses_its_partition_as_javas_default_does_for_keys() -> None:
-    assert partition_for("foobar", 5) == (murmur2(b"foobar") & 0x7FFFFFFF) % 5 == (-790332482 & 0x7FFFFFFF) % 5
 
 
 @pytest.mark.parametrize(

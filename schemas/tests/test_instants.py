@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_timer.instants import parse_iso8601_ms
+from kafka_timer.instants import parse_instant_ms, parse_iso8601_ms
 from schemas.profiles import parse_rfc3339_ms
 
 SIX_MS = 1_798_135_200_000  # 2026-12-24T18:00:00Z
@@ -25,7 +25,8 @@ SIX_MS = 1_798_135_200_000  # 2026-12-24T18:00:00Z
     ],
 )
 def test_an_instant_is_rounded_up_to_the_millisecond(text: str, at_ms: int) -> None:
-    assert parse_rfc3339_ms(text) == parse_iso8601_ms(text) == at_ms
+    assert parse_rfc3339_ms(text) == parse_iso8601_ms(text) == parse_instant_ms(text) == at_ms
+    assert parse_instant_ms(str(at_ms)) == at_ms
 
 
 @pytest.mark.parametrize("text", ["2026-12-24 18:00:00+00:00", "2026-12-24T18:00+0000", "2026-12-24T18:00:00,0Z"])
@@ -60,6 +61,9 @@ def test_text_that_is_no_instant_raises(text: str) -> None:
     for parse in (parse_rfc3339_ms, parse_iso8601_ms):
         with pytest.raises(ValueError, match=r".+"):
             parse(text)
+    if not text.isdigit():
+        with pytest.raises(ValueError, match=r"write 2026-12-24T18:00:00Z \(with a zone\), or epoch milliseconds"):
+            parse_instant_ms(text)
 
 
 @given(

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_timer.headers import MAX_INT64
-from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
-from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Key, Progress
+from schemas.progress import ForeignProgressError, Key, Progress
 from schemas.rules import Rules
 
 INT64 = st.integers(-1, 2**63 - 1)
@@ -27,14 +26,6 @@ def test_progress_comes_back_and_fits_the_broker(c: int, visit_ms: int, offset: 
 def test_metadata_that_no_bridge_wrote_is_foreign(metadata: str | None) -> None:
     with pytest.raises(ForeignProgressError):
         Progress.committed(5, metadata)
-
-
-def test_the_first_key_is_after_nothing_settled() -> None:
-    assert Key(0, 0) > NOTHING_SETTLED
-
-
-def test_an_origin_names_topic_partition_and_offset() -> None:
-    assert origin(TimerPartition("timer.requests", 3), 42) == b"timer.requests/3/42"
 
 
 def journal(from_offset: int, next_offset: int, rules: Rules = OLD, **kinds: tuple[int, ...]) -> JournalRecord:
@@ -61,21 +52,13 @@ def test_a_journal_record_comes_back() -> None:
     assert JournalRecord.from_bytes(record.to_bytes()) == record
 
 
-def test_case_36_each_request_is_read_by_the_rules_of_its_range() -> None:
-    told = Decisions([journal(0, 4), journal(4, 4, NEW, released=(1,)), journal(4, 9, NEW)])
-    assert [told.rules_from(offset)[0] for offset in (0, 3, 4, 8, 9)] == [OLD, OLD, NEW, NEW, None]
-
-
-def test_a_range_that_was_read_before_the_first_kept_record_has_no_rules() -> None:
-    assert Decisions([journal(7, 9)]).rules_from(6) == (None, 7)
-
-
-def test_rules_hold_up_to_an_offset_and_as_many_ranges_are_kept_as_there_were_changes() -> None:
-    commits = [journal(n, n + 1, OLD) for n in range(2, 50)] + [journal(50, 60, NEW), journal(70, 80, NEW)]
+def test_case_36_rules_hold_up_to_an_offset_and_as_many_ranges_are_kept_as_there_were_changes() -> None:
+    commits = [journal(n, n + 1, OLD) for n in range(2, 50)]
+    commits += [journal(50, 50, NEW, released=(1,)), journal(50, 60, NEW), journal(70, 80, NEW)]
     told = Decisions(commits)
     assert [told.rules_from(offset) for offset in (-1, 2, 49, 50)] == [(None, 2), (OLD, 50), (OLD, 50), (NEW, 60)]
     assert [told.rules_from(offset) for offset in (60, 70, 80)] == [(None, 70), (NEW, 80), (None, MAX_INT64)]
-    changes = [journal(2, 50, OLD), journal(50, 60, NEW), journal(70, 80, NEW)]
+    changes = [journal(2, 50, OLD), journal(50, 60, NEW, released=(1,)), journal(70, 80, NEW)]
     assert len(pickle.dumps(told)) == len(pickle.dumps(Decisions(changes)))
 
 

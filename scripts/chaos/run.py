@@ -44,7 +44,7 @@ TOLERANCE_MS = 60_000
 """Longest delay of a cancel's intake, by a bridge that is stopped during a transaction."""
 _ARGUMENTS = (
     f"--partitions {PARTITIONS} --replication-factor 3 --roll-window 3s --receipts all --startup-timeout 600s"
-    " --tick-ms 100 --slots 1000 --segment-bytes 200000 --min-free-bytes 2000000 --checkpoint-interval 2s"
+    " --min-free-bytes 2000000"
 ).split()
 _PAUSE_S = (0.3, 4.0)
 _LOOK_S = 0.1

@@ -51,12 +51,12 @@ def told(*given: str, **environment: str) -> str:
 
 
 def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None:
-    given = ("--config", str(config), "--tick-ms", "2000", "--peer-networks", "10.1.0.0/16")
+    given = ("--config", str(config), "--partitions", "2000", "--peer-networks", "10.1.0.0/16")
     found = rows(told(*given, TIMER_BRIDGE_GROUP="of-env"))
     in_file = f"file {config}"
     assert found["bootstrap_servers"] == ("from-file:9092", in_file)
     assert found["group"] == ("of-env", "environment TIMER_BRIDGE_GROUP")
-    assert found["tick_ms"] == ("2000", "flag --tick-ms")
+    assert found["partitions"] == ("2000", "flag --partitions")
     assert found["peer_networks"] == ("10.1.0.0/16", "flag --peer-networks")
     assert found["roll_window"] == ("259200000 ms", in_file)
     assert found["max_delay"] == (f"{366 * 86_400_000} ms", "default")
@@ -89,7 +89,7 @@ def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:
     ("given", "wrong"),
     [
         ([], "bootstrap_servers is missing"),
-        (["--bootstrap-servers", "a:1", "--slots", "1000"], "slots: a lap of the wheel"),
+        (["--bootstrap-servers", "a:1", "--slots", "1000"], "slots: removed; take it out: the wheel"),
         (["--bootstrap-servers", "a:1", "--kafka", "no.such.setting=1"], "No such configuration property"),
         (
             ["--bootstrap-servers", "a:1", "--http-port", "8321", "--page", "true", "--page-read-tokens", "/nowhere"],
@@ -105,8 +105,8 @@ def test_check_config_refuses_what_run_refuses(given: list[str], wrong: str) -> 
 
 def test_check_config_ends_with_2_and_one_line() -> None:
     call = [sys.executable, "-c", "from bridge.cli.app import main; main()", "check-config"]
-    given = ["--tick-ms", "x", "--bootstrap-servers", "a:1"]
+    given = ["--partitions", "x", "--bootstrap-servers", "a:1"]
     done = subprocess.run([*call, *given], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("timer-bridge: tick_ms = 'x'")
+    assert done.stderr.startswith("timer-bridge: partitions = 'x'")
     assert done.stderr.count("\n") == 1

@@ -9,7 +9,14 @@ from bridge.config.settings import DAY_MS, Settings, load
 from bridge.config.topic_requirements import TopicState
 from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
-from bridge.partition.options import Policy, TargetLimit, TurnOptions
+from bridge.partition.options import (
+    Policy,
+    StoreOptions,
+    TargetLimit,
+    TurnOptions,
+    instant_text,
+    parse_instant_ms,
+)
 from schemas.kafka_settings import from_environment
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}
@@ -90,6 +97,14 @@ def test_each_timer_topic_has_its_engine_and_rocksdb_alone_any_roll_window(tmp_p
     assert found == {"timer.requests": "wheel", "a": "rocksdb", "b": "wheel"}
 
 
+@pytest.mark.parametrize("window", ["1s", "2d", "24d"])
+def test_a_lap_of_the_wheel_is_longer_than_two_roll_windows(window: str) -> None:
+    options = load({**SERVERS, "roll_window": window}, {}, None).turn_options({"timer.requests": TopicState(4, 1000)})
+    store, window_ms = options.store, options.rules.roll_window_ms
+    assert store.slots * store.tick_ms == 2 * window_ms + 10 * DAY_MS
+    assert (options.store == StoreOptions()) == (window == "2d")
+
+
 def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
     toml = '[targets."orders.*"]\nmax_per_s = 100\n[targets.bills]\nmax_per_s = 0.5'
     options = from_file(tmp_path, toml).turn_options({"timer.requests": TopicState(4, 1000)})
@@ -133,7 +148,7 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ('audit_tables = "/audits"', "audit_tables: only the page uses it"),
         ('schema_registry_auth = "auth"', "schema_registry_auth: give schema_registry, whose password it is"),
         ('engine = "rocks"', "engine = 'rocks': Input should be 'wheel' or 'rocksdb'"),
-        ("slots = 1000", "slots: a lap of the wheel"),
+        ("slots = 1000", "slots: removed; take it out: the wheel's size follows from roll_window"),
         ('adopt_progress = "yesterday"', "adopt_progress: give earliest, latest or an epoch ms"),
         (
             'profiles = ["native", "etf2"]',
@@ -150,6 +165,12 @@ def test_a_wrong_setting_is_named_with_the_remedy(tmp_path: Path, toml: str, tol
     with pytest.raises(SettingsError) as wrong:
         from_file(tmp_path, toml)
     assert told in str(wrong.value)
+
+
+def test_an_instant_is_shown_as_text_that_can_be_given() -> None:
+    shown = instant_text(1_798_135_200_250)
+    assert (shown, parse_instant_ms(shown)) == ("2026-12-24T18:00:00.250Z", 1_798_135_200_250)
+    assert instant_text(2**62) == f"{2**62} ms"
 
 
 @pytest.mark.parametrize("quota", ["max_pending", "max_pending_bytes"])
@@ -189,6 +210,8 @@ def test_a_setting_that_looks_like_a_service_variable_counts() -> None:
         load(SERVERS, {"TIMER_BRIDGE_PORT": "8321"}, None)
     with pytest.raises(SettingsError, match="delivery: removed; take it out: delivery is exactly once, and readers"):
         load(SERVERS, {"TIMER_BRIDGE_DELIVERY": "at-least-once"}, None)
+    with pytest.raises(SettingsError, match=r"linger_ms: removed; set linger\.ms under kafka instead"):
+        load({**SERVERS, "linger_ms": "5"}, {}, None)
     for name in Settings.model_fields:
         assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name
 

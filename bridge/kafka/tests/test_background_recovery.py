@@ -23,7 +23,7 @@ from bridge.loop.tests.test_histories import die, kafka_with, send
 from bridge.observe import logs
 from bridge.partition import recover as recovery
 from bridge.partition.options import Policy
-from bridge.testing.fakes import FakeGroup, FakeInstance
+from bridge.testing import FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, usual_options
 from kafka_timer.origin import TimerPartition
 

@@ -40,8 +40,8 @@ from bridge.loop.tests.test_histories import (
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
+from bridge.testing import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup
-from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
 from bridge.tests.simulation.option_generator import with_engine
 from kafka_timer.headers import CONTROL, Headers
@@ -667,7 +667,7 @@ def test_a_stop_ends_the_bridge_while_all_transactions_are_aborted() -> None:
 
     def tell_to_stop(step: str) -> None:
         tries.append(step)
-        if len(tries) == 50 and world.bridge.bridge is not None:
+        if len(tries) == 50 and world.bridge.is_running:
             world.bridge.bridge.request_stop()
 
     world = World(rng=Random(1), meanwhile=tell_to_stop)

@@ -10,7 +10,7 @@ import pytest
 from bridge.errors import BridgeError, SettingsError, TopicGrownError
 from bridge.loop.tests.test_histories import kafka_with
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
-from bridge.testing.fakes import FakeGroup, FakeInstance
+from bridge.testing import FakeGroup, FakeInstance
 from bridge.tests.test_client import FakeOutbox
 from kafka_timer import Headers, Sent, TimerProducer, partition_for
 from kafka_timer.origin import TimerPartition

@@ -15,8 +15,9 @@ from bridge.partition import recover
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.ports import Polled
+from bridge.testing import Crash, Entry, FakeInstance, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
-from bridge.testing.fakes import Crash, Entry, FakeInstance, FakeSource, SimDisk, nothing_happens
+from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.headers import Headers
 from kafka_timer.levels import parse_levels
@@ -742,7 +743,7 @@ def requests_are_gone(world: World) -> None:
 @pytest.mark.parametrize(
     ("is_gone", "told"),
     [
-        (requests_are_gone, "retention has taken the requests before .*: start with tick_ms 10"),
+        (requests_are_gone, "retention has taken the requests before .*: start with version 0.2.0 and tick_ms 10"),
         (journal_forgets, "the journal does not cover what may be pending"),
     ],
 )

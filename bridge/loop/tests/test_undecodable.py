@@ -22,8 +22,8 @@ from bridge.loop.tests.test_histories import (
 from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
 from bridge.ports import UndecodableRecord
+from bridge.testing import Crash, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from bridge.testing.fakes import Crash, FakeInstance
 from kafka_timer.origin import TimerPartition
 
 
@@ -176,8 +176,8 @@ def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     kafka.skip(PARTITION, offset)
     running(first).wake()
     first.turn()  # the first one parks the record, in a transaction that is not committed yet
-    group.move(PARTITION, second.source.member if second.source else "")
-    group.expire(first.source.member if first.source else "")
+    group.move(PARTITION, second.source.member)
+    group.expire(first.source.member)
     for _ in range(10):
         second.run(50)
         first.run(50)

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.loop.tests.test_histories import LAP_MS, PARTITION, World, two_partitions
 from bridge.observe.status import LIVE_WITHIN_S, SPARE_AFTER_S, Status, Verdict
-from bridge.testing.fakes import FakeInstance
+from bridge.testing import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition

@@ -8,7 +8,8 @@ import pytest
 from bridge.errors import ForeignJournalError, ProgressLostError
 from bridge.loop.tests.test_histories import kafka_with
 from bridge.partition.journal import JournalOwnerCheck, owners
-from bridge.testing.fakes import FakeGroup, FakeHistory, FakeInstance, nothing_happens
+from bridge.testing import FakeGroup, FakeHistory, FakeInstance
+from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, usual_options
 from bridge.watch_thread import BackgroundChecks
 from kafka_timer.origin import TimerPartition

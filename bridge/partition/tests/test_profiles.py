@@ -16,7 +16,7 @@ from bridge.loop.tests.test_histories import (
     lose_power,
 )
 from bridge.partition.options import StoreOptions, TurnOptions
-from bridge.testing.fakes import Entry
+from bridge.testing import Entry
 from bridge.testing.timer_world import TIMERS
 from schemas.profiles import PROFILES
 

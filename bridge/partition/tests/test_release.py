@@ -20,7 +20,7 @@ from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.partition.partition import Partition
-from bridge.testing.fakes import FakeControl, FakeInstance, FakeKafka, Timeline
+from bridge.testing import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL
 from kafka_timer.control import Paused, Skipped, control_record

@@ -14,7 +14,7 @@ from bridge.observe.store_metrics import store_metrics
 from bridge.partition.options import Policy, StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.query.summary import merge_pending, pending_in_bridge
-from bridge.testing.fakes import Entry, FakeGroup, FakeInstance
+from bridge.testing import Entry, FakeGroup, FakeInstance
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules

@@ -7,16 +7,7 @@ import pytest
 from bridge.errors import OutcomeUnknownError
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Aborted, Outgoing, Transaction
-from bridge.testing.fakes import (
-    Crash,
-    FakeClock,
-    FakeGroup,
-    FakeKafka,
-    FakeSink,
-    FakeSource,
-    Fuse,
-    Timeline,
-)
+from bridge.testing import Crash, FakeClock, FakeGroup, FakeKafka, FakeSink, FakeSource, Fuse, Timeline
 from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED, Progress
 from schemas.rules import Rules

@@ -44,8 +44,8 @@ from bridge.probes import metrics_text
 from bridge.query.query_queue import QueryQueue
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key, marker_of, parked, request_of
 from bridge.redrive.sender import RedriveResult
-from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
-from bridge.testing.fakes import FakeHistory, FakeInstance, record_of
+from bridge.testing import FakeHistory, FakeInstance
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline, record_of
 from kafka_timer import Headers, Sent, TimerProducer
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
@@ -210,7 +210,7 @@ class Served(QueryQueue):
     def submit(self, question: Callable[[Bridge], T]) -> "Future[T]":
         with self._lock:
             answer = super().submit(question)
-            if self._instance.bridge is not None:
+            if self._instance.is_running:
                 self.run_next(self._instance.bridge)
         return answer
 
@@ -263,7 +263,7 @@ class Place:
         """Both bridges turn until so much time has passed."""
         with self.lock:
             end_ms = self.kafka.timeline.now_ms + ms
-            running = [instance for instance in self.instances if instance.bridge is not None]
+            running = [instance for instance in self.instances if instance.is_running]
             for instance in running:
                 assert instance.bridge is not None
                 self.kafka.timeline.at(end_ms, instance.bridge.wake)

@@ -25,8 +25,8 @@ from bridge.partition.journal import JournalReader
 from bridge.partition.limits import CircuitBreakers, TokenBucket
 from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
+from bridge.testing import FakeHistory, FakePublishing, FakeSink
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from bridge.testing.fakes import FakeHistory, FakePublishing, FakeSink
 from kafka_timer.headers import MAX_INT64, Claim
 from kafka_timer.origin import TimerPartition
 from schemas import recurrence

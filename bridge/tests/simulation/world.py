@@ -20,8 +20,8 @@ from bridge.errors import OutcomeUnknownError
 from bridge.loop.assigned_partition import Phase
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
+from bridge.testing import FakeClock, FakeInstance
 from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka, FakeTransaction, Timeline
-from bridge.testing.fakes import FakeClock, FakeInstance
 from bridge.tests.simulation.option_generator import MIN_FREE_BYTES, SKEW_MS, draw_options, with_engine
 from bridge.tests.simulation.oracle import JOURNALS, RECEIPTS, REJECTED, Note, Oracle, Violation
 from bridge.tests.simulation.request_generator import (
@@ -621,7 +621,7 @@ class World:
         self.counts["pending deleted"] += 1
         self.is_pending_deleted = True
         (life,) = self.instances
-        for timer_partition, phase in life.instance.bridge.phases.items() if life.instance.bridge is not None else ():
+        for timer_partition, phase in life.instance.bridge.phases.items() if life.instance.is_running else ():
             log = self.kafka.partition(timer_partition)
             if phase is Phase.OPEN:
                 log.delete_before(min(self.oracle.progress(timer_partition).next_offset, log.last_stable))
@@ -685,14 +685,14 @@ class InstanceRuns:
 
     @property
     def is_up(self) -> bool:
-        return self.instance.bridge is not None
+        return self.instance.is_running
 
     @property
     def member(self) -> str:
-        return self.instance.source.member if self.instance.source else self.name
+        return self.instance.source.member if self.instance.is_running else self.name
 
     def pending(self) -> dict[TimerPartition, Counter[str]]:
-        return self.instance.bridge.pending_by_topic() if self.instance.bridge else {}
+        return self.instance.bridge.pending_by_topic() if self.instance.is_running else {}
 
     def jump(self, ms: int) -> None:
         self.world.tell(f"the clock of {self.name} jumps by {ms} ms")
@@ -734,7 +734,7 @@ class InstanceRuns:
         self._end_turn()
         self.world.oracle.observe()
         self._see_paused()
-        if self.instance.bridge is not None and self.instance.bridge.is_idle:
+        if self.instance.is_running and self.instance.bridge.is_idle:
             self._look_anew()
         self._check_pending()
 
@@ -747,7 +747,7 @@ class InstanceRuns:
         self.own_turns[-1][1] = MAX_INT64
 
     def _end_turn(self) -> None:
-        phases = self.instance.bridge.phases.values() if self.instance.bridge is not None else ()
+        phases = self.instance.bridge.phases.values() if self.instance.is_running else ()
         if any(phase in (Phase.CLAIMING, Phase.CATCHING_UP) for phase in phases):
             self.own_turns.clear()
         if self.own_turns:
@@ -803,7 +803,7 @@ class InstanceRuns:
         self.world.tell(f"{self.name} does not know the outcome of a transaction")
         self.world.counts["unknown outcomes"] += 1
         try:
-            if self.instance.bridge is not None:
+            if self.instance.is_running:
                 self.instance.bridge.stop()
         except Crash as crash:
             self._die(str(crash))
@@ -852,8 +852,10 @@ class InstanceRuns:
 
     def _check_pending(self) -> None:
         """When nothing is on its way, a partition holds as many timers as its requests say: after commits, openings."""
+        if not self.instance.is_running:
+            return
         bridge = self.instance.bridge
-        if bridge is None or not bridge.is_idle or self.world.oracle.only_outputs:
+        if not bridge.is_idle or self.world.oracle.only_outputs:
             return
         state = (self.world.oracle.commits, *bridge.partitions.values())
         if state == self._checked:
