@@ -598,9 +598,9 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
             decide(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    decide = BatchIntake._decide_one
+    decide = BatchIntake.decide_one
     with monkeypatch.context() as patched:
-        patched.setattr(BatchIntake, "_decide_one", decide_as_before)
+        patched.setattr(BatchIntake, "decide_one", decide_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)
@@ -752,7 +752,7 @@ def test_the_number_of_paused_targets_is_bounded(
 
 def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders choose target names, and the journal must have room for the backlog of each."""
-    monkeypatch.setattr(limits, "MOST_LIMITED", 3)
+    monkeypatch.setattr("bridge.partition.decide.MOST_LIMITED", 3)
     world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
     for name in ("t1", "t2", "t3", "t4"):
         world.kafka.create(name)
