@@ -10,13 +10,14 @@ A `TimerPartition` names one partition of one timer topic. Ownership changes onl
 `Source.serve_rebalance`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
+from timer.disk import Disk
 from timer.errors import UnreadableError
 
 
@@ -306,3 +307,16 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
+
+
+class Ports(NamedTuple):
+    """What a partition needs of the outside.
+
+    disk_for: opens the directory of a partition. prepare: recovers the store of a partition outside the loop.
+    """
+
+    clock: Clock
+    source: Source
+    history: History
+    disk_for: Callable[[TimerPartition], Disk]
+    prepare: Callable[[TimerPartition], BackgroundRecovery]

@@ -8,6 +8,7 @@ within the turn. Timers leave meanwhile.
 """
 
 import logging
+from collections import Counter
 
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
@@ -104,9 +105,20 @@ class Admission:
             free = opened.disk.free_bytes()
         except OSError as error:
             return str(error)
-        if free < least and free < self._partitions.least_free_bytes(opened.name):
+        if free < least and free < self._least_free_bytes(opened.name):
             return f"{free} bytes are free, min_free_bytes is {least}"
         return ""
+
+    def _least_free_bytes(self, timer_partition: TimerPartition) -> int:
+        """Return the free room below which intake of the partition pauses.
+
+        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
+        """
+        held: Counter[str] = Counter()
+        for each, opened in self._partitions.open.items():
+            held[each.topic] += opened.partition.store.queries.size_bytes
+        least = self._partitions.options.min_free_bytes
+        return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2
 
     def _wait_for_rate(self, timer_partition: TimerPartition, now_ms: int) -> None:
         self._pause(timer_partition, "rate")

@@ -11,13 +11,11 @@ The phases of one partition: bridge.loop.assigned_partition.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.loop.assigned_partition import AssignedPartition, Phase
-from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.control_state import ControlState
 from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors
 from bridge.observe.metrics import Metrics
@@ -26,7 +24,7 @@ from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
-from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
+from bridge.ports import Ownership, Ports
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -48,34 +46,26 @@ class AssignedPartitions:
     def __init__(
         self,
         *,
-        clock: Clock,
-        source: Source,
-        history: History,
-        disk_for: Callable[[TimerPartition], Disk],
+        ports: Ports,
         options: TurnOptions,
-        prepare: Callable[[TimerPartition], BackgroundRecovery],
         control: ControlState,
         status: Status,
         metrics: Metrics,
         breakers: CircuitBreakers,
-        checkpoints: CheckpointSchedule,
     ) -> None:
         self.options = self._began_with = options
         self.open: dict[TimerPartition, AssignedPartition] = {}
         self.opening: dict[TimerPartition, AssignedPartition] = {}
         """Those in WAITING or RECOVERING."""
-        self._clock = clock
-        self._source = source
-        self._history = history
+        self._ports = ports
+        self._clock = ports.clock
+        self._history = ports.history
         self._metrics = metrics
         self._status = status
-        self._disk_for = disk_for
-        self._prepare = prepare
         self._control = control
         self._breakers = breakers
-        self._checkpoints = checkpoints
-        self._claims = JournalClaims(clock, history, lambda topic: self.options.of(topic).journal_topic)
-        self._errors = OpeningErrors(clock)
+        self._claims = JournalClaims(ports.clock, ports.history, lambda topic: self.options.of(topic).journal_topic)
+        self._errors = OpeningErrors(ports.clock)
 
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
@@ -114,7 +104,7 @@ class AssignedPartitions:
                 log.info(
                     "%s: a former owner's transaction is still open: waiting for it in the background", timer_partition
                 )
-                assigned.recover(self._prepare(timer_partition))
+                assigned.recover(self._ports.prepare(timer_partition))
             elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                 assigned.wait(0)
             else:
@@ -139,14 +129,13 @@ class AssignedPartitions:
         if opening is not None:
             opening.give_up()
         opened = self.open.pop(timer_partition, None)
-        self._checkpoints.forget(timer_partition)
         self._claims.forget(timer_partition)
         self._errors.forget_unreadable(timer_partition)
         if opened is None:
             return
         try:
             if checkpoint:
-                self._checkpoints.finish(opened.partition)
+                opened.finish_checkpoint()
         finally:
             opened.partition.store.close()
 
@@ -166,7 +155,7 @@ class AssignedPartitions:
     def _begin_opening(self, timer_partition: TimerPartition) -> None:
         self._status.partition_recovering(timer_partition)
         self._metrics.recovery_started(timer_partition)
-        self.opening[timer_partition] = AssignedPartition(timer_partition, self._clock, self._source, self._history)
+        self.opening[timer_partition] = AssignedPartition(timer_partition, self._ports)
 
     def open_prepared(self) -> None:
         """Open the partitions whose recovery, or wait, is over."""
@@ -193,7 +182,7 @@ class AssignedPartitions:
         with self._retry_later(assigned):
             if refused is not None:
                 raise refused
-            disk = self._disk_for(assigned.name)
+            disk = self._ports.disk_for(assigned.name)
             if assigned.phase is Phase.RECOVERING:
                 self._open(assigned, disk, recover(assigned.name, disk, self._history, self._options_of(assigned)))
             else:
@@ -212,7 +201,7 @@ class AssignedPartitions:
                 return
         except PartitionUnreadableError as slow:
             log.warning("%s: %s; a process of its own goes on with it", timer_partition, slow)
-        assigned.recover(self._prepare(timer_partition))
+        assigned.recover(self._ports.prepare(timer_partition))
 
     def _options_of(self, assigned: AssignedPartition) -> TurnOptions:
         return self.options.of(assigned.name.topic)
@@ -285,14 +274,3 @@ class AssignedPartitions:
             require_rebuildable(timer_partition, self._history, opened.partition.committed_progress.low_offset, wrong)
             invalidate_store(timer_partition, opened.disk, wrong)
             self._step(assigned)
-
-    def least_free_bytes(self, timer_partition: TimerPartition) -> int:
-        """Return the free room below which intake of `partition` pauses.
-
-        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
-        """
-        held: Counter[str] = Counter()
-        for each, opened in self.open.items():
-            held[each.topic] += opened.partition.store.queries.size_bytes
-        least = self.options.min_free_bytes
-        return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2

@@ -402,5 +402,8 @@ class Partition:
         self.store.committed(frozen.progress, is_all=self.is_quiet)
 
 
-Damaged = tuple[Partition, CorruptStoreError]
-"""A partition whose local store is damaged: the loop rebuilds it."""
+class Damaged(NamedTuple):
+    """A partition whose local store is damaged: the loop rebuilds it."""
+
+    partition: Partition
+    error: CorruptStoreError

@@ -37,7 +37,7 @@ from bridge.loop.tests.test_histories import (
     send,
     two_partitions,
 )
-from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
+from bridge.partition.options import TargetLimit
 from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
 from bridge.testing.fake_kafka import FakeGroup
@@ -45,81 +45,16 @@ from bridge.testing.fakes import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.timer_world import TIMERS
 from bridge.tests.simulation.option_generator import with_engine
 from kafka_timer.headers import CONTROL, Headers
-from kafka_timer.levels import parse_levels
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord
 from schemas.profiles import PROFILES
 from schemas.progress import Progress
 from timer.disk import Syncing
 from timer.format.checkpoint import BODIES, CLOSED, NAME, UNITS
-from timer.options import Engine
 from timer.wheel.shutdown_snapshot import RESUME
 from timer.wheel.store import WheelStore
 
-
-@pytest.mark.thorough
-@TROUBLE
-def test_case_8_many_timers_of_a_level_leave_once_while_transactions_fail(trouble: Trouble) -> None:
-    """Timestamps of a partition need not ascend, so timers of one level are due out of their offset order."""
-    rules = RULES.model_copy(update={"levels_ms": tuple(parse_levels("1s 5s")), "roll_window_ms": 60_000})
-    store = StoreOptions(tick_ms=100, slots=2048, segment_bytes=1 << 20, checkpoint_interval_ms=500)
-    world = World(TurnOptions(rules=rules, store=store, commit_interval_ms=10), rng=Random(8))
-    log, level = world.kafka.partition(PARTITION), [("timer-topic", b"orders"), ("timer-delay-level", b"2")]
-    for number in range(10_000):
-        log.skew_ms = -(number * 7919 % 1000)
-        world.kafka.produce(TIMERS, b"%d" % number, headers=level)
-    log.skew_ms = 0
-    world.bridge.run(3000)
-    world.bridge.set_faults(0.5)
-    world.bridge.run(1500)
-    trouble(world)
-    world.bridge.run(1000)
-    world.bridge.set_faults(0.0)
-    world.bridge.run(4000)
-    assert sorted(map(int, world.delivered())) == list(range(10_000))
-    dues = [int(headers["timer-deliver-ms"]) for headers in world.deliveries()]
-    releases = [int(headers["timer-released-ms"]) for headers in world.deliveries()]
-    assert all(due <= released for due, released in zip(dues, releases, strict=True))
-
-
 # -- another tick, another engine
-
-
-def deliver_59(world: World, changed: TurnOptions, trouble: Trouble, before_ms: int) -> None:
-    """Deliver 59 of 60 timers and cancel the last one, with a restart after `before_ms` that changes the options."""
-    for number in range(60):
-        world.send(str(number), 700 + 37 * number, id_=f"id-{number}")
-    world.bridge.run(before_ms)
-    world.bridge.stop()
-    world.bridge.options = changed
-    world.bridge.start()
-    world.bridge.run(100)
-    trouble(world)
-    world.cancel("id-59")
-    world.bridge.run(4000)
-    assert world.delivered() == [str(number) for number in range(59)]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(("tick_ms", "slots"), [(1, 8192), (7, 1024), (100, 1024), (1000, 64), (10, 300)])
-@TROUBLE
-def test_case_12_another_tick_or_number_of_slots_loses_nothing(trouble: Trouble, tick_ms: int, slots: int) -> None:
-    world = World()
-    start_ms = world.now_ms
-    changed = replace(world.options, store=replace(world.options.store, tick_ms=tick_ms, slots=slots))
-    deliver_59(world, changed, trouble, before_ms=200)
-    late = [int(h["timer-released-ms"]) - int(h["timer-deliver-ms"]) for h in world.deliveries()]
-    assert min(late) >= 0
-    assert max(late) <= (100 if trouble is go_on else 500)
-    assert world.now_ms - start_ms < 5000
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("engines", [("rocksdb", "rocksdb"), ("wheel", "rocksdb"), ("rocksdb", "wheel")])
-@TROUBLE
-def test_another_engine_loses_nothing(trouble: Trouble, engines: tuple[Engine, Engine]) -> None:
-    world = World(with_engine(SMALL, engines[0]))
-    deliver_59(world, with_engine(SMALL, engines[1]), trouble, before_ms=900)
 
 
 def test_another_engine_is_refused_if_only_the_local_store_still_has_the_timers() -> None:

@@ -644,17 +644,6 @@ def test_each_limited_topic_is_logged_with_its_rate(caplog: pytest.LogCaptureFix
     assert told == [f"{PAYMENTS}: {words.format(2)}", f"{TIMERS}: {words.format(1)}"]
 
 
-def test_a_limited_topic_saves_a_second_of_its_rate_after_its_backlog() -> None:
-    world = World(main=at_rate(100))
-    for number in range(150):
-        world.send(f"{number}", 0)
-    world.pass_time(ms=5000)
-    for number in range(100):
-        world.send(f"later {number}", 0)
-    world.pass_time(ms=0)
-    assert world.accepted() == 250
-
-
 def test_due_timers_leave_on_time_while_requests_wait_for_the_rate() -> None:
     world = World(main=at_rate(10))
     world.send("due", 300)
@@ -696,18 +685,6 @@ def test_a_rate_holds_after_a_restart(end: End) -> None:
     assert world.rejected() == []
 
 
-def test_without_its_rate_a_topic_takes_its_backlog_at_once() -> None:
-    world = World(main=at_rate(10))
-    for number in range(1000):
-        world.send(f"{number}", 0)
-    world.pass_time(ms=1000)
-    stop(world)
-    world.set()
-    world.bridge.start()
-    world.pass_time(ms=100)
-    assert len(world.delivered()) == 1000
-
-
 def test_copies_of_rolled_timers_count_against_the_rate() -> None:
     """Each roll of a timer costs the bridge as much as its request."""
     world = World(main=at_rate(10))
@@ -720,21 +697,6 @@ def test_copies_of_rolled_timers_count_against_the_rate() -> None:
     assert world.accepted() - 10 < 30, "if the copies did not count, 30 would be taken"
     world.pass_time(ms=10 * WINDOW_MS)
     assert len(world.delivered()) == 40
-
-
-def test_the_copies_of_moves_count_against_the_rate() -> None:
-    world = World(main=at_rate(10))
-    for number in range(9):
-        world.send("moved", 60_000, id_=f"{number}")
-    for number in range(9):
-        headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"50000")]
-        world.kafka.produce(TIMERS, None, headers=headers)
-    world.pass_time(ms=1000)
-    for number in range(20):
-        world.send(f"later {number}", 60_000)
-    world.pass_time(ms=1000)
-    assert len(world.receipts("moved")) == 9
-    assert world.accepted() - 9 <= 5, "the rate allowed 30 records: 18 requests, 9 copies, 3 more"
 
 
 def test_a_rate_and_a_full_disk_pause_and_go_on_together() -> None:

@@ -498,7 +498,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "lost shards repeated": _with(
         CommitPipeline,
         "retry_oldest",
-        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0].parts]),
+        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0]]),
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(
