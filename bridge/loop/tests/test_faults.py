@@ -764,37 +764,6 @@ def keep_alone(world: World, name: str) -> None:
     truncated(world)
 
 
-def test_case_28_retention_is_checked_beside_a_partition_without_a_leader(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The check runs in the thread of the turns: while it waits, no partition delivers."""
-    kafka, (silent, other), instance = two_partitions()
-    for partition in (silent, other):
-        send(kafka, partition)
-    instance.run(50)
-    bridge = instance.bridge
-    assert bridge is not None
-    bridge.monitors.check_retention()
-    assert instance.metrics.lost_to_retention == {silent: 0, other: 0}
-    for partition in (silent, other):
-        kafka.partition(partition).delete_before(1)
-    bounds, first_offsets = FakeHistory.bounds, FakeHistory.first_offsets
-
-    def waits(self: FakeHistory, partition: TimerPartition) -> tuple[int, int]:
-        assert partition != silent, "no answer, for ever"
-        return bounds(self, partition)
-
-    monkeypatch.setattr(FakeHistory, "bounds", waits)
-    monkeypatch.setattr(
-        FakeHistory,
-        "first_offsets",
-        lambda self, partitions: first_offsets(self, [s for s in partitions if s != silent]),
-    )
-    bridge.monitors.check_retention()
-    assert instance.metrics.lost_to_retention == {silent: 0, other: 1}
-    assert f"{other}: retention has taken requests that are pending" in caplog.text
-
-
 def test_case_28_lost_requests_are_logged_with_their_count(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -11,7 +11,7 @@ from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partit
 from bridge.observe.metrics import Lag
 from bridge.partition.options import TurnOptions
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from bridge.testing.fakes import FakeHistory, FakeInstance
+from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.origin import TimerPartition
 
@@ -110,60 +110,42 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     ]
 
 
-def test_case_38_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kafka, (one, other), instance = two_partitions()
-    look = running(instance).monitors.check_open_transactions
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
-    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
-    look()
-    instance.run(3000)
-    assert len(warnings(caplog, look)) == 1
-    hanging, ends = instance.metrics.hanging_transactions[one], instance.metrics.lags[one]
-    real = FakeHistory.stable_and_end_offsets
-    silent = {one}
-
-    def stable_and_end_offsets(
-        history: FakeHistory, partitions: list[TimerPartition]
-    ) -> dict[TimerPartition, tuple[int, int]]:
-        return {
-            timer_partition: told
-            for timer_partition, told in real(history, partitions).items()
-            if timer_partition not in silent
-        }
-
-    monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
-    send(kafka, other, delay_ms=10_000)
-    look()
-    assert (instance.metrics.hanging_transactions[one], instance.metrics.lags[one]) == (hanging, ends)
-    assert instance.metrics.lags[other] == Lag(1, 0)
-    instance.run(1000)
-    silent.clear()
-    look()
-    assert instance.metrics.hanging_transactions[one].since_ms == hanging.since_ms
-
-
-def test_clock_skew_keeps_its_last_value_while_the_journal_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    """The checks run in the thread of the turns: while one waits, no partition delivers."""
     kafka, (one, other), instance = two_partitions()
     for timer_partition in (one, other):
-        send(kafka, timer_partition, delay_ms=50)
-    instance.run(1000)
-    running(instance).monitors.check_clocks()
-    known = dict(instance.metrics.clock_skew_ms)
-    assert known.keys() == {one, other}
-    real = FakeHistory.newest_journal_times
-    monkeypatch.setattr(
-        FakeHistory,
-        "newest_journal_times",
-        lambda history, partitions: {
-            timer_partition: ms for timer_partition, ms in real(history, partitions).items() if timer_partition != one
-        },
-    )
-    running(instance).monitors.check_clocks()
-    assert instance.metrics.clock_skew_ms == known
+        send(kafka, timer_partition, delay_ms=900)
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
+    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
+    monitors, metrics, history = running(instance).monitors, instance.metrics, instance.history
+    assert history is not None
+
+    def check() -> None:
+        monitors.check_open_transactions()
+        monitors.check_clocks()
+        monitors.check_retention()
+
+    check()
+    instance.run(300)
+    assert len(warnings(caplog, check)) == 1
+    hang = metrics.hanging_transactions[one]
+    known = metrics.lags[one], metrics.clock_skew_ms[one]
+    assert metrics.lost_to_retention == {one: 0, other: 0}
+    history.silent.add(one)
+    for timer_partition in (one, other):
+        kafka.partition(timer_partition).delete_before(1)
+    send(kafka, other, delay_ms=900)
+    check()
+    assert (metrics.hanging_transactions[one], (metrics.lags[one], metrics.clock_skew_ms[one])) == (hang, known)
+    assert metrics.lags[other] == Lag(1, 0)
+    assert metrics.lost_to_retention == {one: 0, other: 1}
+    assert f"{other}: retention has taken requests that are pending" in caplog.text
+    instance.run(300)
+    history.silent.clear()
+    check()
+    assert metrics.hanging_transactions[one].since_ms == hang.since_ms
 
 
 def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:

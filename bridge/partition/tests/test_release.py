@@ -187,9 +187,9 @@ THERE = pytest.mark.parametrize(
 def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:
-    """10,000 overdue timers at 100/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
-    world = limited(TargetLimit(100))
-    for number in range(10_000):
+    """3,000 overdue timers at 30/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
+    world = limited(TargetLimit(30))
+    for number in range(3000):
         send(world, "limited", str(number), number % 1000)
     for number in range(300):
         send(world, "other", str(number), 2000 + 100 * number)
@@ -200,15 +200,15 @@ def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     world.pass_time(ms=5_000)
     trouble(world)
     world.pass_time(ms=15_000)
-    assert 1900 < len(values(world, "limited")) < 2500
+    assert 570 < len(values(world, "limited")) < 750
     trouble(world)
     world.pass_time(ms=20_000)
     late = zip(told(world, "other", "timer-released-ms"), told(world, "other", "timer-deliver-ms"), strict=True)
     assert max(released - due for released, due in late) <= 20
     assert sorted(values(world, "other"), key=int) == [str(number) for number in range(300)]
     world.pass_time(ms=70_000)
-    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(10_000)]
-    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 200
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(3000)]
+    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 60
     assert max(told(world, "limited", "timer-rolls")) > 0
 
 
