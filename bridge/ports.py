@@ -101,16 +101,8 @@ class Polled:
 
     def keep(self, partitions: Container[TimerPartition]) -> None:
         """Forget the records of other partitions."""
-        self.records = {
-            timer_partition: records
-            for timer_partition, records in self.records.items()
-            if timer_partition in partitions
-        }
-        self.undecodable = {
-            timer_partition: offset
-            for timer_partition, offset in self.undecodable.items()
-            if timer_partition in partitions
-        }
+        self.records = {name: records for name, records in self.records.items() if name in partitions}
+        self.undecodable = {name: offset for name, offset in self.undecodable.items() if name in partitions}
 
 
 class Clock(Protocol):

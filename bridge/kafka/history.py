@@ -118,23 +118,16 @@ class ConfluentHistory:
         journals = {self._journal_of(partition): partition for partition in partitions}
         answers = self._list_offsets(journals, _NEWEST)
         found = _results_in_time(answers, time.monotonic() + _QUICK_S)
-        return {
-            journals[TimerPartition(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0
-        }
+        return {journals[place]: newest.timestamp for place, newest in found if newest.timestamp >= 0}
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        answers = self._list_offsets(partitions, _FIRST)
-        return {
-            TimerPartition(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)
-        }
+        return dict(_in_time(self._list_offsets(partitions, _FIRST), time.monotonic() + _QUICK_S))
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         answers = [self._list_offsets(partitions, _END, level) for level in levels]
         until_s = time.monotonic() + _QUICK_S
-        stable, ends = (
-            {TimerPartition(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers
-        )
+        stable, ends = (dict(_in_time(each, until_s)) for each in answers)
         return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
     def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
@@ -196,11 +189,7 @@ class ConfluentHistory:
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
             first_offsets, ends = (
-                {
-                    TimerPartition(at.topic, at.partition): _reported(each.result().offset)
-                    for at, each in answers.items()
-                }
-                for answers in asked
+                {place: _reported(answer.result().offset) for place, answer in answers.items()} for answers in asked
             )
         except KafkaException:
             for place in journals:  # see `_ask`
@@ -229,7 +218,7 @@ class ConfluentHistory:
         self, place: TimerPartition, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
         def ask() -> int:
-            (answer,) = self._list_offsets([place], spec, level).values()
+            answer = self._list_offsets([place], spec, level)[place]
             try:
                 return _reported(answer.result().offset)
             except KafkaException:
@@ -244,13 +233,15 @@ class ConfluentHistory:
         places: Iterable[TimerPartition],
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> Mapping[TopicPartition, Any]:
+    ) -> dict[TimerPartition, Any]:
         """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
         serve(self._admin)
-        answers: dict[TopicPartition, Any] = {}
+        answers: dict[TimerPartition, Any] = {}
         for place in places:
             asked = {TopicPartition(*place): spec}
-            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
+            (answers[place],) = self._admin.list_offsets(
+                asked, isolation_level=level, request_timeout=self._call_s
+            ).values()
         return answers
 
     def _require_partition(self, place: TimerPartition, cluster: Any) -> None:
@@ -302,13 +293,13 @@ class ConfluentHistory:
         yield from reader.batches()
 
 
-def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+def _in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, int]]:
     for place, result in _results_in_time(answers, until_s):
         with suppress(KafkaException):
             yield place, _reported(result.offset)
 
 
-def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
+def _results_in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, Any]]:
     """Yield answers until `until_s`: a partition without a leader must not delay the others."""
     for place, answer in answers.items():
         with suppress(KafkaException, TimeoutError):

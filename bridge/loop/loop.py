@@ -193,13 +193,7 @@ class Bridge:
         now_ms = self._clock.now_ms()
         if polled.records or polled.undecodable:
             # The records of a partition that was opened again meanwhile are read again.
-            polled.keep(
-                {
-                    timer_partition
-                    for timer_partition, each in self._partitions.open.items()
-                    if opened.get(timer_partition) is each
-                }
-            )
+            polled.keep({name for name, each in self._partitions.open.items() if opened.get(name) is each})
         self._admit(polled, now_ms)  # 2, 3
         self._each(lambda each: each.draft_due(now_ms))  # 4
         self._publish_and_advance(now_ms)  # 5, 6

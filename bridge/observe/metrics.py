@@ -232,7 +232,7 @@ class Metrics:
             sums[self.requests, partition.topic] += frozen.requests
             copies += len(draft.copies)
             landed += len(draft.decisions.landed)
-            for kind, count in frozen.receipt_counts().items():
+            for kind, count in frozen.receipt_kinds.items():
                 sums[self.receipts, kind] += count
             for refusal in draft.parked.values():
                 sums[self.parked, refusal.code] += 1

@@ -242,6 +242,8 @@ class FrozenDraft:
     requests: int
     records: list[Outgoing] = field(default_factory=list)
     """The records of the last try."""
+    receipt_kinds: Counter[str] = field(default_factory=Counter)
+    """Number of receipts of each kind among them."""
 
     def retry(self, now_ms: int) -> None:
         """Prepare a retry at `now_ms`: reject timers that have expired meanwhile."""
@@ -268,7 +270,9 @@ class FrozenDraft:
             self.records.append(
                 self._whole_or_bare(refuse(options.rejected_topic, timer_partition, request, why, now_ms))
             )
-        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in self._receipts()]
+        receipts = self._receipts()
+        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in receipts]
+        self.receipt_kinds = Counter(map(_KIND, receipts))
         return self.records
 
     def _parked(self, body: Body) -> Rejection | None:
@@ -289,16 +293,6 @@ class FrozenDraft:
             left = ((b.origin_offset, b) for b in draft.bodies if b.origin_offset not in draft.parked)
             receipts += [ReceiptDraft("delivered", at, at, b.id or b"", b.due_ms) for at, b in left]
         return receipts
-
-    def receipt_counts(self) -> Counter[str]:
-        """Return the number of receipts of each kind, without making them: metrics ask after each commit."""
-        draft, mode = self.draft, self.options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
-        if is_sent("rejected", mode):
-            kinds["rejected"] += len(draft.parked)
-        if is_sent("delivered", mode):
-            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
-        return kinds
 
     def reject(self, refused: Mapping[Outgoing, str]) -> Outgoing | None:
         """Handle the broker's refusal of records. Return the first one that has no other place, or None.
