@@ -452,17 +452,6 @@ def test_case_19_the_receipt_of_a_cancel_says_what_happened() -> None:
     ]
 
 
-@TROUBLE
-def test_case_19_a_schedule_sent_twice_is_one_delivery(trouble: Trouble) -> None:
-    world = World()
-    world.send("once", 500, id_="x")
-    world.bridge.run(100)
-    trouble(world)
-    world.send("once", 400, id_="x")
-    world.bridge.run(2000)
-    assert world.delivered() == ["once"]
-
-
 STEPS_OF_A_CANCEL = [
     *((f"disk.append {step}", nth) for nth in (1, 2) for step in ("half", "done")),
     *((f"sink.{step}", 1) for step in ("submit", "produce", "journal", "end", "offsets", "offsets done", "commit")),

@@ -21,7 +21,6 @@ from bridge.loop.tests.test_histories import (
 )
 from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
-from bridge.ports import UndecodableRecord
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
 from kafka_timer.origin import TimerPartition
@@ -271,7 +270,3 @@ def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_min
         send(kafka, one, f"{number}", 1)
         instance.run(500)
     assert asked.count(one) > 2
-
-
-def test_an_undecodable_record_has_an_offset_and_nothing_else() -> None:
-    assert tuple(UndecodableRecord(7, 0, None, None, ())) == (7, 0, None, None, ())

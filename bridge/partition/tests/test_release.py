@@ -61,13 +61,6 @@ def test_a_timer_that_expires_before_its_release_is_rejected_once(trouble: Troub
     assert [(each["id"], each["code"]) for each in receipts if each["kind"] == "rejected"] == [("a", "expired")]
 
 
-def test_an_expiry_has_no_effect_on_a_timer_that_leaves_before_it() -> None:
-    world = World()
-    world.send("m", 500, extra=until(world, 501))
-    world.bridge.run(600)
-    assert (world.delivered(), world.rejected()) == (["m"], [])
-
-
 def test_a_timer_that_expires_before_its_retry_is_rejected() -> None:
     """Its first transaction was aborted, and 400 ms passed before the retry."""
     passed: list[int] = []

@@ -384,20 +384,6 @@ def test_rolled_timers_count_once_and_are_not_refused(end: End) -> None:
     assert world.delivered()[-1] == "room"
 
 
-@ENDS
-def test_decisions_by_a_quota_stay_after_it_changes(end: End) -> None:
-    world = World(main=at_most(2))
-    for number in range(4):
-        world.send(f"{number}", 900)
-    world.pass_time(ms=100)
-    end(world)
-    world.set(main=at_most(1) if end is lose_disk else SMALL)
-    world.bridge.start()
-    world.pass_time(ms=900)
-    assert world.delivered() == ["0", "1"]
-    assert world.rejected() == [("2", "quota-exceeded"), ("3", "quota-exceeded")]
-
-
 # -- bytes
 
 
