@@ -50,6 +50,9 @@ class FakeInstance:
         self.bridge: Bridge | None = None
         self.status = Status()
         self.metrics = Metrics(lambda: kafka.timeline.now_ms / 1000, self.status.traffic)
+        self.history: FakeHistory
+        self.sink: FakeSink
+        self.control: FakeControl
         self._last_member = ""
         self._fault_chance = self._unknown_chance = 0.0
         self._kafka = kafka
@@ -59,9 +62,6 @@ class FakeInstance:
         self._note = note
         self._on_start = on_start
         self.source: FakeSource | None = None
-        self.history: FakeHistory | None = None
-        self.sink: FakeSink | None = None
-        self.control: FakeControl | None = None
         self.start()
 
     def start(self) -> None:
@@ -104,12 +104,16 @@ class FakeInstance:
             metrics=self.metrics,
         )
 
+    @property
+    def running(self) -> Bridge:
+        """The bridge, which was started and not stopped."""
+        assert self.bridge is not None, "not started"
+        return self.bridge
+
     def turn(self) -> None:
         """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
-        assert self.bridge is not None, "not started"
-        assert self.sink is not None
         self.sink.drift()
-        self.bridge.turn()
+        self.running.turn()
         self.status.turn_ended()
 
     def run(self, ms: int) -> None:
@@ -125,14 +129,12 @@ class FakeInstance:
     def set_faults(self, chance: float, unknown: float = 0.0) -> None:
         """Set the shares of transactions that end by a passing fault or with an unknown outcome. Needs an `rng`."""
         self._fault_chance, self._unknown_chance = chance, unknown
-        if self.sink is not None:
-            self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
+        self.sink.fault_chance, self.sink.unknown_chance = chance, unknown
 
     def stop(self) -> None:
         """Stop cleanly, as by SIGTERM."""
-        assert self.bridge is not None, "not started"
-        self.bridge.finish()
-        self.bridge.stop()
+        self.running.finish()
+        self.running.stop()
         self.kill()
 
     def kill(self, *, noticed: bool = True) -> None:

@@ -167,7 +167,6 @@ def test_case_27_a_full_disk_stops_intake_and_not_delivery(
         world.bridge.run(250)
     assert world.delivered() == [f"before {number}" for number in range(20)]
     assert "intake pauses" in caplog.text
-    assert world.bridge.source is not None
     assert world.bridge.status.pauses.unfetched == {PARTITION}
     disk.mend()
     disk.free = 1 << 40
@@ -203,8 +202,7 @@ def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     world.bridge.stop()
     world.bridge.lose_disks()
     world.bridge.start()
-    assert world.bridge.bridge is not None
-    assert not world.bridge.bridge.ready, "no partition is opened yet"
+    assert not world.bridge.running.ready, "no partition is opened yet"
     disk = world.bridge.disk_for(PARTITION)
     disk.fail_append(0)
     with caplog.at_level(logging.WARNING):
@@ -212,8 +210,7 @@ def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     (told,) = [record.getMessage() for record in caplog.records if "cannot be made ready" in record.getMessage()]
     assert "free room on the disk of data_dir" in told
     assert world.delivered() == []
-    assert world.bridge.bridge is not None
-    assert not world.bridge.bridge.ready
+    assert not world.bridge.running.ready
     disk.mend()
     world.bridge.run(6000)
     assert world.delivered() == ["waits"]
@@ -459,8 +456,7 @@ def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptu
         for _ in range(3):
             one.run(0)
             two.run(0)
-    assert two.bridge is not None
-    (given,) = two.bridge.partitions
+    (given,) = two.running.partitions
     assert f"{given}: given up" in caplog.messages
     assert one.status.pauses.by_partition.keys() == group.owner.keys() - {given}
 
@@ -590,8 +586,8 @@ def test_a_stop_ends_the_bridge_while_all_transactions_are_aborted() -> None:
 
     def tell_to_stop(step: str) -> None:
         tries.append(step)
-        if len(tries) == 50 and world.bridge.bridge is not None:
-            world.bridge.bridge.request_stop()
+        if len(tries) == 50:
+            world.bridge.running.request_stop()
 
     world = World(rng=Random(1), meanwhile=tell_to_stop)
     world.send(delay_ms=100)
@@ -669,11 +665,10 @@ def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store(
     for number in range(5):
         world.send(f"old {number}", 900)
     world.bridge.run(300)
-    assert world.bridge.bridge is not None
-    world.bridge.bridge.monitors.check_retention()
+    world.bridge.running.monitors.check_retention()
     assert world.bridge.metrics.lost_to_retention == {PARTITION: 0}
     truncated(world)
-    world.bridge.bridge.monitors.check_retention()
+    world.bridge.running.monitors.check_retention()
     assert world.bridge.metrics.lost_to_retention == {PARTITION: 5}
     assert "but a lost disk would lose them" in caplog.text
     trouble(world)
@@ -900,9 +895,8 @@ def test_after_an_unknown_outcome_the_bridge_leaves_the_group_and_the_next_life_
     for number in range(4):
         world.send(str(number), 300 + 20 * number)
     world.bridge.run(10)
-    sink, bridge = world.bridge.sink, world.bridge.bridge
+    sink, bridge = world.bridge.sink, world.bridge.running
     assert sink is not None
-    assert bridge is not None
     sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
     with pytest.raises(OutcomeUnknownError):
         world.bridge.run(1000)
@@ -917,9 +911,8 @@ def test_an_unknown_outcome_during_a_stop_is_raised_after_all_is_closed() -> Non
     world = World()
     world.send("a", 300)
     world.bridge.run(299)
-    sink, bridge = world.bridge.sink, world.bridge.bridge
+    sink, bridge = world.bridge.sink, world.bridge.running
     assert sink is not None
-    assert bridge is not None
     sink.end, sink.is_slow = unknown, True  # type: ignore[assignment, method-assign]
     world.kafka.timeline.wait(1, lambda: False)
     bridge.turn()
@@ -935,8 +928,7 @@ def test_a_stop_without_a_broker_closes_all_partitions(
     for partition in partitions:
         send(kafka, partition)
     instance.run(50)
-    bridge = instance.bridge
-    assert bridge is not None
+    bridge = instance.running
 
     def gone(partition: TimerPartition) -> tuple[int, int]:
         raise BrokerUnavailableError(f"{partition}: no broker answers")
@@ -1044,8 +1036,7 @@ def test_records_that_a_sender_aborted_are_no_lag() -> None:
         world.kafka.produce(TIMERS, b"m", headers=[], transaction=gone)
     world.kafka.abort(gone)
     world.bridge.run(100)
-    bridge = world.bridge.bridge
-    assert bridge is not None
+    bridge = world.bridge.running
     lags = []
     for _ in range(3):
         bridge.monitors.check_open_transactions()
@@ -1250,8 +1241,7 @@ def test_a_damaged_body_does_not_move_progress_beyond_pending_timers(caplog: pyt
     world.send("a", 300)
     world.send("b", 900)
     world.bridge.run(100)
-    disk, bridge = world.bridge.disks[PARTITION], world.bridge.bridge
-    assert bridge is not None
+    disk, bridge = world.bridge.disks[PARTITION], world.bridge.running
     store = bridge.partitions[PARTITION].store
     assert isinstance(store, WheelStore)
     position = int(store._units.read(1, 2)["body"][0])
@@ -1288,8 +1278,7 @@ def test_a_stop_removes_a_partition_being_opened_from_status_and_metrics(monkeyp
         return real(history, partition)
 
     instance.start()
-    bridge = instance.bridge
-    assert bridge is not None
+    bridge = instance.running
     with monkeypatch.context() as patched:
         patched.setattr(FakeHistory, "progress", progress)
         with pytest.raises(TopicGrownError):

@@ -81,12 +81,10 @@ class World(TimerWorld):
         return [(dict(entry.headers)["timer-error"], entry.value) for entry in self.kafka.read("timer.rejected")]
 
     def counts(self) -> dict[str, int]:
-        assert self.bridge.bridge is not None
-        return dict(self.bridge.bridge.pending_by_topic()[PARTITION])
+        return dict(self.bridge.running.pending_by_topic()[PARTITION])
 
     def pending(self) -> int:
-        assert self.bridge.bridge is not None
-        return sum(self.bridge.bridge.pending.values())
+        return sum(self.bridge.running.pending.values())
 
 
 def crash(world: World) -> None:
@@ -702,8 +700,7 @@ def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble:
         world.send(delay_ms=delay_ms, id_=id_)
 
     def is_told() -> bool:
-        bridge, dues = world.bridge.bridge, [start_ms + delay_ms for delay_ms in sent.values()]
-        assert bridge is not None
+        bridge, dues = world.bridge.running, [start_ms + delay_ms for delay_ms in sent.values()]
         hours = Counter(due_ms // hour_ms * hour_ms for due_ms in dues)
         ranges = {"orders": (len(dues), min(dues), max(dues))}
         return bridge.due_ranges() == ranges and bridge.due_hours() == {"orders": hours}
@@ -726,7 +723,6 @@ def test_case_34_first_and_last_due_time_are_exact_and_the_hours_add_up(trouble:
 
 def slow(world: World, faults: int = 0) -> None:
     """Keep each later transaction in flight until the bridge waits for it. The first `faults` are aborted."""
-    assert world.bridge.sink is not None
     world.bridge.sink.is_slow, world.bridge.sink.faults = True, faults
 
 
@@ -882,7 +878,6 @@ def test_a_partition_has_a_checkpoint_in_each_interval_and_no_more() -> None:
 @pytest.mark.parametrize("busy", [0, 1])
 def test_a_busy_partition_has_checkpoints_beside_a_quiet_one(busy: int) -> None:
     kafka, timer_partitions, instance = two_partitions()
-    assert instance.sink is not None
     instance.sink.is_slow = True
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"0")]
     for number in range(1500):
@@ -945,8 +940,7 @@ def test_a_checkpoint_does_not_include_requests_stored_after_the_last_commit() -
     world.send("c", 500)
     world.bridge.turn()
     assert (world.delivered(), world.pending()) == (["a"], 1), "the transaction with b is in flight, c is stored"
-    assert world.bridge.bridge is not None
-    world.bridge.bridge.stop()  # without a last turn
+    world.bridge.running.stop()  # without a last turn
     assert world.delivered() == ["a", "b"]
     world.bridge.start()
     world.bridge.run(2000)
@@ -961,7 +955,6 @@ def test_requests_polled_before_a_partition_was_reopened_are_read_once() -> None
     world = World(meanwhile=meanwhile)
     slow(world, faults=1)
     turns(world, "a", "b")
-    assert world.bridge.sink is not None
     world.bridge.sink.is_slow = False
     world.send("bad", 0, extra=[("timer-rolls", b"x")])
     world.bridge.run(100)  # after the poll both are aborted, and the group takes the partition away and gives it back

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
 from bridge.observe.metrics import Lag
 from bridge.partition.options import TurnOptions
@@ -14,11 +13,6 @@ from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import FakeInstance
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.origin import TimerPartition
-
-
-def running(instance: FakeInstance) -> Bridge:
-    assert instance.bridge is not None
-    return instance.bridge
 
 
 def warnings(caplog: pytest.LogCaptureFixture, check: Callable[[], None]) -> list[str]:
@@ -39,7 +33,7 @@ def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(
         for _ in range(count):
             send(kafka, timer_partition, delay_ms=delay_ms)
     instance.run(300)
-    look = running(instance).monitors.check_retention
+    look = instance.running.monitors.check_retention
     assert warnings(caplog, look) == []
     assert instance.metrics.lost_to_retention == {one: 0, other: 0}
     kafka.partition(one).delete_before(2)
@@ -65,7 +59,7 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions(transaction_timeout_ms=600_000)
-    look = running(instance).monitors.check_open_transactions
+    look = instance.running.monitors.check_open_transactions
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
@@ -119,7 +113,7 @@ def test_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other
         send(kafka, timer_partition, delay_ms=900)
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
     kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
-    monitors, metrics, history = running(instance).monitors, instance.metrics, instance.history
+    monitors, metrics, history = instance.running.monitors, instance.metrics, instance.history
     assert history is not None
 
     def check() -> None:
@@ -154,7 +148,7 @@ def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.Monke
     owner.run(100)
     idle = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="idle")
     idle.run(100)
-    bridge = running(idle)
+    bridge = idle.running
     asked: list[object] = []
     for question in ("stable_and_end_offsets", "newest_journal_times"):
         monkeypatch.setattr(idle.history, question, asked.append)
@@ -204,7 +198,7 @@ def test_the_clock_with_the_largest_skew_is_logged(
     skews_ms: tuple[int, int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka, partitions, instance = with_limit(0)
-    look = running(instance).monitors.check_clocks
+    look = instance.running.monitors.check_clocks
     assert warnings(caplog, look) == [], "the journal has no decisions yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
@@ -215,7 +209,7 @@ def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, _, instance = with_limit(1000)
-    look = running(instance).monitors.check_clocks
+    look = instance.running.monitors.check_clocks
     apart(kafka, instance, 1000, -1000)
     assert warnings(caplog, look) == [], "no further than the limit"
     apart(kafka, instance, 1001, 0)
@@ -232,12 +226,11 @@ def test_a_transaction_in_flight_does_not_count_as_clock_skew(
 ) -> None:
     kafka, (one, other), instance = with_limit(0)
     apart(kafka, instance, 0, 0)
-    assert instance.sink is not None
     instance.sink.is_slow = True
     send(kafka, one, delay_ms=50)
     kafka.timeline.advance(3000)
-    running(instance).turn()
-    running(instance).turn()
-    assert not running(instance).is_idle
-    assert warnings(caplog, running(instance).monitors.check_clocks) == []
+    instance.running.turn()
+    instance.running.turn()
+    assert not instance.running.is_idle
+    assert warnings(caplog, instance.running.monitors.check_clocks) == []
     assert instance.metrics.clock_skew_ms == {one: 0, other: 0}

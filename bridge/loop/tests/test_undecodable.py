@@ -19,7 +19,6 @@ from bridge.loop.tests.test_histories import (
     send,
     two_partitions,
 )
-from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fakes import Crash, FakeInstance
@@ -62,7 +61,7 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
     for number in range(20):
         send(kafka, other, f"other {number}", 10)
         instance.run(20)
-        running(instance).monitors.check_open_transactions()
+        instance.running.monitors.check_open_transactions()
     assert delivered(kafka) == [*(f"other {number}" for number in range(10)), "stored"] + [
         f"other {number}" for number in range(10, 20)
     ]
@@ -77,7 +76,7 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
     assert instance.metrics.lags[one] == Lag(2, 0)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
     kafka.skip(one, offset)
-    running(instance).wake()
+    instance.running.wake()
     instance.run(20)
     assert delivered(kafka)[-1] == "hidden"
     assert parked_at(kafka) == [f"{one}/{offset}"]
@@ -170,10 +169,9 @@ def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     send(kafka, PARTITION, "hidden", 10)
     first.run(20)
     assert first.status.pauses.undecodable == {PARTITION: offset}
-    assert first.sink is not None
     first.sink.is_slow = True
     kafka.skip(PARTITION, offset)
-    running(first).wake()
+    first.running.wake()
     first.turn()  # the first one parks the record, in a transaction that is not committed yet
     group.move(PARTITION, second.source.member if second.source else "")
     group.expire(first.source.member if first.source else "")
@@ -203,7 +201,6 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_
     instance.run(100)
     instance.kill()
     instance.start()
-    assert instance.history is not None
     instance.history.silent.add(one)
     instance.run(2000)
     assert delivered(kafka) == ["other"]

@@ -34,14 +34,12 @@ class World(TimerWorld):
         return [int(each["timer-released-ms"] or 0) - int(each["timer-deliver-ms"] or 0) for each in told]
 
     def metrics(self) -> str:
-        assert self.bridge.bridge is not None
         exposition = Exposition(self.bridge.metrics, self.bridge.status, AlertLimits("1", 0, 1000))
-        exposition.read_stores(self.bridge.bridge, self.now_ms, lambda: False)
+        exposition.read_stores(self.bridge.running, self.now_ms, lambda: False)
         return exposition.text("")[0].decode()
 
     def unavailable(self) -> dict[str, int]:
-        assert self.bridge.bridge is not None
-        return self.bridge.bridge.unavailable_targets()
+        return self.bridge.running.unavailable_targets()
 
 
 @pytest.mark.thorough

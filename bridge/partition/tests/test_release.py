@@ -74,7 +74,6 @@ def test_a_timer_that_expires_before_its_retry_is_rejected() -> None:
     world.send("m", 500, extra=until(world, 700))
     world.send("other", 500)
     world.bridge.run(400)
-    assert world.bridge.sink is not None
     world.bridge.sink.faults = 1
     world.bridge.run(1000)
     assert passed
@@ -91,7 +90,6 @@ def test_a_timer_that_expires_while_earlier_transactions_commit_is_rejected() ->
 
     world = World(meanwhile=meanwhile)
     world.bridge.run(100)
-    assert world.bridge.sink is not None
     world.bridge.sink.is_slow = True
     for value in ("a", "b"):
         world.send(value, 0)
@@ -348,8 +346,7 @@ def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
         headers = [("timer-topic", b"limited"), ("timer-deliver-ms", at_ms)]
         world.producer.produce(TIMERS, b"%d" % number, headers=headers)
     world.pass_time(ms=5_000)
-    assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.partitions.values()
+    (owned,) = world.bridge.running.partitions.values()
     waiting = owned.store.release_queue._blocked.get("limited")
     assert waiting is not None
     assert owned.store.pending > 10_000
@@ -379,8 +376,7 @@ def test_an_old_directory_does_not_restore_backlog_timers_that_left(
     world.bridge.start()
     world.pass_time(ms=20_000)
     assert "damaged" not in caplog.text
-    assert world.bridge.bridge is not None
-    assert sum(world.bridge.bridge.pending.values()) == 0
+    assert sum(world.bridge.running.pending.values()) == 0
     assert values(world, "limited") == [str(number) for number in range(100)]
 
 
@@ -413,8 +409,7 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
     world.pass_time(ms=40_000)
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(59)]
     assert 0 < max(told(world, "limited", "timer-rolls")) < 8  # copies wait for the rate, as requests do
-    assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.partitions.values()
+    (owned,) = world.bridge.running.partitions.values()
     assert (owned.store.release_queue.held, owned.store.pending) == (0, 0)
 
 
@@ -432,11 +427,10 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     ask(world, b"pause", b"limited")
     end_ms = world.now_ms + 12_000
     copies, most = 0, 0
-    assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.partitions.values()
+    (owned,) = world.bridge.running.partitions.values()
     held_ms = []
     while world.now_ms < end_ms:
-        world.bridge.bridge.turn()
+        world.bridge.running.turn()
         backlogs = owned.store.release_queue.backlogs(world.now_ms) if owned.store.release_queue.held else []
         held_ms += [each.since_ms for each in backlogs if each.is_paused]
         before, copies = copies, sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
@@ -584,8 +578,7 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
 
     def decide_as_before(self: Any, record: Any, ask: Any) -> None:
         if isinstance(ask, Pause):
-            assert world.bridge.bridge is not None
-            (owned,) = world.bridge.bridge.partitions.values()
+            (owned,) = world.bridge.running.partitions.values()
             owned.store.release_queue.pause("limited", is_paused=True)
         else:
             decide(self, record, ask)
@@ -655,14 +648,12 @@ def test_an_instance_reads_the_control_topic_before_it_opens_a_partition() -> No
     world.pass_time(ms=100)
     second = FakeInstance(world.kafka, world.group, world.options, name="second")
     second.run(1)
-    assert second.control is not None
     second.control.poll = list  # type: ignore[method-assign]
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100)
     world.bridge.stop()
     second.run(2000)
-    assert second.bridge is not None
-    assert second.bridge.ready
+    assert second.running.ready
     assert values(world, "limited") == []
 
 
@@ -704,7 +695,6 @@ def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: 
     world.pass_time(ms=100)
     for topic in (TIMERS, "timer.journal"):
         world.kafka.grow(topic, 2)
-    assert world.bridge.control is not None
     world.bridge.control.is_silent = True
     ask(world, b"pause", b"limited")
     world.group.add([TimerPartition(TIMERS, 1)])
@@ -1005,8 +995,7 @@ def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
     for number in range(200):
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
-    assert world.bridge.bridge is not None
-    (owned,) = world.bridge.bridge.partitions.values()
+    (owned,) = world.bridge.running.partitions.values()
     waiting = []
     while not values(world, "other"):
         world.bridge.turn()
