@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -44,6 +45,7 @@ _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT}
 """librdkafka repeats the request until the timeout."""
 
 
+@dataclass(eq=False)
 class ConfluentHistory:
     """journal_topics: timer topic -> its journal topic. Not thread-safe.
 
@@ -51,18 +53,13 @@ class ConfluentHistory:
     Reads of timer topics hold at most the memory that `connection.fetched` allows.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        journal_topics: Mapping[str, str],
-        retrier: Retrier,
-        limit_s: float | None = None,
-    ) -> None:
-        self._limit_s = limit_s
-        self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
-        self._journal_topics = journal_topics
-        self._retrier = retrier
-        self._connection = connection
+    _connection: Connection
+    _journal_topics: Mapping[str, str]
+    _retrier: Retrier
+    _limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
         self._make_clients()
 
     def _make_clients(self) -> None:
@@ -285,10 +282,9 @@ class ConfluentHistory:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
         reader = PartitionReader(
             *(place, start, end, skipped),
-            make_consumer=lambda: self._new_consumer(place),
-            first_kept=lambda: self._ask(place, _FIRST),
-            retrier=self._retrier,
-            limit_s=self._limit_s,
+            lambda: self._new_consumer(place),
+            lambda: self._ask(place, _FIRST),
+            *(self._retrier, self._limit_s),
         )
         yield from reader.batches()
 

@@ -9,6 +9,7 @@ within the turn. Timers leave meanwhile.
 
 import logging
 from collections import Counter
+from dataclasses import dataclass
 
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
@@ -25,23 +26,17 @@ from kafka_timer.origin import TimerPartition
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Admission:
     """Intake of a turn (steps 2 and 3 of `Bridge.turn`) for all partitions. For the loop's thread alone."""
 
-    def __init__(
-        self,
-        *,
-        source: Source,
-        control: ControlState,
-        partitions: AssignedPartitions,
-        pauses: PauseReasons,
-        metrics: Metrics,
-    ) -> None:
-        self._source = source
-        self._control = control
-        self._partitions = partitions
-        self._pauses = pauses
-        self._metrics = metrics
+    _source: Source
+    _control: ControlState
+    _partitions: AssignedPartitions
+    _pauses: PauseReasons
+    _metrics: Metrics
+
+    def __post_init__(self) -> None:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
         self._warnings = LogRateLimit(log)

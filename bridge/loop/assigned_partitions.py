@@ -13,6 +13,7 @@ The phases of one partition: bridge.loop.assigned_partition.
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.loop.assigned_partition import AssignedPartition, Phase
@@ -37,35 +38,28 @@ _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
 
 
+@dataclass(eq=False)
 class AssignedPartitions:
     """Open, reopen and close partitions. For the loop's thread alone.
 
     The caller waits for the outcomes of all transactions in flight before a partition is closed.
     """
 
-    def __init__(
-        self,
-        *,
-        ports: Ports,
-        options: TurnOptions,
-        control: ControlState,
-        status: Status,
-        metrics: Metrics,
-        breakers: CircuitBreakers,
-    ) -> None:
-        self.options = self._began_with = options
+    _ports: Ports
+    options: TurnOptions
+    _control: ControlState
+    _status: Status
+    _metrics: Metrics
+    _breakers: CircuitBreakers
+
+    def __post_init__(self) -> None:
+        self._began_with = self.options
+        self._clock, self._history = self._ports.clock, self._ports.history
         self.open: dict[TimerPartition, AssignedPartition] = {}
         self.opening: dict[TimerPartition, AssignedPartition] = {}
         """Those in WAITING or RECOVERING."""
-        self._ports = ports
-        self._clock = ports.clock
-        self._history = ports.history
-        self._metrics = metrics
-        self._status = status
-        self._control = control
-        self._breakers = breakers
-        self._claims = JournalClaims(ports.clock, ports.history, lambda topic: self.options.of(topic).journal_topic)
-        self._errors = OpeningErrors(ports.clock)
+        self._claims = JournalClaims(self._clock, self._history, lambda topic: self.options.of(topic).journal_topic)
+        self._errors = OpeningErrors(self._clock)
 
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""

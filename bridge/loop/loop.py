@@ -69,21 +69,9 @@ class Bridge:
         self._metrics = metrics or Metrics()
         self._status = status or Status()
         self._breakers = CircuitBreakers(options.rules.own_topics)
-        self._partitions = AssignedPartitions(
-            ports=Ports(clock, source, history, disk_for, prepare),
-            options=options,
-            control=control,
-            status=self._status,
-            metrics=self._metrics,
-            breakers=self._breakers,
-        )
-        self._admission = Admission(
-            source=source,
-            control=control,
-            partitions=self._partitions,
-            pauses=self._status.pauses,
-            metrics=self._metrics,
-        )
+        ports = Ports(clock, source, history, disk_for, prepare)
+        self._partitions = AssignedPartitions(ports, options, control, self._status, self._metrics, self._breakers)
+        self._admission = Admission(source, control, self._partitions, self._status.pauses, self._metrics)
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._stopping = False

@@ -18,6 +18,7 @@ commit: a broker that takes long for that seems to be ahead until the next check
 
 import logging
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
 
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.commit_pipeline import CommitPipeline
@@ -66,24 +67,18 @@ class OpenTransactions:
                 yield Hang(partition, stable, since_ms, end - stable, now_ms)
 
 
+@dataclass(eq=False)
 class Monitors:
     """Warn in the log, and set the metrics, of what Kafka shows about our partitions."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        history: History,
-        metrics: Metrics,
-        pauses: PauseReasons,
-        partitions: AssignedPartitions,
-        pipeline: CommitPipeline,
-    ) -> None:
-        self._clock = clock
-        self._history = history
-        self._metrics = metrics
-        self._pauses = pauses
-        self._partitions = partitions
-        self._pipeline = pipeline
+    _clock: Clock
+    _history: History
+    _metrics: Metrics
+    _pauses: PauseReasons
+    _partitions: AssignedPartitions
+    _pipeline: CommitPipeline
+
+    def __post_init__(self) -> None:
         self._open_transactions = OpenTransactions()
         self._warnings = LogRateLimit(log)
 

@@ -8,6 +8,8 @@
 A recurring timer also gets a copy for its next occurrence, in the same draft: from then on it waits for that one.
 """
 
+from dataclasses import dataclass
+
 from bridge.partition.copies import RolledCopy, copy_of
 from bridge.partition.draft import BATCH_BYTES, Draft, expired
 from bridge.partition.limits import CircuitBreakers, TargetRateLimits
@@ -35,18 +37,18 @@ _MOST_HELD = 100_000
 _CROWDED_SHARE = 4
 
 
+@dataclass(eq=False)
 class DueTimers:
     """Due timers of one open partition. Each call gets a draft, as the partition freezes one and begins another."""
 
-    def __init__(
-        self, partition: TimerPartition, store: Store, options: TurnOptions, breakers: CircuitBreakers
-    ) -> None:
-        self._partition = partition
-        self._store = store
-        self._breakers = breakers
-        self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
-        self._options = options
-        self.limits = TargetRateLimits(options.targets, breakers)
+    _partition: TimerPartition
+    _store: Store
+    _options: TurnOptions
+    _breakers: CircuitBreakers
+
+    def __post_init__(self) -> None:
+        self._most_wait_ms = most_wait_ms(self._options.rules.roll_window_ms)
+        self.limits = TargetRateLimits(self._options.targets, self._breakers)
 
     @property
     def too_many_held(self) -> str:
