@@ -79,7 +79,7 @@ class AssignedPartition:
     partition: Partition
     disk: Disk
 
-    def __init__(self, timer_partition: TimerPartition, ports: Ports) -> None:
+    def __init__(self, timer_partition: TimerPartition, ports: Ports, checkpoint_interval_ms: int) -> None:
         self.name = timer_partition
         self.phase = Phase.WAITING
         self.opened_ms = 0
@@ -95,6 +95,7 @@ class AssignedPartition:
         """The offset at which the source was started, until its first record is polled."""
         self._stall = _StallProbe(-1, 0, 0)
         self._lag_sample = _LagSample(-1, -1, None)
+        self._checkpoint_interval_ms = checkpoint_interval_ms
         self._checkpoint_ms: int | None = None
         """When a checkpoint was last due, and nothing prevented it."""
         self._unanswered_ms: int | None = None
@@ -242,16 +243,15 @@ class AssignedPartition:
     # -- checkpoints
 
     def is_checkpoint_due(self, now_ms: int) -> bool:
-        interval_ms = self.partition.options.store.checkpoint_interval_ms
         if self._checkpoint_ms is None:
-            self._checkpoint_ms = now_ms - interval_ms
-        return has_passed(self._checkpoint_ms, now_ms, interval_ms)
+            self._checkpoint_ms = now_ms - self._checkpoint_interval_ms
+        return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms)
 
     def is_checkpoint_overdue(self, now_ms: int) -> bool:
         """True if a quiet moment has to be forced: under a steady load something is always drafted or not committed."""
         if self._checkpoint_ms is None or self.partition.is_quiet:
             return False
-        return has_passed(self._checkpoint_ms, now_ms, self.partition.options.store.checkpoint_interval_ms + _LATEST_MS)
+        return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms + _LATEST_MS)
 
     def maintain(self, now_ms: int) -> bool:
         """Compact a little, continue the checkpoint that is being written, or start one that is due.

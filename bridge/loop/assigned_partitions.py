@@ -149,7 +149,8 @@ class AssignedPartitions:
     def _begin_opening(self, timer_partition: TimerPartition) -> None:
         self._status.partition_recovering(timer_partition)
         self._metrics.recovery_started(timer_partition)
-        self.opening[timer_partition] = AssignedPartition(timer_partition, self._ports)
+        interval_ms = self.options.store.checkpoint_interval_ms
+        self.opening[timer_partition] = AssignedPartition(timer_partition, self._ports, interval_ms)
 
     def open_prepared(self) -> None:
         """Open the partitions whose recovery, or wait, is over."""
