@@ -10,13 +10,14 @@ A `TimerPartition` names one partition of one timer topic. Ownership changes onl
 `Source.serve_rebalance`.
 """
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
+from timer.disk import Disk
 from timer.errors import UnreadableError
 
 
@@ -100,16 +101,8 @@ class Polled:
 
     def keep(self, partitions: Container[TimerPartition]) -> None:
         """Forget the records of other partitions."""
-        self.records = {
-            timer_partition: records
-            for timer_partition, records in self.records.items()
-            if timer_partition in partitions
-        }
-        self.undecodable = {
-            timer_partition: offset
-            for timer_partition, offset in self.undecodable.items()
-            if timer_partition in partitions
-        }
+        self.records = {name: records for name, records in self.records.items() if name in partitions}
+        self.undecodable = {name: offset for name, offset in self.undecodable.items() if name in partitions}
 
 
 class Clock(Protocol):
@@ -306,3 +299,16 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
+
+
+class Ports(NamedTuple):
+    """What a partition needs of the outside.
+
+    disk_for: opens the directory of a partition. prepare: recovers the store of a partition outside the loop.
+    """
+
+    clock: Clock
+    source: Source
+    history: History
+    disk_for: Callable[[TimerPartition], Disk]
+    prepare: Callable[[TimerPartition], BackgroundRecovery]

@@ -1,14 +1,12 @@
 """Implement the ports over librdkafka. In `bridge`, only this package and the redrive import confluent_kafka.
 
 consumer.py        ConfluentSource: member of the consumer group
-reading/           ConfluentHistory, ConfluentControl: reads outside the group
+history.py         ConfluentHistory: reads outside the group; readers.py has ConfluentControl and the reads themselves
 transactions/      ConfluentSink: two transactional producers in turn
-group_members.py   ConfluentGroup: members of the group and their HTTP addresses
-topic_admin.py     ConfluentTopics: describes, creates and grows topics
-
-client_config.py   configuration of every client     group_metadata.py  member id and generation
-retry.py           waits for brokers                  errors.py          meaning of librdkafka's errors
-worker_thread.py   thread for calls that block
+group.py           ConfluentGroup: members of the group and their HTTP addresses; our own member id
+topics.py          ConfluentTopics: describes, creates and grows topics; OwnTopics: those of the bridge
+client_config.py   configuration of every client
+retry.py           waits for brokers, calls that may block for ever      errors.py   meaning of librdkafka's errors
 """
 
 from bridge.kafka.consumer import ConfluentSource as ConfluentSource

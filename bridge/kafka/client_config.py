@@ -84,26 +84,19 @@ _AT = "@"
 
 def group_member(connection: Connection) -> Config:
     """Return the configuration of a group member. Its client.id holds the address of our HTTP server (`address_in`)."""
-    return _announced(connection, _member(connection))
-
-
-def _announced(connection: Connection, config: Config) -> Config:
-    if not connection.address:
-        return config
-    return {**config, "client.id": f"{config['client.id']}{_AT}{connection.address}"}
+    usual, musts = {**READER, **connection.fetched, **_MEMBER}, {"group.id": connection.group}
+    if connection.kafka.get("group.protocol") != "consumer":  # else the broker sets session timeout and assignor
+        usual |= _BALANCE
+        musts["partition.assignment.strategy"] = "cooperative-sticky"
+    config = _reading(connection, usual, musts)
+    if connection.address:
+        config["client.id"] += _AT + connection.address
+    return config
 
 
 def address_in(client_id: str) -> str:
     """Return host:port from a member's client.id, or an empty string."""
     return client_id.rpartition(_AT)[2] if _AT in client_id else ""
-
-
-def _member(connection: Connection) -> Config:
-    usual = {**READER, **connection.fetched}
-    if connection.kafka.get("group.protocol") == "consumer":  # the broker sets session timeout and assignor
-        return _reading(connection, {**usual, **_MEMBER}, {"group.id": connection.group})
-    strategy = {"partition.assignment.strategy": "cooperative-sticky"}
-    return _reading(connection, {**usual, **_MEMBER, **_BALANCE}, strategy | {"group.id": connection.group})
 
 
 def reader(connection: Connection, *, is_bounded: bool = False) -> Config:

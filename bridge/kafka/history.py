@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -44,6 +45,7 @@ _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT}
 """librdkafka repeats the request until the timeout."""
 
 
+@dataclass(eq=False)
 class ConfluentHistory:
     """journal_topics: timer topic -> its journal topic. Not thread-safe.
 
@@ -51,18 +53,13 @@ class ConfluentHistory:
     Reads of timer topics hold at most the memory that `connection.fetched` allows.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        journal_topics: Mapping[str, str],
-        retrier: Retrier,
-        limit_s: float | None = None,
-    ) -> None:
-        self._limit_s = limit_s
-        self._call_s = CALL_S if limit_s is None else _LIMITED_CALL_S
-        self._journal_topics = journal_topics
-        self._retrier = retrier
-        self._connection = connection
+    _connection: Connection
+    _journal_topics: Mapping[str, str]
+    _retrier: Retrier
+    _limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
         self._make_clients()
 
     def _make_clients(self) -> None:
@@ -118,23 +115,16 @@ class ConfluentHistory:
         journals = {self._journal_of(partition): partition for partition in partitions}
         answers = self._list_offsets(journals, _NEWEST)
         found = _results_in_time(answers, time.monotonic() + _QUICK_S)
-        return {
-            journals[TimerPartition(a.topic, a.partition)]: told.timestamp for a, told in found if told.timestamp >= 0
-        }
+        return {journals[place]: newest.timestamp for place, newest in found if newest.timestamp >= 0}
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        answers = self._list_offsets(partitions, _FIRST)
-        return {
-            TimerPartition(a.topic, a.partition): told for a, told in _in_time(answers, time.monotonic() + _QUICK_S)
-        }
+        return dict(_in_time(self._list_offsets(partitions, _FIRST), time.monotonic() + _QUICK_S))
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
         answers = [self._list_offsets(partitions, _END, level) for level in levels]
         until_s = time.monotonic() + _QUICK_S
-        stable, ends = (
-            {TimerPartition(a.topic, a.partition): b for a, b in _in_time(each, until_s)} for each in answers
-        )
+        stable, ends = (dict(_in_time(each, until_s)) for each in answers)
         return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
     def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
@@ -196,11 +186,7 @@ class ConfluentHistory:
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
             first_offsets, ends = (
-                {
-                    TimerPartition(at.topic, at.partition): _reported(each.result().offset)
-                    for at, each in answers.items()
-                }
-                for answers in asked
+                {place: _reported(answer.result().offset) for place, answer in answers.items()} for answers in asked
             )
         except KafkaException:
             for place in journals:  # see `_ask`
@@ -229,7 +215,7 @@ class ConfluentHistory:
         self, place: TimerPartition, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> int:
         def ask() -> int:
-            (answer,) = self._list_offsets([place], spec, level).values()
+            answer = self._list_offsets([place], spec, level)[place]
             try:
                 return _reported(answer.result().offset)
             except KafkaException:
@@ -244,13 +230,15 @@ class ConfluentHistory:
         places: Iterable[TimerPartition],
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
-    ) -> Mapping[TopicPartition, Any]:
+    ) -> dict[TimerPartition, Any]:
         """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
         serve(self._admin)
-        answers: dict[TopicPartition, Any] = {}
+        answers: dict[TimerPartition, Any] = {}
         for place in places:
             asked = {TopicPartition(*place): spec}
-            answers |= self._admin.list_offsets(asked, isolation_level=level, request_timeout=self._call_s)
+            (answers[place],) = self._admin.list_offsets(
+                asked, isolation_level=level, request_timeout=self._call_s
+            ).values()
         return answers
 
     def _require_partition(self, place: TimerPartition, cluster: Any) -> None:
@@ -294,21 +282,20 @@ class ConfluentHistory:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
         reader = PartitionReader(
             *(place, start, end, skipped),
-            make_consumer=lambda: self._new_consumer(place),
-            first_kept=lambda: self._ask(place, _FIRST),
-            retrier=self._retrier,
-            limit_s=self._limit_s,
+            lambda: self._new_consumer(place),
+            lambda: self._ask(place, _FIRST),
+            *(self._retrier, self._limit_s),
         )
         yield from reader.batches()
 
 
-def _in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, int]]:
+def _in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, int]]:
     for place, result in _results_in_time(answers, until_s):
         with suppress(KafkaException):
             yield place, _reported(result.offset)
 
 
-def _results_in_time(answers: Mapping[TopicPartition, Any], until_s: float) -> Iterator[tuple[TopicPartition, Any]]:
+def _results_in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, Any]]:
     """Yield answers until `until_s`: a partition without a leader must not delay the others."""
     for place, answer in answers.items():
         with suppress(KafkaException, TimeoutError):

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -25,35 +26,26 @@ _UNKNOWN = frozenset(
 )
 
 
+@dataclass(eq=False)
 class PartitionReader:
     """Reads the committed messages of [position, end) that are still kept. For one read.
 
     skipped: offsets to leave out if they cannot be decoded. limit_s: None: waits for as long as it takes.
     """
 
-    def __init__(
-        self,
-        place: TimerPartition,
-        start: int,
-        end: int,
-        skipped: Container[int],
-        *,
-        make_consumer: Callable[[], Any],
-        first_kept: Callable[[], int],
-        retrier: Retrier,
-        limit_s: float | None,
-    ) -> None:
-        self._place = place
-        self._position = start
-        self._end = end
-        self._skipped = skipped
-        self._make_consumer = make_consumer
-        self._first_kept = first_kept
-        self._retrier = retrier
-        self._limit_s = limit_s
+    _place: TimerPartition
+    _position: int
+    _end: int
+    _skipped: Container[int]
+    _make_consumer: Callable[[], Any]
+    _first_kept: Callable[[], int]
+    _retrier: Retrier
+    _limit_s: float | None
+
+    def __post_init__(self) -> None:
         self._tries = 0
         """Consecutive polls without messages."""
-        self._until_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        self._until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield messages until all below `end` are decided. Raises PartitionUnreadableError."""

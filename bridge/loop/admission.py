@@ -8,6 +8,8 @@ within the turn. Timers leave meanwhile.
 """
 
 import logging
+from collections import Counter
+from dataclasses import dataclass
 
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
@@ -24,23 +26,17 @@ from kafka_timer.origin import TimerPartition
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Admission:
     """Intake of a turn (steps 2 and 3 of `Bridge.turn`) for all partitions. For the loop's thread alone."""
 
-    def __init__(
-        self,
-        *,
-        source: Source,
-        control: ControlState,
-        partitions: AssignedPartitions,
-        pauses: PauseReasons,
-        metrics: Metrics,
-    ) -> None:
-        self._source = source
-        self._control = control
-        self._partitions = partitions
-        self._pauses = pauses
-        self._metrics = metrics
+    _source: Source
+    _control: ControlState
+    _partitions: AssignedPartitions
+    _pauses: PauseReasons
+    _metrics: Metrics
+
+    def __post_init__(self) -> None:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
         self._warnings = LogRateLimit(log)
@@ -104,9 +100,20 @@ class Admission:
             free = opened.disk.free_bytes()
         except OSError as error:
             return str(error)
-        if free < least and free < self._partitions.least_free_bytes(opened.name):
+        if free < least and free < self._least_free_bytes(opened.name):
             return f"{free} bytes are free, min_free_bytes is {least}"
         return ""
+
+    def _least_free_bytes(self, timer_partition: TimerPartition) -> int:
+        """Return the free room below which intake of the partition pauses.
+
+        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
+        """
+        held: Counter[str] = Counter()
+        for each, opened in self._partitions.open.items():
+            held[each.topic] += opened.partition.store.queries.size_bytes
+        least = self._partitions.options.min_free_bytes
+        return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2
 
     def _wait_for_rate(self, timer_partition: TimerPartition, now_ms: int) -> None:
         self._pause(timer_partition, "rate")

@@ -9,6 +9,8 @@
 
 In CATCHING_UP, a cancel that was sent during downtime wins. A partition whose store is damaged begins again in WAITING,
 as a new object: records that were polled for the old object are polled again.
+
+An open partition has a checkpoint in a quiet moment of each interval, and at the latest 10 s after one is due.
 """
 
 import logging
@@ -16,19 +18,26 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from bridge.errors import PartitionUnreadableError
+from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.loop.opening import RetryDelay
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
-from bridge.ports import BackgroundRecovery, Clock, History, Record, Source
+from bridge.ports import BackgroundRecovery, Ports, Record
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
-from timer.errors import UnreadableError
+from timer.errors import CorruptStoreError, UnreadableError
 
 log = logging.getLogger(__name__)
 
 _STALL_MS = 5000
 """A client that fetches has brought something by then. If brokers throttle it, after twice the time, and so on."""
+_LATEST_MS = 10_000
+"""Wait at most this long for a quiet moment. Forcing one costs a few ms; a start never reads much more than this."""
+_REST_MS = 60_000
+"""Pause of checkpoints after a read of Kafka without an answer: each try holds up all partitions."""
+_LAG_OFFSETS = 5000
+"""Most offsets that are read to find out whether they hold any record."""
 
 
 class Phase(Enum):
@@ -56,19 +65,28 @@ class _StallProbe(NamedTuple):
     enough_for_ms: int
 
 
+class _LagSample(NamedTuple):
+    """Offsets [start, end) that were not read yet. is_empty: True if they hold no records, None: unknown."""
+
+    start: int
+    end: int
+    is_empty: bool | None
+
+
 class AssignedPartition:
     """For the loop's thread alone. `partition` and `disk` exist from CLAIMING on."""
 
     partition: Partition
     disk: Disk
 
-    def __init__(self, timer_partition: TimerPartition, clock: Clock, source: Source, history: History) -> None:
+    def __init__(self, timer_partition: TimerPartition, ports: Ports, checkpoint_interval_ms: int) -> None:
         self.name = timer_partition
         self.phase = Phase.WAITING
         self.opened_ms = 0
-        self._clock = clock
-        self._source = source
-        self._history = history
+        self._clock = ports.clock
+        self._source = ports.source
+        self._history = ports.history
+        self._warnings = LogRateLimit(log)
         self._retry: RetryDelay | None = None
         self._recovery: BackgroundRecovery | None = None
         self._barrier = 0
@@ -76,6 +94,12 @@ class AssignedPartition:
         self._starts_at: int | None = None
         """The offset at which the source was started, until its first record is polled."""
         self._stall = _StallProbe(-1, 0, 0)
+        self._lag_sample = _LagSample(-1, -1, None)
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._checkpoint_ms: int | None = None
+        """When a checkpoint was last due, and nothing prevented it."""
+        self._unanswered_ms: int | None = None
+        """When Kafka last gave no answer to a checkpoint."""
 
     def _step(self, phase: Phase) -> None:
         assert phase in _NEXT[self.phase], f"{self.name}: {phase} after {self.phase}"
@@ -148,7 +172,7 @@ class AssignedPartition:
 
     # -- what the Kafka client does not bring
 
-    def is_empty(self, start: int, end: int) -> bool | None:
+    def _is_empty(self, start: int, end: int) -> bool | None:
         """True if only markers and aborted records are in [start, end), None if no answer comes in time."""
         try:
             return not any(self._history.requests(self.name, start, end))
@@ -172,6 +196,23 @@ class AssignedPartition:
             self._source.rewind(self.name, self._starts_at)
         return found
 
+    def lag(self, stable: int, end: int, *, is_undecodable: bool) -> int:
+        """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
+
+        Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
+        stable, end: as Kafka reports them. is_undecodable: the next record cannot be read.
+        """
+        start, before = self.partition.store.next_offset, self._lag_sample
+        if start >= end:
+            return 0
+        sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
+        is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
+        is_asked = sample == before and before.is_empty is None and stable == end and is_little
+        if is_asked and not is_undecodable:
+            sample = sample._replace(is_empty=self._is_empty(start, end))
+        self._lag_sample = sample
+        return 0 if sample.is_empty else end - start
+
     def check_caught_up(self, now_ms: int, *, was_empty: bool, is_undecodable: bool) -> None:
         """Go on to OPEN when all records from before the opening are read. Markers are never polled.
 
@@ -191,10 +232,66 @@ class AssignedPartition:
         if is_stalled and not has_passed(last.at_ms, now_ms, last.enough_for_ms):
             return False
         self._stall = _StallProbe(start, now_ms, 2 * last.enough_for_ms if is_stalled else _STALL_MS)
-        is_empty = self.is_empty(start, self._barrier)
+        is_empty = self._is_empty(start, self._barrier)
         if is_stalled and is_empty is False:
             text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reading again"
             log.warning(text, self.name, start)
             self._starts_at = max(start, self._starts_at or 0)  # retention has taken what is below
             self._source.rewind(self.name, self._starts_at)
         return is_empty is True
+
+    # -- checkpoints
+
+    def is_checkpoint_due(self, now_ms: int) -> bool:
+        if self._checkpoint_ms is None:
+            self._checkpoint_ms = now_ms - self._checkpoint_interval_ms
+        return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms)
+
+    def is_checkpoint_overdue(self, now_ms: int) -> bool:
+        """True if a quiet moment has to be forced: under a steady load something is always drafted or not committed."""
+        if self._checkpoint_ms is None or self.partition.is_quiet:
+            return False
+        return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms + _LATEST_MS)
+
+    def maintain(self, now_ms: int) -> bool:
+        """Compact a little, continue the checkpoint that is being written, or start one that is due.
+
+        Return False if Kafka gave no answer in time: other partitions come first. Raises CorruptStoreError.
+        """
+        try:
+            self._maintain(now_ms)
+        except (OSError, PartitionUnreadableError) as wrong:
+            self._warnings.warn(now_ms, "checkpoint", "%s: no checkpoint: %s", self.name, wrong)
+            if isinstance(wrong, PartitionUnreadableError):
+                self._unanswered_ms = self._clock.now_ms()
+                return False
+        return True
+
+    def _maintain(self, now_ms: int) -> None:
+        store, is_due, unanswered_ms = self.partition.store, self.is_checkpoint_due(now_ms), self._unanswered_ms
+        store.compact_some()
+        may_read = unanswered_ms is None or has_passed(unanswered_ms, now_ms, _REST_MS)
+        if store.continue_checkpoint() and is_due and self.partition.is_quiet and may_read:
+            self._checkpoint_ms = now_ms
+            if store.may_checkpoint:
+                self._start_checkpoint()
+
+    def _start_checkpoint(self) -> None:
+        """Start a checkpoint, unless another owner has gone on: its decisions may lie below the journal's end.
+
+        The order matters: the progress that is read includes all decisions below the journal's stable end.
+        """
+        _, journal_offset = self._history.journal_bounds(self.name)
+        if self._history.progress(self.name) == self.partition.committed_progress:
+            self.partition.start_checkpoint(journal_offset)
+
+    def finish_checkpoint(self) -> None:
+        """Write a last checkpoint before the store is closed. Logs what prevents it: the next start reads more."""
+        store = self.partition.store
+        try:
+            store.finish_checkpoint()  # one in progress may know less
+            if store.may_checkpoint:
+                self._start_checkpoint()
+                store.finish_checkpoint()
+        except (OSError, BridgeError, CorruptStoreError) as wrong:  # an error that ends the bridge is raised elsewhere
+            log.warning("%s: no checkpoint at the end (%s); the next start reads more", self.name, wrong)

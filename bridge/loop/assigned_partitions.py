@@ -11,13 +11,12 @@ The phases of one partition: bridge.loop.assigned_partition.
 """
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.loop.assigned_partition import AssignedPartition, Phase
-from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.control_state import ControlState
 from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors
 from bridge.observe.metrics import Metrics
@@ -26,7 +25,7 @@ from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
 from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
-from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Source
+from bridge.ports import Ownership, Ports
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -39,43 +38,28 @@ _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
 
 
+@dataclass(eq=False)
 class AssignedPartitions:
     """Open, reopen and close partitions. For the loop's thread alone.
 
     The caller waits for the outcomes of all transactions in flight before a partition is closed.
     """
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        source: Source,
-        history: History,
-        disk_for: Callable[[TimerPartition], Disk],
-        options: TurnOptions,
-        prepare: Callable[[TimerPartition], BackgroundRecovery],
-        control: ControlState,
-        status: Status,
-        metrics: Metrics,
-        breakers: CircuitBreakers,
-        checkpoints: CheckpointSchedule,
-    ) -> None:
-        self.options = self._began_with = options
+    _ports: Ports
+    options: TurnOptions
+    _control: ControlState
+    _status: Status
+    _metrics: Metrics
+    _breakers: CircuitBreakers
+
+    def __post_init__(self) -> None:
+        self._began_with = self.options
+        self._clock, self._history = self._ports.clock, self._ports.history
         self.open: dict[TimerPartition, AssignedPartition] = {}
         self.opening: dict[TimerPartition, AssignedPartition] = {}
         """Those in WAITING or RECOVERING."""
-        self._clock = clock
-        self._source = source
-        self._history = history
-        self._metrics = metrics
-        self._status = status
-        self._disk_for = disk_for
-        self._prepare = prepare
-        self._control = control
-        self._breakers = breakers
-        self._checkpoints = checkpoints
-        self._claims = JournalClaims(clock, history, lambda topic: self.options.of(topic).journal_topic)
-        self._errors = OpeningErrors(clock)
+        self._claims = JournalClaims(self._clock, self._history, lambda topic: self.options.of(topic).journal_topic)
+        self._errors = OpeningErrors(self._clock)
 
     def use(self, options: TurnOptions) -> None:
         """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
@@ -114,7 +98,7 @@ class AssignedPartitions:
                 log.info(
                     "%s: a former owner's transaction is still open: waiting for it in the background", timer_partition
                 )
-                assigned.recover(self._prepare(timer_partition))
+                assigned.recover(self._ports.prepare(timer_partition))
             elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                 assigned.wait(0)
             else:
@@ -139,14 +123,13 @@ class AssignedPartitions:
         if opening is not None:
             opening.give_up()
         opened = self.open.pop(timer_partition, None)
-        self._checkpoints.forget(timer_partition)
         self._claims.forget(timer_partition)
         self._errors.forget_unreadable(timer_partition)
         if opened is None:
             return
         try:
             if checkpoint:
-                self._checkpoints.finish(opened.partition)
+                opened.finish_checkpoint()
         finally:
             opened.partition.store.close()
 
@@ -166,7 +149,8 @@ class AssignedPartitions:
     def _begin_opening(self, timer_partition: TimerPartition) -> None:
         self._status.partition_recovering(timer_partition)
         self._metrics.recovery_started(timer_partition)
-        self.opening[timer_partition] = AssignedPartition(timer_partition, self._clock, self._source, self._history)
+        interval_ms = self.options.store.checkpoint_interval_ms
+        self.opening[timer_partition] = AssignedPartition(timer_partition, self._ports, interval_ms)
 
     def open_prepared(self) -> None:
         """Open the partitions whose recovery, or wait, is over."""
@@ -193,7 +177,7 @@ class AssignedPartitions:
         with self._retry_later(assigned):
             if refused is not None:
                 raise refused
-            disk = self._disk_for(assigned.name)
+            disk = self._ports.disk_for(assigned.name)
             if assigned.phase is Phase.RECOVERING:
                 self._open(assigned, disk, recover(assigned.name, disk, self._history, self._options_of(assigned)))
             else:
@@ -212,7 +196,7 @@ class AssignedPartitions:
                 return
         except PartitionUnreadableError as slow:
             log.warning("%s: %s; a process of its own goes on with it", timer_partition, slow)
-        assigned.recover(self._prepare(timer_partition))
+        assigned.recover(self._ports.prepare(timer_partition))
 
     def _options_of(self, assigned: AssignedPartition) -> TurnOptions:
         return self.options.of(assigned.name.topic)
@@ -285,14 +269,3 @@ class AssignedPartitions:
             require_rebuildable(timer_partition, self._history, opened.partition.committed_progress.low_offset, wrong)
             invalidate_store(timer_partition, opened.disk, wrong)
             self._step(assigned)
-
-    def least_free_bytes(self, timer_partition: TimerPartition) -> int:
-        """Return the free room below which intake of `partition` pauses.
-
-        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
-        """
-        held: Counter[str] = Counter()
-        for each, opened in self.open.items():
-            held[each.topic] += opened.partition.store.queries.size_bytes
-        least = self.options.min_free_bytes
-        return least if held[timer_partition.topic] * len(held) >= held.total() else least // 2

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bridge.errors import BridgeError
 from bridge.observe.metrics import Metrics
@@ -37,19 +38,9 @@ log = logging.getLogger(__name__)
 Part = tuple[Partition, FrozenDraft]
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One transaction of the pipeline."""
-
+class _InFlight(NamedTuple):
     parts: list[Part]
-    submitted: SubmittedTransaction | None = None
-
-    def keep(self, owned: Container[Partition]) -> None:
-        """Drop the parts of partitions that are not ours any more."""
-        self.parts = [part for part in self.parts if part[0] in owned]
-
-    def submit(self, sink: Sink, transaction: Transaction) -> None:
-        self.submitted = sink.submit(transaction)
+    submitted: SubmittedTransaction
 
 
 @dataclass(eq=False)
@@ -63,8 +54,8 @@ class CommitPipeline:
     _membership: Membership
 
     def __post_init__(self) -> None:
-        self._in_flight: deque[_Entry] = deque()
-        self._aborted: deque[_Entry] = deque()
+        self._in_flight: deque[_InFlight] = deque()
+        self._aborted: deque[list[Part]] = deque()
 
     @property
     def is_idle(self) -> bool:
@@ -82,16 +73,17 @@ class CommitPipeline:
         Call `wait_for_room` first. If a partition's store turns out to be damaged, return it: the others are queued.
         """
         assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
-        entry = _Entry(parts)
-        damaged = None if self._aborted else self._send(entry)
-        if damaged is not None:
+        sent = None if self._aborted else self._send(parts)
+        if sent is None or isinstance(sent, Damaged):
             self.drain()  # aborted ones are queued before this one
-        (self._aborted if self._aborted or damaged else self._in_flight).append(entry)
-        return damaged
+            self._aborted.append(parts)
+            return sent
+        self._in_flight.append(_InFlight(parts, sent))
+        return None
 
     def reap(self) -> None:
         """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
-        while self._in_flight and _submitted(self._in_flight[0]).is_done():
+        while self._in_flight and self._in_flight[0].submitted.is_done():
             self._reap_oldest()
 
     def wait_for_room(self) -> None:
@@ -110,80 +102,74 @@ class CommitPipeline:
         owned: the open partitions. Parts of others are left out: they may be another member's by now. If a store turns
         out to be damaged, return it with nothing sent.
         """
-        entry = self._aborted[0]
-        entry.keep(owned)
-        if not entry.parts:
-            self._aborted.popleft()
+        parts = [part for part in self._aborted.popleft() if part[0] in owned]
+        if not parts:
             return None
-        for partition, frozen in entry.parts:
+        for partition, frozen in parts:
             partition.recheck(frozen, self._clock.now_ms())
-        if damaged := self._send(entry):
-            return damaged
+        sent = self._send(parts)
+        if isinstance(sent, Damaged):
+            self._aborted.appendleft(parts)
+            return sent
         self._metrics.transaction_retries.inc()
-        match self._outcome_of(entry):
-            case Committed():
-                self._aborted.popleft()
-                self._advance(entry)
-            case Aborted() as outcome:
-                self._record_abort(entry, outcome)
+        outcome = self._outcome_of(sent)
+        if isinstance(outcome, Committed):
+            self._advance(parts)
+        else:
+            self._record_abort(parts, outcome)
+            self._aborted.appendleft(parts)
         return None
 
     def _reap_oldest(self) -> None:
-        entry = self._in_flight[0]
-        outcome = self._outcome_of(entry)
+        parts, submitted = self._in_flight[0]
+        outcome = self._outcome_of(submitted)
         self._in_flight.popleft()
         if isinstance(outcome, Committed):
-            self._advance(entry)
+            assert not self._aborted, "a transaction was committed after one that was aborted"
+            self._advance(parts)
             return
-        self._record_abort(entry, outcome)
-        self._aborted.append(entry)
-        while self._in_flight:
-            later = self._in_flight.popleft()
-            outcome = self._outcome_of(later)
-            assert isinstance(outcome, Aborted), "a transaction was committed after one that was aborted"
-            self._record_abort(later, outcome)
-            self._aborted.append(later)
+        self._record_abort(parts, outcome)
+        self._aborted.append(parts)
+        self.drain()  # the later ones are aborted, too
 
-    def _outcome_of(self, entry: _Entry) -> Committed | Aborted:
+    def _outcome_of(self, submitted: SubmittedTransaction) -> Committed | Aborted:
         """Wait for the outcome. If it cannot be known, forget all transactions in flight: this bridge ends."""
         try:
-            outcome = _submitted(entry).wait()
+            outcome = submitted.wait()
         except BridgeError:
             self._in_flight.clear()
             raise
         self._metrics.transaction_ended(outcome)
         return outcome
 
-    def _advance(self, entry: _Entry) -> None:
+    def _advance(self, parts: list[Part]) -> None:
         now_ms = self._clock.now_ms()
-        for owned, frozen in entry.parts:
+        for owned, frozen in parts:
             owned.committed(frozen)
-        self._metrics.transaction_committed(entry.parts, now_ms)
+        self._metrics.transaction_committed(parts, now_ms)
         if self._breakers:
-            topics = {record.topic for _, frozen in entry.parts for record in frozen.records}
+            topics = {record.topic for _, frozen in parts for record in frozen.records}
             for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _send(self, entry: _Entry) -> Damaged | None:
+    def _send(self, parts: list[Part]) -> SubmittedTransaction | Damaged:
         """Submit the transaction. If a partition's store turns out to be damaged, return it with nothing sent."""
         outgoing: list[Outgoing] = []
         journal: dict[TimerPartition, bytes] = {}
         progress: dict[TimerPartition, Progress] = {}
-        for owned, frozen in entry.parts:
+        for owned, frozen in parts:
             try:
                 outgoing += frozen.outgoing()
             except CorruptStoreError as error:
-                return owned, error
+                return Damaged(owned, error)
             progress[owned.partition] = frozen.progress
             if frozen.journal is not None:
                 journal[owned.partition] = frozen.journal.to_bytes()
-        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata)
-        entry.submit(self._sink, transaction)
-        return None
+        return self._sink.submit(Transaction(outgoing, journal, progress, self._membership.group_metadata))
 
-    def _record_abort(self, entry: _Entry, outcome: Aborted) -> None:
+    def _record_abort(self, parts: list[Part], outcome: Aborted) -> None:
         """Prepare the retry: park refused records, open circuit breakers."""
-        for _, frozen in entry.parts if outcome.refused else ():
+        for _, frozen in parts if outcome.refused else ():
             if (own := frozen.reject(outcome.refused)) is not None:
                 raise BridgeError(
                     f"{own.topic} refuses a record of the bridge's own ({outcome.refused[own]}): the bridge"
@@ -195,8 +181,3 @@ class CommitPipeline:
                 " go on, and it is tried again; check its brokers",
                 target,
             )
-
-
-def _submitted(entry: _Entry) -> SubmittedTransaction:
-    assert entry.submitted is not None, "not submitted"
-    return entry.submitted

@@ -23,7 +23,6 @@ from bridge.garbage_collection import trim_malloc
 from bridge.loop.admission import Admission
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.assigned_partitions import AssignedPartitions
-from bridge.loop.checkpoint_schedule import CheckpointSchedule
 from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
@@ -32,7 +31,7 @@ from bridge.observe.status import Status
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
 from bridge.partition.partition import Damaged, IntakeStop, Partition
-from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Sink, Source
+from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Ports, Sink, Source
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -70,27 +69,9 @@ class Bridge:
         self._metrics = metrics or Metrics()
         self._status = status or Status()
         self._breakers = CircuitBreakers(options.rules.own_topics)
-        self._checkpoints = CheckpointSchedule(clock, history, options.store.checkpoint_interval_ms)
-        self._partitions = AssignedPartitions(
-            clock=clock,
-            source=source,
-            history=history,
-            disk_for=disk_for,
-            options=options,
-            prepare=prepare,
-            control=control,
-            status=self._status,
-            metrics=self._metrics,
-            breakers=self._breakers,
-            checkpoints=self._checkpoints,
-        )
-        self._admission = Admission(
-            source=source,
-            control=control,
-            partitions=self._partitions,
-            pauses=self._status.pauses,
-            metrics=self._metrics,
-        )
+        ports = Ports(clock, source, history, disk_for, prepare)
+        self._partitions = AssignedPartitions(ports, options, control, self._status, self._metrics, self._breakers)
+        self._admission = Admission(source, control, self._partitions, self._status.pauses, self._metrics)
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._stopping = False
@@ -200,13 +181,7 @@ class Bridge:
         now_ms = self._clock.now_ms()
         if polled.records or polled.undecodable:
             # The records of a partition that was opened again meanwhile are read again.
-            polled.keep(
-                {
-                    timer_partition
-                    for timer_partition, each in self._partitions.open.items()
-                    if opened.get(timer_partition) is each
-                }
-            )
+            polled.keep({name for name, each in self._partitions.open.items() if opened.get(name) is each})
         self._admit(polled, now_ms)  # 2, 3
         self._each(lambda each: each.draft_due(now_ms))  # 4
         self._publish_and_advance(now_ms)  # 5, 6
@@ -266,14 +241,23 @@ class Bridge:
 
     def _publish_and_advance(self, now_ms: int) -> None:
         opened = self._partitions.open.values()
-        is_overdue = any(self._checkpoints.is_overdue(each.partition, now_ms) for each in opened)
+        is_overdue = any(each.is_checkpoint_overdue(now_ms) for each in opened)
         is_all = is_overdue or self._stopping
         if is_all or any(each.partition.is_urgent(now_ms) for each in opened):
             self._publish(now_ms, is_all=is_all)
         if is_overdue:
             self._pipeline.drain()
-        for damaged in self._checkpoints.step([each.partition for each in opened], now_ms):
-            self._rebuild(damaged)
+        self._maintain(now_ms)
+
+    def _maintain(self, now_ms: int) -> None:
+        """Continue checkpoints. After a read of Kafka without an answer, the others wait for the next turn."""
+        answers = True
+
+        def maintain(opened: AssignedPartition) -> None:
+            nonlocal answers
+            answers = answers and opened.maintain(now_ms)
+
+        self._each(maintain)
 
     def _wait_ms(self) -> int:
         """Return how long the poll may wait until something is to be done without a new record."""
@@ -299,7 +283,7 @@ class Bridge:
         def freeze(opened: AssignedPartition) -> None:
             owned = opened.partition
             if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
-                whole = is_all or self._checkpoints.is_due(owned, now_ms)  # a checkpoint needs an empty draft
+                whole = is_all or opened.is_checkpoint_due(now_ms)  # a checkpoint needs an empty draft
                 at_ms = max(now_ms, self._clock.now_ms())  # a wait for other transactions may have taken long
                 is_caught_up = opened.phase is Phase.OPEN
                 parts.append((owned, owned.freeze(now_ms, at_ms, is_all=whole, is_caught_up=is_caught_up)))

@@ -18,9 +18,8 @@ commit: a broker that takes long for that seems to be ahead until the next check
 
 import logging
 from collections.abc import Iterator, Mapping, Set
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from bridge.loop.assigned_partition import AssignedPartition
 from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.commit_pipeline import CommitPipeline
 from bridge.observe.log_rate_limit import LogRateLimit
@@ -31,9 +30,6 @@ from bridge.ports import Clock, History
 from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
-
-_LAG_OFFSETS = 5000
-"""Most offsets that are read to find out whether they hold any record."""
 
 
 def skew_ms(stamped_ms: int, begun_ms: int, committed_ms: int) -> int:
@@ -72,36 +68,18 @@ class OpenTransactions:
                 yield Hang(partition, stable, since_ms, end - stable, now_ms)
 
 
-class _LagSample(NamedTuple):
-    """Offsets [start, end) that were not read yet. is_empty: True if they hold no records, None: unknown."""
-
-    start: int
-    end: int
-    is_empty: bool | None
-
-
-_NO_SAMPLE = _LagSample(-1, -1, None)
-
-
+@dataclass(eq=False)
 class Monitors:
     """Warn in the log, and set the metrics, of what Kafka shows about our partitions."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        history: History,
-        metrics: Metrics,
-        pauses: PauseReasons,
-        partitions: AssignedPartitions,
-        pipeline: CommitPipeline,
-    ) -> None:
-        self._clock = clock
-        self._history = history
-        self._metrics = metrics
-        self._pauses = pauses
-        self._partitions = partitions
-        self._pipeline = pipeline
-        self._lag_samples: dict[TimerPartition, _LagSample] = {}
+    _clock: Clock
+    _history: History
+    _metrics: Metrics
+    _pauses: PauseReasons
+    _partitions: AssignedPartitions
+    _pipeline: CommitPipeline
+
+    def __post_init__(self) -> None:
         self._open_transactions = OpenTransactions()
         self._warnings = LogRateLimit(log)
 
@@ -130,9 +108,10 @@ class Monitors:
         ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
         silent = owners.keys() - ends.keys()
         self._open_transactions.look(ends, now_ms, silent)
-        self._lag_samples = {partition: kept for partition, kept in self._lag_samples.items() if partition in owners}
         lags = {partition: lag for partition, lag in self._metrics.lags.items() if partition in silent} | {
-            partition: Lag(self._lag(owners[partition], stable, end), end - stable)
+            partition: Lag(
+                owners[partition].lag(stable, end, is_undecodable=partition in self._pauses.undecodable), end - stable
+            )
             for partition, (stable, end) in ends.items()
         }
         self._metrics.lags_checked(lags, self._open_transactions.now)
@@ -147,23 +126,6 @@ class Monitors:
             )
         for partition in before.keys() - self._open_transactions.now.keys():
             self._warnings.clear(f"hanging {partition}")
-
-    def _lag(self, opened: AssignedPartition, stable: int, end: int) -> int:
-        """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
-
-        Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
-        """
-        partition, start = opened.name, opened.partition.store.next_offset
-        before = self._lag_samples.get(partition, _NO_SAMPLE)
-        if start >= end:
-            return 0
-        sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
-        is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
-        is_asked = sample == before and before.is_empty is None and stable == end and is_little
-        if is_asked and partition not in self._pauses.undecodable:
-            sample = sample._replace(is_empty=opened.is_empty(start, end))
-        self._lag_samples[partition] = sample
-        return 0 if sample.is_empty else end - start
 
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""

@@ -6,6 +6,7 @@ A partition reads and releases only after its journal is known to be our group's
 import errno
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
@@ -38,14 +39,15 @@ class RetryDelay:
         return has_passed(self._since_ms, self._clock.now_ms(), self._wait_ms)
 
 
+@dataclass(eq=False)
 class JournalClaims:
-    """The assigned partitions whose journal is known to be ours."""
+    """The assigned partitions whose journal is known to be ours. journal_of: returns the journal of a timer topic."""
 
-    def __init__(self, clock: Clock, history: History, journal_of: Callable[[str], str]) -> None:
-        """journal_of: returns the journal topic of a timer topic."""
-        self._clock = clock
-        self._history = history
-        self._journal_of = journal_of
+    _clock: Clock
+    _history: History
+    _journal_of: Callable[[str], str]
+
+    def __post_init__(self) -> None:
         self._known: set[TimerPartition] = set()
         self._next_read: RetryDelay | None = None
         self._next_claims: RetryDelay | None = None

@@ -229,10 +229,10 @@ class Metrics:
         for owned, frozen in parts:
             draft, partition = frozen.draft, owned.partition
             self.last_commit_ms = frozen.at_ms
-            sums[self.requests, partition.topic] += draft.requests
+            sums[self.requests, partition.topic] += frozen.requests
             copies += len(draft.copies)
             landed += len(draft.decisions.landed)
-            for kind, count in frozen.receipt_counts().items():
+            for kind, count in frozen.receipt_kinds.items():
                 sums[self.receipts, kind] += count
             for refusal in draft.parked.values():
                 sums[self.parked, refusal.code] += 1

@@ -24,13 +24,13 @@ Policy and quota apply once to each request. A replay uses the journal's refusal
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple, Protocol
 
 from bridge.partition.copies import CopiesInFlight
-from bridge.partition.decisions import Intake, ReceiptDraft
-from bridge.partition.ids import Name, PendingIds, PendingTimers, Place, RecentlyDelivered
-from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, TOO_MANY_LIMITED, Quota, TargetGate, TargetQueue
+from bridge.partition.decisions import ReceiptDraft
+from bridge.partition.ids import Intake, Name, PendingTimers, RecentlyDelivered
+from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, MOST_LIMITED, TOO_MANY_LIMITED, TargetRateLimits
 from bridge.partition.options import TurnOptions
 from bridge.partition.request import RequestBatch, body_of, first_copy_size, moved_copy_size, size_of
 from bridge.ports import Record
@@ -49,44 +49,74 @@ _NO_PAUSE = Refusal(
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
 
+class TargetQueue(Protocol):
+    """The part of the store's release queue that intake needs."""
+
+    def must_wait(self, target: str) -> bool: ...
+
+    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
+
+
+class View(NamedTuple):
+    """The state of a partition that decisions depend on. Decisions do not change it, except that time refills rates."""
+
+    queries: PendingTimers
+    queue: TargetQueue
+    flights: CopiesInFlight
+    recently: RecentlyDelivered
+    limits: TargetRateLimits
+    options: TurnOptions
+
+
+class Quota(NamedTuple):
+    """How many more timers may be pending, and how many more bytes of bodies (without copies in flight)."""
+
+    timers: float = inf
+    size_bytes: float = inf
+
+
+NO_QUOTA = Quota()
+
+
+def decide(
+    view: View, requests: RequestBatch, now_ms: int, quota: Quota = NO_QUOTA, overdue: Mapping[int, Body] | None = None
+) -> Intake:
+    """Return what becomes of the requests.
+
+    overdue: overdue timers of earlier batches that have not left. The result's `overdue` begins with them.
+    """
+    intake = BatchIntake(view, requests, now_ms, quota, overdue or {})
+    for record, ask in requests.asked:
+        intake.decide_one(record, ask)
+    return intake.taken
+
+
 def _told_id(name: Name) -> bytes:
     """Return the id for a receipt: none for a request by origin, as a copy in flight has only a hash of its id."""
     return name if isinstance(name, bytes) else b""
 
 
-@dataclass(eq=False)
 class BatchIntake:
     """Decides one batch, request by request."""
 
-    requests: RequestBatch
-    queries: PendingTimers
-    queue: TargetQueue
-    flights: CopiesInFlight
-    recently: RecentlyDelivered
-    options: TurnOptions
-    targets: TargetGate
-    now_ms: int
-    quota: Quota = field(default_factory=Quota)
-    overdue: Mapping[int, Body] = field(default_factory=dict)
-    """Overdue timers of earlier parts of the batch. The result's `overdue` begins with them."""
-
-    def __post_init__(self) -> None:
-        requests = self.requests
-        self._taken = Intake(overdue=dict(self.overdue))
-        self._decisions = self._taken.decisions
+    def __init__(
+        self, view: View, requests: RequestBatch, now_ms: int, quota: Quota, overdue: Mapping[int, Body]
+    ) -> None:
+        queries, self.queue, self.flights, self.recently, self.limits, self.options = view
         origin_offset = None if requests.origin is None else self.flights.offset_of(requests.origin)
-        self._ids = PendingIds(self.queries, self.flights, requests.ids, self._taken, origin_offset)
+        names: list[Name] = [*requests.ids] if origin_offset is None else [origin_offset]
+        self.taken = Intake(queries, self.flights, names, overdue)
+        self._queries = queries
+        self._now_ms = now_ms
+        self._timers_left, self._bytes_left = quota
+        self._new_targets: set[str] = set()
+        """Targets with a rate that had no pending timer before this batch."""
+        self._decisions = self.taken.decisions
         self._window_ms = self.options.rules.roll_window_ms
-        self._counts_bytes = self.quota.size_bytes < inf
+        self._counts_bytes = quota.size_bytes < inf
         self._confirms = is_sent("accepted", self.options.receipts)
 
-    def decide(self) -> Intake:
-        """Return what becomes of the requests."""
-        for record, ask in self.requests.asked:
-            self._decide_one(record, ask)
-        return self._taken
-
-    def _decide_one(self, record: Record, ask: Asked) -> None:
+    def decide_one(self, record: Record, ask: Asked) -> None:
         match ask:
             case Schedule():
                 self._schedule(record, ask)
@@ -123,13 +153,13 @@ class BatchIntake:
         except LongNameError as wrong:
             self._refuse(record, Refusal("bad-header", f"{wrong}: shorten it"))
             return
-        if self._counts_bytes and frame_size(body) > self.quota.size_bytes + self._ids.stored_bytes(ask.id):
+        if self._counts_bytes and frame_size(body) > self._bytes_left + self.taken.stored_bytes(ask.id):
             self._refuse(record, BEYOND_BYTES)
             return
         if ask.id is not None and not self._end("replaced", record, ask.id) and ask.replaces:
             self._receipt(self._missed(ask.id), record, -1, ask.id)
         self._place(body, visit)
-        self.quota.timers -= 1
+        self._timers_left -= 1
         if self._confirms:
             self._receipt("accepted", record, record.offset, ask.id or b"", ask.due_ms)
 
@@ -140,7 +170,7 @@ class BatchIntake:
             return Refusal(
                 "too-large", f"key, value and headers have {size} bytes, max_request_bytes is {most}: shorten it"
             )
-        policy, is_pending = self.options.policy, self._ids.is_pending(ask.id)
+        policy, is_pending = self.options.policy, self.taken.is_pending(ask.id)
         action = "replace" if ask.replaces or is_pending else "schedule"
         denied = policy.action_refusal(action) or policy.refusal(ask.target)
         if denied is not None:
@@ -151,22 +181,41 @@ class BatchIntake:
             record, ask
         ) > self.options.max_message_bytes:
             return Refusal("too-large", "with the headers of a rolled copy it would not fit: shorten it")
-        if self.quota.timers <= 0 and not is_pending:
+        if self._timers_left <= 0 and not is_pending:
             return BEYOND_TIMERS
-        return TOO_MANY_LIMITED if self.targets.is_one_too_many(ask.target) else None
+        return TOO_MANY_LIMITED if self._is_one_too_many(ask.target) else None
+
+    def _is_one_too_many(self, target: str) -> bool:
+        """True if the target has a rate and no pending timer, and too many targets have pending timers."""
+        if not self.limits.is_limited(target) or target in self._new_targets or self._queries.has_target(target):
+            return False
+        if self._queries.targets + len(self._new_targets) >= MOST_LIMITED:
+            return True
+        self._new_targets.add(target)
+        return False
 
     def _place(self, body: Body, visit: int) -> None:
         """Put the timer into the store, or let it leave at once if it is overdue."""
         if self._counts_bytes:
-            self.quota.size_bytes -= frame_size(body)
+            self._bytes_left -= frame_size(body)
         if self.queue.is_unreleased(body.target, (visit, body.origin_offset)):
-            self._ids.put(body, Place.STORED, self._taken.batch.add(body, visit))
-        elif visit <= self.now_ms and not self.targets.must_wait(body.target):
-            self._taken.overdue[body.offset] = body
-            self._ids.put(body, Place.OVERDUE, body.offset)
+            self.taken.store(body, visit)
+        elif visit <= self._now_ms and not self._must_wait(body.target):
+            self.taken.leave(body)
         else:
-            self._decisions.held.append(body.origin_offset)
-            self._ids.put(body, Place.STORED, self._taken.batch.hold(body, visit))
+            self.taken.hold(body, visit)
+
+    def _must_wait(self, target: str) -> bool:
+        """True if an overdue timer may not leave at once. Those that may are counted."""
+        if self.queue.must_wait(target):
+            return True
+        allowed = None if self.limits.is_open else self.limits.allowance(target, self._now_ms)
+        if allowed is None:
+            return False
+        if self.taken.leaving[target] >= allowed:
+            return True
+        self.taken.leaving[target] += 1
+        return False
 
     # -- cancel and move
 
@@ -176,7 +225,7 @@ class BatchIntake:
             return
         if self._end("cancelled", record, ask.id):
             return
-        if ask.fallback is not None and self._ids.is_for(ask.fallback[1], ask.fallback[0]):
+        if ask.fallback is not None and self.taken.is_for(ask.fallback[1], ask.fallback[0]):
             self._end("cancelled", record, ask.fallback[1])
             return
         missed = self._missed(ask.id)
@@ -199,28 +248,22 @@ class BatchIntake:
 
     def _end(self, kind: Kind, record: Record, name: Name) -> bool:
         """End the timer that is pending under `name`. Return True if there was one."""
-        body = None if isinstance(name, bytes) else self._ids.body(name)
-        id_ = name if isinstance(name, bytes) else body and body.id
-        copies = self._ids.copies_in_flight(name)
-        ended = self._take_out(name) + [(flight.origin_offset, flight.due_ms) for flight in copies]
-        if ended and id_:
-            self._taken.ended_ids.add(id_)
+        self._free_bytes(name)
+        ended = self.taken.end(name)
         for origin_offset, due_ms in ended:
-            self._ids.ended.add(origin_offset)
-            self._decisions.ended.append(origin_offset)
             self._receipt(kind, record, origin_offset, _told_id(name), due_ms)
-        self.quota.timers += len(ended)
+        self._timers_left += len(ended)
         return bool(ended)
 
-    def _take_out(self, name: Name) -> list[tuple[int, int | None]]:
+    def _free_bytes(self, name: Name) -> None:
+        """Count the bytes of the timer, which is about to leave the store, as free."""
         if self._counts_bytes:
-            self.quota.size_bytes += self._ids.stored_bytes(name)
-        return self._ids.take_out(name)
+            self._bytes_left += self.taken.stored_bytes(name)
 
     def _missed(self, name: Name) -> Kind:
         if isinstance(name, int):
             return "not-found"
-        is_late = name not in self._taken.ended_ids and self.recently.has(name, self.now_ms)
+        is_late = name not in self.taken.ended_ids and self.recently.has(name, self._now_ms)
         return "too-late" if is_late else "not-found"
 
     def _move(self, record: Record, name: Name, due_ms: int) -> None:
@@ -228,7 +271,7 @@ class BatchIntake:
         if denied := self.options.policy.action_refusal("move"):
             self._refuse(record, denied)
             return
-        copies, body = self._ids.copies_in_flight(name), self._ids.body(name)
+        copies, body = self.taken.copies_in_flight(name), self.taken.body(name)
         if body is None and not copies:
             self._receipt(self._missed(name), record, -1, _told_id(name))
             return
@@ -236,34 +279,28 @@ class BatchIntake:
             if body.rolls == 0 and moved_copy_size(body) > self.options.max_message_bytes:
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
-            self._take_out(name)
-            self._roll(body, due_ms)
-        self._decisions.rolled += [flight._replace(due_ms=due_ms) for flight in copies]
+            self._free_bytes(name)
+            self.taken.take_out(name)
+            self.taken.roll(body, due_ms)
+        self._decisions.rolled.extend(flight._replace(due_ms=due_ms) for flight in copies)
         origin_offset = copies[0].origin_offset if body is None else body.origin_offset
         self._receipt("moved", record, origin_offset, _told_id(name), due_ms)
-
-    def _roll(self, body: Body, due_ms: int) -> None:
-        """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""
-        self._taken.moved[body.origin_offset] = (body, due_ms)
-        self._decisions.released.append(body.origin_offset)
-        self._ids.put(body, Place.MOVED, due_ms)
 
     # -- copies of rolled timers
 
     def _receive_copy(self, record: Record, claim: Claim) -> None:
         flight = self.flights.claimed(record, claim)
-        if flight is None or (flight.origin_offset, flight.rolls) in self._ids.landed:
+        if flight is None or self.taken.has_landed(flight):
             self._refuse(record, NOT_OURS)
             return
-        self._ids.landed.add((flight.origin_offset, flight.rolls))
-        self._decisions.landed.append((flight.origin_offset, flight.rolls))
-        if flight.origin_offset in self.flights.ended or flight.origin_offset in self._ids.ended:
+        self.taken.land(flight)
+        if self.taken.has_ended(flight.origin_offset):
             self._decisions.dropped.append(record.offset)
             return
         visit = visit_ms(claim.schedule.due_ms, record.timestamp_ms, self._window_ms)
         body = body_of(record, claim.schedule, flight.origin_offset, flight.rolls)
         if flight.due_ms != claim.schedule.due_ms:  # moved while it was in flight
-            self._roll(body, flight.due_ms)
+            self.taken.roll(body, flight.due_ms)
         elif self._must_cool_down(flight, visit):
             self._cool_down(body)
         else:
@@ -272,12 +309,11 @@ class BatchIntake:
     def _must_cool_down(self, flight: CopyInFlight, visit: int) -> bool:
         """True if the copy would roll again within the cooldown, because our clock is ahead of the brokers'."""
         cooldown_ms = roll_cooldown_ms(self._window_ms)
-        is_soon = visit < min(self.now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self.now_ms
-        return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self.now_ms)
+        is_soon = visit < min(self._now_ms + cooldown_ms, flight.due_ms) and flight.due_ms > self._now_ms
+        return is_soon and self.flights.was_rolled_within(flight, cooldown_ms, self._now_ms)
 
     def _cool_down(self, body: Body) -> None:
         if self._counts_bytes:
-            self.quota.size_bytes -= frame_size(body)
-        wake_ms = min(self.now_ms + roll_cooldown_ms(self._window_ms), body.due_ms, body.timestamp_ms + MAX_DELAY_MS)
-        self._decisions.held.append(body.origin_offset)
-        self._ids.put(body, Place.STORED, self._taken.batch.hold(body, wake_ms))
+            self._bytes_left -= frame_size(body)
+        wake_ms = min(self._now_ms + roll_cooldown_ms(self._window_ms), body.due_ms, body.timestamp_ms + MAX_DELAY_MS)
+        self.taken.hold(body, wake_ms)

@@ -1,8 +1,9 @@
 """Decisions on requests: intake makes them, a draft collects them, the journal writes them in the draft's transaction.
 
-BatchIntake --Intake.decisions--> Draft.decisions --journal_fields--> JournalRecord --Decisions--> replay at a start
+decide --Intake.decisions--> Draft.decisions --journal_fields--> JournalRecord --Decisions--> replay at a start
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -10,8 +11,6 @@ from bridge.ports import Record
 from kafka_timer.headers import Refusal
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind
-from timer.format.batch import Batch
-from timer.format.body import Body
 
 
 class ReceiptDraft(NamedTuple):
@@ -46,8 +45,14 @@ class NewDecisions:
         return any(getattr(self, each.name) for each in fields(self))
 
     def add(self, later: "NewDecisions") -> None:
+        """Add later decisions. A moved copy may be read before the draft is frozen: the journal says `landed` alone."""
+        if landed := set(later.landed):
+            self.forget_rolled(lambda flight: (flight.origin_offset, flight.rolls) in landed)
         for each in fields(self):
             getattr(self, each.name).extend(getattr(later, each.name))
+
+    def forget_rolled(self, is_forgotten: Callable[[CopyInFlight], bool]) -> None:
+        self.rolled = [flight for flight in self.rolled if not is_forgotten(flight)]
 
     def count_of_requests(self) -> int:
         """Return how many numbers the journal record needs for requests that were taken in."""
@@ -55,25 +60,6 @@ class NewDecisions:
 
     def journal_fields(self) -> dict[str, Any]:
         """Return the fields of the same names of a JournalRecord."""
-        return {
-            "refused": tuple(record.offset for record, _ in self.refused),
-            "ended": tuple(self.ended),
-            "rolled": tuple(self.rolled),
-            "landed": tuple(self.landed),
-            "dropped": tuple(self.dropped),
-            "held": tuple(self.held),
-            "released": tuple(self.released),
-        }
-
-
-@dataclass(slots=True)
-class Intake:
-    """The outcome of one batch: changes for the store, timers that leave at once, and decisions."""
-
-    batch: Batch = field(default_factory=Batch)
-    overdue: dict[int, Body] = field(default_factory=dict)
-    """By offset: timers that are due and whose key has passed. They are not stored."""
-    moved: dict[int, tuple[Body, int]] = field(default_factory=dict)
-    """By origin offset: timers that leave the store as a copy with this new due time (ms)."""
-    ended_ids: set[bytes] = field(default_factory=set)
-    decisions: NewDecisions = field(default_factory=NewDecisions)
+        refused = tuple(record.offset for record, _ in self.refused)
+        same = ("ended", "rolled", "landed", "dropped", "held", "released")
+        return {"refused": refused} | {name: tuple(getattr(self, name)) for name in same}

@@ -1,21 +1,16 @@
 """One partition's part of a transaction: a draft that collects, and its frozen form that is published.
 
-take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
-                                          ^    |
-                      the broker refuses  +----+ reject: to the rejected topic instead, then repeated
+    take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
+                                              ^    |
+                          the broker refuses  +----+ reject: to the rejected topic instead, then repeated
 
-A timer or request has one name here: its origin offset, which is unique in a draft.
-
-`Partition.freeze` freezes it, `Partition.recheck` prepares its retry.
-
-The records of a release are deliveries, rejected records and receipts.
-
-If the broker refuses a record, its type says where else it may go: a `Delivery` to the rejected topic, a `Rejection`
-there without its payload, any other record nowhere.
+A timer or request has one name here: its origin offset, which is unique in a draft. If the broker refuses a record, its
+type says where else it may go: a `Delivery` to the rejected topic, a `Rejection` there without its payload, any other
+record nowhere.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -43,7 +38,7 @@ from kafka_timer.headers import (
 from kafka_timer.origin import TimerPartition, origin
 from schemas.journal import JournalRecord
 from schemas.progress import Progress
-from schemas.receipts import Receipt, is_sent, printable
+from schemas.receipts import Mode, Receipt, is_sent, printable
 from timer.format.body import Body, unpack_headers
 
 _REASON_HEADERS = 3
@@ -166,6 +161,7 @@ def _rejected(
 BATCH_BYTES = 128
 """Upper bound for the batch around a copy."""
 _KIND = itemgetter(ReceiptDraft._fields.index("kind"))
+_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 
 
 @dataclass(slots=True)
@@ -184,14 +180,19 @@ class Draft:
     decisions: NewDecisions = field(default_factory=NewDecisions)
     waited_origins: set[int] = field(default_factory=set)
     """Origin offsets of timers that leave later than due because their target was paused or beyond its rate."""
-    requests: int = 0
-    """Requests that were taken in, without copies."""
 
-    def park_expired(self, now_ms: int) -> None:
-        """Park the timers that have expired at `now_ms`."""
+    def park(self, own_topics: Container[str], now_ms: int) -> None:
+        """Park the timers that have expired at `now_ms`, and those whose target has become a topic of the bridge."""
         for body in self.bodies:
             if not body.plain and (why := expired(body, now_ms)):
                 self.parked[body.origin_offset] = why
+            elif body.target in own_topics:
+                self.parked.setdefault(body.origin_offset, _OURS_SINCE)
+
+    def add_decisions(self, decisions: NewDecisions, mode: Mode) -> None:
+        """Add decisions on requests, with their receipts as far as `mode` asks for them."""
+        receipts = [each for each in decisions.receipts if is_sent(each.kind, mode)]
+        self.decisions.add(replace(decisions, receipts=receipts))
 
     def add_delivery(self, body: Body) -> None:
         self.bodies.append(body)
@@ -207,7 +208,7 @@ class Draft:
         rolled = {copy.flight.origin_offset for copy in copies}
         self.bodies = [body for body in self.bodies if body.origin_offset not in rolled]
         self.copies = [copy for copy in self.copies if copy.flight.origin_offset not in rolled]
-        self.decisions.rolled = [each for each in self.decisions.rolled if each.origin_offset not in rolled]
+        self.decisions.forget_rolled(lambda flight: flight.origin_offset in rolled)
         for copy in copies:
             self.add_copy(copy)
 
@@ -228,7 +229,7 @@ class Draft:
 class FrozenDraft:
     """A partition's part of one transaction. It is repeated if the transaction is aborted.
 
-    options: those of the freeze. ids: of the timers that leave.
+    options: those of the freeze. ids: of the timers that leave. requests: how many it commits, without copies.
     """
 
     partition: TimerPartition
@@ -238,8 +239,25 @@ class FrozenDraft:
     journal: JournalRecord | None
     at_ms: int
     ids: frozenset[bytes]
+    requests: int
     records: list[Outgoing] = field(default_factory=list)
     """The records of the last try."""
+    receipt_kinds: Counter[str] = field(default_factory=Counter)
+    """Number of receipts of each kind among them."""
+
+    def retry(self, now_ms: int) -> None:
+        """Prepare a retry at `now_ms`: reject timers that have expired meanwhile."""
+        self.at_ms = max(self.at_ms, now_ms)
+        self.draft.park(self.options.rules.own_topics, self.at_ms)
+
+    def journal_copies(self) -> None:
+        """Let the journal name all copies that the transaction now holds."""
+        rolled, reached = tuple(self.draft.decisions.rolled), self.progress.next_offset
+        if self.journal is None:
+            rules = self.options.rules
+            self.journal = JournalRecord(from_offset=reached, next_offset=reached, rules=rules, rolled=rolled)
+        else:
+            self.journal = self.journal.model_copy(update={"rolled": rolled})
 
     def outgoing(self) -> list[Outgoing]:
         """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
@@ -252,7 +270,9 @@ class FrozenDraft:
             self.records.append(
                 self._whole_or_bare(refuse(options.rejected_topic, timer_partition, request, why, now_ms))
             )
-        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in self._receipts()]
+        receipts = self._receipts()
+        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in receipts]
+        self.receipt_kinds = Counter(map(_KIND, receipts))
         return self.records
 
     def _parked(self, body: Body) -> Rejection | None:
@@ -273,16 +293,6 @@ class FrozenDraft:
             left = ((b.origin_offset, b) for b in draft.bodies if b.origin_offset not in draft.parked)
             receipts += [ReceiptDraft("delivered", at, at, b.id or b"", b.due_ms) for at, b in left]
         return receipts
-
-    def receipt_counts(self) -> Counter[str]:
-        """Return the number of receipts of each kind, without making them: metrics ask after each commit."""
-        draft, mode = self.draft, self.options.receipts
-        kinds: Counter[str] = Counter(map(_KIND, draft.decisions.receipts))
-        if is_sent("rejected", mode):
-            kinds["rejected"] += len(draft.parked)
-        if is_sent("delivered", mode):
-            kinds["delivered"] += len(draft.bodies) - len(draft.parked)
-        return kinds
 
     def reject(self, refused: Mapping[Outgoing, str]) -> Outgoing | None:
         """Handle the broker's refusal of records. Return the first one that has no other place, or None.

@@ -1,12 +1,14 @@
 """Take the timers that leave out of a partition's store, and put them into its draft: as deliveries or as copies.
 
-due, its target takes it              -> delivery
-not due yet, or waited for too long   -> copy: it rolls
-its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
-due, and its copy would be too large  -> rejected topic
+    due, its target takes it              -> delivery
+    not due yet, or waited for too long   -> copy: it rolls
+    its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
+    due, and its copy would be too large  -> rejected topic
 
 A recurring timer also gets a copy for its next occurrence, in the same draft: from then on it waits for that one.
 """
+
+from dataclasses import dataclass
 
 from bridge.partition.copies import RolledCopy, copy_of
 from bridge.partition.draft import BATCH_BYTES, Draft, expired
@@ -35,18 +37,18 @@ _MOST_HELD = 100_000
 _CROWDED_SHARE = 4
 
 
+@dataclass(eq=False)
 class DueTimers:
     """Due timers of one open partition. Each call gets a draft, as the partition freezes one and begins another."""
 
-    def __init__(
-        self, partition: TimerPartition, store: Store, options: TurnOptions, breakers: CircuitBreakers
-    ) -> None:
-        self._partition = partition
-        self._store = store
-        self._breakers = breakers
-        self._most_wait_ms = most_wait_ms(options.rules.roll_window_ms)
-        self._options = options
-        self.limits = TargetRateLimits(options.targets, breakers)
+    _partition: TimerPartition
+    _store: Store
+    _options: TurnOptions
+    _breakers: CircuitBreakers
+
+    def __post_init__(self) -> None:
+        self._most_wait_ms = most_wait_ms(self._options.rules.roll_window_ms)
+        self.limits = TargetRateLimits(self._options.targets, self._breakers)
 
     @property
     def too_many_held(self) -> str:
@@ -65,7 +67,7 @@ class DueTimers:
         waiting = queue.blocked_hashes()
         due = queue.take_due(now_ms, room, room_bytes, gate, self._most_wait_ms)
         if due.total:
-            draft.decisions.released += due.released["origin"].tolist() + due.old_released["origin"].tolist()
+            draft.decisions.released.extend(due.released["origin"].tolist() + due.old_released["origin"].tolist())
             for rows in (due.rows, due.released) if waiting else ():
                 draft.waited_origins.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
             self.leave(draft, bodies(due.rows) + bodies(due.released), now_ms)
@@ -75,7 +77,7 @@ class DueTimers:
         """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
         room = max(self._room(draft), self._options.max_due_records // _CROWDED_SHARE)
         rows = self._store.release_queue.take_overflow(now_ms, room, self._options.max_due_bytes)
-        draft.decisions.released += rows["origin"].tolist()
+        draft.decisions.released.extend(rows["origin"].tolist())
         self._roll(draft, self._store.queries.bodies(rows), now_ms)
 
     def _room(self, draft: Draft) -> int:

@@ -1,4 +1,4 @@
-"""The timers that are pending under the names of one batch of requests, wherever they are.
+"""One batch of requests: its outcome, and the timers that are pending under its names, wherever they are.
 
     in the store         -> a delete mark
     in this batch        -> taken out of it: not stored yet, overdue, or about to be moved
@@ -10,13 +10,15 @@ request with an id ends every earlier timer with that id, so at most one is pend
 RecentlyDelivered: ids whose last timer was delivered within the last hour. A cancel of one is `too-late`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.partition.copies import CopiesInFlight
-from bridge.partition.decisions import Intake
+from bridge.partition.decisions import NewDecisions
 from schemas.journal import CopyInFlight
+from timer.format.batch import Batch
 from timer.format.body import Body, frame_size
 from timer.format.unit import Rows
 from timer.index.due_counts import HOUR_MS
@@ -60,6 +62,11 @@ class PendingTimers(Protocol):
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
+    @property
+    def targets(self) -> int: ...
+
+    def has_target(self, target: str) -> bool: ...
+
 
 class Place(Enum):
     """The place of a timer of this batch. Its number `at`: the index in `batch`, the offset, the new due time."""
@@ -75,37 +82,105 @@ class _InBatch(NamedTuple):
     body: Body
 
 
-class PendingIds:
-    """Answers for each name, and takes timers out of `intake` again. For one batch."""
+class Intake:
+    """The outcome of one batch of requests, and the timers that are pending under its names, with what it has changed.
+
+    names: ids, or one origin offset.
+    """
 
     def __init__(
-        self,
-        queries: PendingTimers,
-        flights: CopiesInFlight,
-        ids: list[bytes],
-        intake: Intake,
-        origin_offset: int | None = None,
+        self, queries: PendingTimers, flights: CopiesInFlight, names: Sequence[Name], overdue: Mapping[int, Body]
     ) -> None:
+        """overdue: timers of earlier batches that leave at once."""
+        self.batch = Batch()
+        self.overdue = dict(overdue)
+        """By offset: timers that are due and whose key has passed. They are not stored."""
+        self.leaving: Counter[str] = Counter()
+        """Overdue timers of this batch that use the rate of their target."""
+        self.moved: dict[int, tuple[Body, int]] = {}
+        """By origin offset: timers that leave the store as a copy with this new due time (ms)."""
+        self.ended_ids: set[bytes] = set()
+        self.decisions = NewDecisions()
         self._queries = queries
         self._flights = flights
-        self._intake = intake
-        self._origin_offset = origin_offset
+        ids = [name for name in names if isinstance(name, bytes)]
         self._stored: dict[Name, Rows] = dict(queries.find(ids).items()) if ids else {}
-        if origin_offset is not None and len(row := queries.find_origin(origin_offset)):
-            self._stored[origin_offset] = row
+        self._origin_offset = next((name for name in names if isinstance(name, int)), None)
+        if self._origin_offset is not None and len(row := queries.find_origin(self._origin_offset)):
+            self._stored[self._origin_offset] = row
         self._in_batch: dict[Name, _InBatch] = {}
-        self.landed: set[tuple[int, int]] = set()
-        """(origin offset, rolls) of copies that this batch has received."""
-        self.ended: set[int] = set()
-        """Origin offsets that this batch has ended."""
-        for offset, body in intake.overdue.items():
-            self.put(body, Place.OVERDUE, offset)
+        self._landed: set[tuple[int, int]] = set()
+        self._ended: set[int] = set()
+        for offset, body in overdue.items():
+            self._put(body, Place.OVERDUE, offset)
 
-    def put(self, body: Body, place: Place, at: int) -> None:
-        """Note the timer, which is in this batch, under its name."""
+    # -- changes
+
+    def store(self, body: Body, visit_ms: int) -> None:
+        self._put(body, Place.STORED, self.batch.add(body, visit_ms))
+
+    def hold(self, body: Body, visit_ms: int) -> None:
+        """Store a timer out of order."""
+        self.decisions.held.append(body.origin_offset)
+        self._put(body, Place.STORED, self.batch.hold(body, visit_ms))
+
+    def leave(self, body: Body) -> None:
+        """Let the timer leave at once."""
+        self.overdue[body.offset] = body
+        self._put(body, Place.OVERDUE, body.offset)
+
+    def roll(self, body: Body, due_ms: int) -> None:
+        """Let the timer leave the store, whatever K says, as a copy that is due at `due_ms`."""
+        self.moved[body.origin_offset] = (body, due_ms)
+        self.decisions.released.append(body.origin_offset)
+        self._put(body, Place.MOVED, due_ms)
+
+    def land(self, flight: CopyInFlight) -> None:
+        """Note that the copy was read."""
+        self._landed.add((flight.origin_offset, flight.rolls))
+        self.decisions.landed.append((flight.origin_offset, flight.rolls))
+
+    def end(self, name: Name) -> list[tuple[int, int | None]]:
+        """End the timers under `name`. Return their origin offsets and, if known, due times."""
+        body = None if isinstance(name, bytes) else self.body(name)
+        id_ = name if isinstance(name, bytes) else body and body.id
+        copies = self.copies_in_flight(name)
+        ended = self.take_out(name) + [(flight.origin_offset, flight.due_ms) for flight in copies]
+        if ended and id_:
+            self.ended_ids.add(id_)
+        for origin_offset, _ in ended:
+            self._ended.add(origin_offset)
+            self.decisions.ended.append(origin_offset)
+        return ended
+
+    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
+        """Take the timer out of the store or of this batch. Return its origin offset and, if known, its due time."""
+        taken_out: list[tuple[int, int | None]] = []
+        row = self._stored.pop(name, None)
+        if row is not None:
+            self.batch.end(row)
+            taken_out.append((int(row["origin"][0]), None))
+        found = self._in_batch.pop(name, None)
+        if found is not None:
+            self._drop(found)
+            taken_out.append((found.body.origin_offset, found.at if found.place is Place.MOVED else found.body.due_ms))
+        return taken_out
+
+    def _put(self, body: Body, place: Place, at: int) -> None:
         name = body.origin_offset if body.origin_offset == self._origin_offset else body.id
         if name is not None:
             self._in_batch[name] = _InBatch(place, at, body)
+
+    def _drop(self, found: _InBatch) -> None:
+        match found.place:
+            case Place.STORED:
+                self.batch.drop(found.at)
+            case Place.OVERDUE:
+                del self.overdue[found.at]
+            case Place.MOVED:
+                del self.moved[found.body.origin_offset]
+
+    # -- what is pending
 
     def is_pending(self, id_: bytes | None) -> bool:
         return id_ is not None and (id_ in self._in_batch or id_ in self._stored or bool(self.copies_in_flight(id_)))
@@ -113,11 +188,14 @@ class PendingIds:
     def copies_in_flight(self, name: Name) -> list[CopyInFlight]:
         """Return the copies that were not received or ended by this batch."""
         found = self._flights.with_id(name) if isinstance(name, bytes) else self._flights.with_origin(name)
-        return [
-            flight
-            for flight in found
-            if (flight.origin_offset, flight.rolls) not in self.landed and flight.origin_offset not in self.ended
-        ]
+        return [flight for flight in found if not self.has_landed(flight) and flight.origin_offset not in self._ended]
+
+    def has_landed(self, flight: CopyInFlight) -> bool:
+        return (flight.origin_offset, flight.rolls) in self._landed
+
+    def has_ended(self, origin_offset: int) -> bool:
+        """True if the timer has ended while its copy was in flight."""
+        return origin_offset in self._flights.ended or origin_offset in self._ended
 
     def body(self, name: Name) -> Body | None:
         """Return the timer; None if none is in the store or in this batch."""
@@ -139,25 +217,3 @@ class PendingIds:
         found = self._in_batch.get(name)
         in_batch = 0 if found is None or found.place is Place.MOVED else frame_size(found.body)
         return in_batch + (int(self._stored[name]["body_size"][0]) if name in self._stored else 0)
-
-    def take_out(self, name: Name) -> list[tuple[int, int | None]]:
-        """Take the timer out of the store or of this batch. Return its origin offset and, if known, its due time."""
-        taken_out: list[tuple[int, int | None]] = []
-        row = self._stored.pop(name, None)
-        if row is not None:
-            self._intake.batch.end(row)
-            taken_out.append((int(row["origin"][0]), None))
-        found = self._in_batch.pop(name, None)
-        if found is not None:
-            self._drop(found)
-            taken_out.append((found.body.origin_offset, found.at if found.place is Place.MOVED else found.body.due_ms))
-        return taken_out
-
-    def _drop(self, found: _InBatch) -> None:
-        match found.place:
-            case Place.STORED:
-                self._intake.batch.drop(found.at)
-            case Place.OVERDUE:
-                del self._intake.overdue[found.at]
-            case Place.MOVED:
-                del self._intake.moved[found.body.origin_offset]

@@ -70,15 +70,15 @@ def ours(partitions: Sequence[TimerPartition], history: History, journals: Calla
     return set(found)
 
 
+@dataclass(eq=False)
 class JournalOwnerCheck:
     """Checks that the journals of `partitions()` still belong to our group. journals: journal topic by timer topic."""
 
-    def __init__(
-        self, history: History, journals: Mapping[str, str], partitions: Callable[[], Iterable[TimerPartition]]
-    ) -> None:
-        self._history = history
-        self._journals = journals
-        self._partitions = partitions
+    _history: History
+    _journals: Mapping[str, str]
+    _partitions: Callable[[], Iterable[TimerPartition]]
+
+    def __post_init__(self) -> None:
         self._ends: dict[TimerPartition, int] = {}
 
     def check(self) -> None:

@@ -1,28 +1,11 @@
-"""Limits of a partition: how many timers it holds, and how many leave for each target.
-
-1. Quota: pending timers and their bytes, and targets with a rate.
-
-A quota is asked once, at intake. It is exact, as the pending timers of a partition are known in the order of requests.
-A timer that is being delivered does not count; it counts again if its target takes nothing (`roll_unavailable`).
-
-2. Target limits: timers per second of each target, by pattern.
+"""Limits of a partition: rates and circuit breakers of target topics, and refusals beyond a quota.
 
     [targets."orders.*"]  max_per_s = 100          of 16 partitions each has 6.25/s, whichever instance owns it
 
-Each partition has its part of the rate, as with `max_pending`, so the target never gets more, however many instances
-there are. Timers that wait leave in lots, as each lot is a transaction (bridge.partition.limits). The first pattern
-that fits counts.
+Each partition has its part of a rate, as of `max_pending`, so a target never gets more, however many instances there
+are. The first pattern that fits counts.
 
-TargetGate: what the limits of target topics say of requests that intake reads: leave at once or wait, accept or refuse.
-
-3. Token bucket: a rate per second, of requests of a timer topic or of timers to a target.
-
-    1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any span of time
-
-It gives lots of a tenth of a second, as a turn for each request would cost more than the request. A clock that jumps
-ahead fills the bucket once at most; if it goes back, nothing is filled, and time counts on from there.
-
-4. Circuit breakers for target topics that take no records, so that the timers of all other targets leave on time.
+A target topic that takes no records has a circuit breaker, so that the timers of all other targets leave on time:
 
     closed    --a transaction failed at the topic-->  open       its timers wait, as those of a paused target do
     open      --the retry delay is over----------->  half open  one timer of each partition may leave
@@ -32,16 +15,17 @@ ahead fills the bucket once at most; if it goes back, nothing is filled, and tim
 
 Each instance keeps the state in memory. After a restart, and in another instance, the first transaction that fails
 opens the breaker again. No format holds the state: the journal shows the wait like that of a target beyond its rate.
+
+Intake checks quotas. They are exact: the pending timers of a partition are known in the order of requests. A timer that
+is being delivered does not count; it counts again if its target takes nothing (`DueTimers.roll_unavailable`).
 """
 
 import re
-from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
 from math import ceil, inf
-from typing import Protocol
 
 from bridge.partition.options import TargetLimit, has_passed
 from kafka_timer.headers import Refusal
@@ -52,7 +36,13 @@ _ROUNDING = 1e-9
 
 
 class TokenBucket:
-    """Holds the tokens of a second, at least one. Begins full."""
+    """A rate per second: of requests of a timer topic, or of timers to a target. Begins full.
+
+        1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any span of time
+
+    It gives lots of a tenth of a second, as a turn for each request would cost more than the request. A clock that
+    jumps ahead fills the bucket once at most; if it goes back, nothing is filled, and time counts on from there.
+    """
 
     def __init__(self, per_s: float, now_ms: int) -> None:
         self.per_s = per_s
@@ -105,14 +95,6 @@ TOO_MANY_LIMITED = Refusal(
 )
 
 
-@dataclass(slots=True)
-class Quota:
-    """How many more timers may be pending, and how many more bytes of bodies (without copies in flight)."""
-
-    timers: float = inf
-    size_bytes: float = inf
-
-
 FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
 LONGEST_DELAY_MS = 60_000  # so a topic is tried at least once a minute
 CLOSED_BEYOND_TIMERS = 4096
@@ -134,6 +116,23 @@ class _Breaker:
     most_timers: int | None = None
     """Timers that the topic took before it failed with more (it is slow, or has a quota); None if it did not."""
     has_succeeded: bool = False
+
+    @property
+    def longer_ms(self) -> int:
+        """The retry delay after one more failure."""
+        return min(2 * self.delay_ms, LONGEST_DELAY_MS)
+
+    def reopen(self, now_ms: int) -> None:
+        """Wait for twice as long: the topic has failed again, and has taken no record meanwhile."""
+        self.opened_ms, self.delay_ms = now_ms, self.longer_ms
+
+    def succeed(self, now_ms: int) -> None:
+        """Let twice as many timers leave at a time: records are committed."""
+        self.has_succeeded = True
+        self.opened_ms = now_ms - self.delay_ms
+        self.timers *= 2
+        if self.most_timers is not None:
+            self.timers = min(self.timers, self.most_timers)
 
     def is_open(self, now_ms: int) -> bool:
         """True if no timer may leave. False if the clock was set back: an earlier retry does no harm."""
@@ -163,13 +162,13 @@ class CircuitBreakers:
                 if breaker is None and len(self._breakers) >= MAX_BREAKERS:
                     continue
                 newly.append(target)
-                new = _Breaker(now_ms, now_ms, FIRST_DELAY_MS)
-                if breaker is not None:
-                    new.delay_ms = min(2 * breaker.delay_ms, LONGEST_DELAY_MS)
-                    new.most_timers = max(1, breaker.timers // 2)
-                self._breakers[target] = new
+                self._breakers[target] = (
+                    _Breaker(now_ms, now_ms, FIRST_DELAY_MS)
+                    if breaker is None
+                    else _Breaker(now_ms, now_ms, breaker.longer_ms, most_timers=max(1, breaker.timers // 2))
+                )
             elif not breaker.is_open(now_ms):
-                breaker.opened_ms, breaker.delay_ms = now_ms, min(2 * breaker.delay_ms, LONGEST_DELAY_MS)
+                breaker.reopen(now_ms)
         return newly
 
     def is_open(self, target: str, now_ms: int) -> bool:
@@ -196,11 +195,7 @@ class CircuitBreakers:
             breaker = self._breakers[target]
             if not breaker.has_succeeded:
                 again.append(target)
-            breaker.has_succeeded = True
-            breaker.opened_ms = now_ms - breaker.delay_ms
-            breaker.timers *= 2
-            if breaker.most_timers is not None:
-                breaker.timers = min(breaker.timers, breaker.most_timers)
+            breaker.succeed(now_ms)
             if breaker.timers > CLOSED_BEYOND_TIMERS or now_ms - breaker.since_ms > FORGOTTEN_AFTER_MS:
                 del self._breakers[target]
         return again
@@ -279,57 +274,3 @@ class TargetRateLimits:
             del self._buckets[target]
             if not bucket.is_full(now_ms):
                 self._buckets[target] = bucket
-
-
-class TargetQueue(Protocol):
-    """The part of the store's release queue that intake needs."""
-
-    def must_wait(self, target: str) -> bool: ...
-
-    def is_unreleased(self, target: str, place: tuple[int, int]) -> bool: ...
-
-
-class TargetCounts(Protocol):
-    """The part of the store's queries that intake needs."""
-
-    @property
-    def targets(self) -> int: ...
-
-    def has_target(self, target: str) -> bool: ...
-
-
-class TargetGate:
-    """For one batch: which overdue timers leave at once, and which new targets with a rate are accepted."""
-
-    def __init__(self, queue: TargetQueue, counts: TargetCounts, limits: TargetRateLimits, now_ms: int) -> None:
-        self._queue, self._counts = queue, counts
-        self._limits = limits
-        self._now_ms = now_ms
-        self._leaving: Counter[str] = Counter()
-        self._new_targets: set[str] = set()
-
-    def must_wait(self, target: str) -> bool:
-        """True if an overdue timer may not leave at once. Those that may are counted."""
-        if self._queue.must_wait(target):
-            return True
-        allowed = None if self._limits.is_open else self._limits.allowance(target, self._now_ms)
-        if allowed is None:
-            return False
-        if self._leaving[target] >= allowed:
-            return True
-        self._leaving[target] += 1
-        return False
-
-    def is_one_too_many(self, target: str) -> bool:
-        """True if the target has a rate and no pending timer, and too many targets have pending timers."""
-        if not self._limits.is_limited(target) or target in self._new_targets or self._counts.has_target(target):
-            return False
-        if self._counts.targets + len(self._new_targets) >= MOST_LIMITED:
-            return True
-        self._new_targets.add(target)
-        return False
-
-    def charge(self) -> None:
-        """Charge the rates. Call it after the batch is stored: if the disk refuses it, it is taken in again."""
-        for target, timers in self._leaving.items():
-            self._limits.spend(target, timers, self._now_ms)

@@ -11,32 +11,29 @@ request came before the delivery or too late.
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from enum import Enum
+from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
-from bridge.partition.decide import BatchIntake
-from bridge.partition.decisions import Intake
+from bridge.partition.decide import Quota, View, decide
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.due_timers import DueTimers
-from bridge.partition.ids import RecentlyDelivered
-from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, Quota, TargetGate
+from bridge.partition.ids import Intake, RecentlyDelivered
+from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
-from bridge.partition.request import RequestBatch, batch_length, needing_no_room
+from bridge.partition.request import RequestBatch, batch_length, needing_no_room, requests_of
 from bridge.ports import Record
-from kafka_timer.headers import Refusal
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord, Wait
 from schemas.progress import Progress
-from schemas.receipts import is_sent
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.format.body import Body, frame_size
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
 
 _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
-_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
 
 
@@ -93,6 +90,8 @@ class Partition:
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
         self._is_transaction_full = False
+        self._requests = 0
+        """Requests that were taken in and are in no frozen draft, without copies."""
         self._overdue: dict[int, Body] = {}
         """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
@@ -103,6 +102,8 @@ class Partition:
         """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
         self.options = options
         self._due = DueTimers(self.partition, self.store, options, breakers)
+        queries, queue = self.store.queries, self.store.release_queue
+        self._view = View(queries, queue, self.flights, self._recently, self._due.limits, options)
 
     def claim(self) -> None:
         """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
@@ -183,7 +184,7 @@ class Partition:
         rolling, size = self._rolling(), left
         while left:
             part = self.backlog[: min(size, left)]
-            requests = RequestBatch(part[: batch_length(part)], self.options.rules)
+            requests = requests_of(part[: batch_length(part)], self.options.rules)
             if stop := self._why_stop(requests):
                 return stop, ""
             try:
@@ -217,56 +218,40 @@ class Partition:
 
     def _take_in_part(self, requests: RequestBatch, rolling: int, now_ms: int) -> None:
         """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
-        queue, queries = self.store.release_queue, self.store.queries
-        targets = TargetGate(queue, queries, self._due.limits, now_ms)
-        taken = BatchIntake(
-            requests=requests,
-            queries=queries,
-            queue=queue,
-            flights=self.flights,
-            recently=self._recently,
-            options=self.options,
-            targets=targets,
-            now_ms=now_ms,
-            quota=self._quota(rolling),
-            overdue=self._overdue,
-        ).decide()
+        taken = decide(self._view, requests, now_ms, self._quota(rolling), self._overdue)
         (last, _), count = requests.asked[-1], len(requests.asked)
         self.store.add(taken.batch, last.offset + 1)
-        targets.charge()
         del self.backlog[:count]
-        self._overdue = taken.overdue
-        self._recently.forget(taken.ended_ids)
+        self._requests += count - len(taken.decisions.landed)
         self._apply(taken, now_ms)
-        self._draft.requests += count - len(taken.decisions.landed)
 
     def _quota(self, rolling: int) -> Quota:
         """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
-        quota, options, store = Quota(), self.options, self.store
+        options, store = self.options, self.store
+        timers = size_bytes = inf
         if options.max_pending is not None:
             uncounted = self.flights.alive_count + len(self._overdue) + rolling
-            quota.timers = options.max_pending - store.pending - uncounted
+            timers = options.max_pending - store.pending - uncounted
         if options.max_pending_bytes is not None:
             uncounted = sum(map(frame_size, self._overdue.values()))
-            quota.size_bytes = options.max_pending_bytes - store.queries.pending_bytes - uncounted
-        return quota
+            size_bytes = options.max_pending_bytes - store.queries.pending_bytes - uncounted
+        return Quota(timers, size_bytes)
 
     def _apply(self, taken: Intake, now_ms: int) -> None:
-        """Add the decisions to the draft, and bring the copies in flight up to date: the next request may name them."""
+        """Apply the decisions on a batch that is stored: the next request may name what they have changed."""
         draft, decisions = self._draft, taken.decisions
+        for target, timers in taken.leaving.items():
+            self._due.limits.spend(target, timers, now_ms)
+        self._overdue = taken.overdue
+        self._recently.forget(taken.ended_ids)
         self.flights.land(decisions.landed)
-        if landed := set(decisions.landed):
-            # A moved copy may be read before the draft is frozen. The journal then says `landed` alone.
-            rolled = draft.decisions.rolled
-            draft.decisions.rolled = [flight for flight in rolled if (flight.origin_offset, flight.rolls) not in landed]
         self.flights.end(decisions.ended)
         for body, due_ms in taken.moved.values():
             copy = copy_of(self.partition, body, now_ms, moved_ms=due_ms)
             draft.add_copy(copy)
             self.flights.stage(copy.flight)
         self.flights.depart(decisions.rolled)
-        decisions.receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
-        draft.decisions.add(decisions)
+        draft.add_decisions(decisions, self.options.receipts)
 
     # -- timers that leave
 
@@ -335,24 +320,22 @@ class Partition:
             offset = self._frozen_offset
             progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
         draft, self._draft = self._draft, Draft()
-        if lags:
-            draft.requests, self._draft.requests = 0, draft.requests
         self._frozen_number += 1
         progress = progress._replace(number=self._frozen_number)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
-        own = self.options.rules.own_topics
-        draft.parked = {body.origin_offset: _OURS_SINCE for body in draft.bodies if body.target in own} | draft.parked
-        draft.park_expired(at_ms)
+        draft.park(self.options.rules.own_topics, at_ms)
         self._due.roll_unavailable(draft, at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
         journal = self._journal(draft, progress, waits)
-        frozen = FrozenDraft(self.partition, self.options, draft, progress, journal, at_ms, ids)
+        requests = 0 if lags else self._requests
+        frozen = FrozenDraft(self.partition, self.options, draft, progress, journal, at_ms, ids, requests)
         self._frozen.append(frozen)
         self._frozen_offset = progress.next_offset
         self._frozen_waits = waits
         self._journalled_ms = now_ms
         self._must_claim = False
         self.flights.depart(draft.decisions.rolled, now_ms)
+        self._requests -= requests
         if not lags:
             self._dirty_since_ms = None
             self._is_caught_up = is_caught_up
@@ -384,12 +367,11 @@ class Partition:
 
     def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
         """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
-        frozen.at_ms = max(frozen.at_ms, now_ms)
-        frozen.draft.park_expired(frozen.at_ms)
+        frozen.retry(now_ms)
         rolled = self._due.roll_unavailable(frozen.draft, now_ms, frozen.at_ms)
         if rolled:
             self.flights.depart(rolled)  # due, so they need no roll cooldown
-            frozen.journal = self._journal_of(frozen)
+            frozen.journal_copies()
 
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
@@ -403,13 +385,6 @@ class Partition:
             **draft.decisions.journal_fields(),
             waits=waits,
         )
-
-    def _journal_of(self, frozen: FrozenDraft) -> JournalRecord:
-        """Return the journal record of `frozen` with all copies that the transaction now holds."""
-        rolled, reached = tuple(frozen.draft.decisions.rolled), frozen.progress.next_offset
-        if frozen.journal is not None:
-            return frozen.journal.model_copy(update={"rolled": rolled})
-        return JournalRecord(from_offset=reached, next_offset=reached, rules=self.options.rules, rolled=rolled)
 
     def start_checkpoint(self, journal_offset: int) -> None:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
@@ -427,5 +402,8 @@ class Partition:
         self.store.committed(frozen.progress, is_all=self.is_quiet)
 
 
-Damaged = tuple[Partition, CorruptStoreError]
-"""A partition whose local store is damaged: the loop rebuilds it."""
+class Damaged(NamedTuple):
+    """A partition whose local store is damaged: the loop rebuilds it."""
+
+    partition: Partition
+    error: CorruptStoreError

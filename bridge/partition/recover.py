@@ -1,20 +1,12 @@
 """Bring a partition's store to Kafka's committed progress (design, invariant 5).
 
-    checkpoint on disk        if it is usable (bridge.partition.recover): takes the store back to a committed state
+    progress (C, K, L)        stable, from Kafka; or adopted by the operator's word
+    checkpoint on disk        takes the store back to a committed state. It is usable if it has the same progress
+                              generation, tick and engine, L <= its C <= C, its K <= K, and the journal after it is kept
     journal                   from the checkpoint's offset, else from the time of L's record minus the clock skew
     requests                  from the checkpoint's C, else from L, up to C: each by the journal, else by the rules
 
 Without a usable checkpoint, or with damaged files, the store is rebuilt from L into empty files.
-
-The plan: decide how a partition is recovered: from which progress, and from the checkpoint on disk or from Kafka alone.
-
-    progress (C, K, L)        stable, from Kafka; or adopted by the operator's word
-    checkpoint on disk        usable if it has the same progress generation, L <= its C <= C, its K <= K, and the
-                              journal after it is still kept
-
-With another tick or engine the store is rebuilt.
-
-The replay: read old requests again: which of them are still pending, by what the journal says about them.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """Translate requests: records to what they ask for, stored timers to headers. Other modules see native requests.
 
-record --RequestBatch--> Schedule | Cancel | Move | ByOrigin | Claim | Refusal
+record --requests_of--> Schedule | Cancel | Move | ByOrigin | Claim | Refusal
 Schedule --body_of--> Body: its headers as they were sent, after the name of their profile (schemas.profiles.as_stored)
 Body --native_headers--> copies: our headers in place of the profile's
      --headers_without_profile--> deliveries: the profile's removed     --sent_headers--> rejected records: as sent
@@ -8,6 +8,7 @@ Body --native_headers--> copies: our headers in place of the profile's
 """
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from bridge.ports import Record, UndecodableRecord
 from kafka_timer.headers import (
@@ -52,16 +53,23 @@ _COPY_EXTRA_BYTES = 512
 """Upper bound of what a copy has in addition to its request: an absolute time, its origin, its number."""
 
 
-class RequestBatch:
-    """Records, each with what it asks for, and all ids that they name."""
+class RequestBatch(NamedTuple):
+    """Records, each with what it asks for, and all ids that they name.
 
-    def __init__(self, records: Iterable[Record], rules: Rules) -> None:
-        self.asked = [(record, ask_of(record, rules)) for record in records]
-        ids = {ask.id: None for _, ask in self.asked if isinstance(ask, _WITH_ID) and ask.id is not None}
-        ids |= {ask.fallback[1]: None for _, ask in self.asked if isinstance(ask, Cancel) and ask.fallback is not None}
-        self.ids = list(ids)
-        self.origin = next((ask.origin for _, ask in self.asked if isinstance(ask, ByOrigin)), None)
-        """Topic, partition and offset, named by a request by origin, which is the only one of its batch."""
+    origin: topic, partition and offset, named by a request by origin, which is the only one of its batch.
+    """
+
+    asked: list[tuple[Record, Asked]]
+    ids: list[bytes]
+    origin: bytes | None
+
+
+def requests_of(records: Iterable[Record], rules: Rules) -> RequestBatch:
+    asked = [(record, ask_of(record, rules)) for record in records]
+    ids = {ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None}
+    ids |= {ask.fallback[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.fallback is not None}
+    origin = next((ask.origin for _, ask in asked if isinstance(ask, ByOrigin)), None)
+    return RequestBatch(asked, list(ids), origin)
 
 
 def ask_of(record: Record, rules: Rules) -> Asked:

@@ -69,17 +69,18 @@ class FakeHistory:
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         self._step("history.first_offsets")
-        return {partition: self._kafka.partition(partition).first for partition in partitions}
+        return {partition: self._kafka.partition(partition).first for partition in self._answering(partitions)}
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
         self._step("history.stable_and_end_offsets")
-        logs = {partition: self._kafka.partition(partition) for partition in partitions}
+        logs = {partition: self._kafka.partition(partition) for partition in self._answering(partitions)}
         return {partition: (log.last_stable, log.end) for partition, log in logs.items()}
 
     def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         self._step("history.newest_journal_times")
         written = {
-            partition: [entry.append_ms for entry in self._journal(partition).everything()] for partition in partitions
+            partition: [entry.append_ms for entry in self._journal(partition).everything()]
+            for partition in self._answering(partitions)
         }
         return {partition: max(times) for partition, times in written.items() if times}
 
@@ -101,6 +102,9 @@ class FakeHistory:
         if stop < len(entries):
             offset = entries[stop].offset
             raise PartitionUnreadableError(f"{partition}: offset {offset} cannot be decoded", offset)
+
+    def _answering(self, partitions: Sequence[TimerPartition]) -> list[TimerPartition]:
+        return [partition for partition in partitions if partition not in self.silent]
 
     def demand_answer(self, partition: TimerPartition) -> None:
         if partition in self.silent:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import bridge.loop
+import bridge.partition
+
+PATHS = [path for package in (bridge.loop, bridge.partition) for path in sorted(Path(package.__path__[0]).glob("*.py"))]
 
 
 def foreign_writes(source: str) -> Iterator[str]:
@@ -16,8 +19,8 @@ def foreign_writes(source: str) -> Iterator[str]:
             yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("path", sorted(Path(bridge.loop.__path__[0]).glob("*.py")), ids=lambda path: path.name)
-def test_the_loop_writes_no_attribute_of_another_object(path: Path) -> None:
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_attribute_of_another_object_is_written(path: Path) -> None:
     assert list(foreign_writes(path.read_text())) == []
 
 

@@ -6,18 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import SMALL, kafka_with, send, two_partitions
 from bridge.observe.metrics import Lag
-from bridge.testing import FakeHistory, FakeInstance
+from bridge.testing import FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.origin import TimerPartition
-
-
-def running(instance: FakeInstance) -> Bridge:
-    assert instance.bridge is not None
-    return instance.bridge
 
 
 def warnings(caplog: pytest.LogCaptureFixture, check: Callable[[], None]) -> list[str]:
@@ -38,7 +32,7 @@ def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(
         for _ in range(count):
             send(kafka, timer_partition, delay_ms=delay_ms)
     instance.run(300)
-    look = running(instance).monitors.check_retention
+    look = instance.bridge.monitors.check_retention
     assert warnings(caplog, look) == []
     assert instance.metrics.lost_to_retention == {one: 0, other: 0}
     kafka.partition(one).delete_before(2)
@@ -64,7 +58,7 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, (one, other), instance = two_partitions(transaction_timeout_ms=600_000)
-    look = running(instance).monitors.check_open_transactions
+    look = instance.bridge.monitors.check_open_transactions
     assert warnings(caplog, look) == []
     assert instance.metrics.lags == {one: Lag(0, 0), other: Lag(0, 0)}
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
@@ -109,60 +103,41 @@ def test_case_38_a_hung_transaction_is_logged_with_its_age_and_size_and_holds_it
     ]
 
 
-def test_case_38_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_leader_that_does_not_answer_keeps_its_last_figures_and_hides_no_other_partition(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    kafka, (one, other), instance = two_partitions()
-    look = running(instance).monitors.check_open_transactions
-    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
-    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
-    look()
-    instance.run(3000)
-    assert len(warnings(caplog, look)) == 1
-    hanging, ends = instance.metrics.hanging_transactions[one], instance.metrics.lags[one]
-    real = FakeHistory.stable_and_end_offsets
-    silent = {one}
-
-    def stable_and_end_offsets(
-        history: FakeHistory, partitions: list[TimerPartition]
-    ) -> dict[TimerPartition, tuple[int, int]]:
-        return {
-            timer_partition: told
-            for timer_partition, told in real(history, partitions).items()
-            if timer_partition not in silent
-        }
-
-    monkeypatch.setattr(FakeHistory, "stable_and_end_offsets", stable_and_end_offsets)
-    send(kafka, other, delay_ms=10_000)
-    look()
-    assert (instance.metrics.hanging_transactions[one], instance.metrics.lags[one]) == (hanging, ends)
-    assert instance.metrics.lags[other] == Lag(1, 0)
-    instance.run(1000)
-    silent.clear()
-    look()
-    assert instance.metrics.hanging_transactions[one].since_ms == hanging.since_ms
-
-
-def test_clock_skew_keeps_its_last_value_while_the_journal_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    """The checks run in the thread of the turns: while one waits, no partition delivers."""
     kafka, (one, other), instance = two_partitions()
     for timer_partition in (one, other):
-        send(kafka, timer_partition, delay_ms=50)
-    instance.run(1000)
-    running(instance).monitors.check_clocks()
-    known = dict(instance.metrics.clock_skew_ms)
-    assert known.keys() == {one, other}
-    real = FakeHistory.newest_journal_times
-    monkeypatch.setattr(
-        FakeHistory,
-        "newest_journal_times",
-        lambda history, partitions: {
-            timer_partition: ms for timer_partition, ms in real(history, partitions).items() if timer_partition != one
-        },
-    )
-    running(instance).monitors.check_clocks()
-    assert instance.metrics.clock_skew_ms == known
+        send(kafka, timer_partition, delay_ms=900)
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"50")]
+    kafka.produce(TIMERS, b"hung", headers=headers, partition=one.partition, transaction=kafka.begin("sender"))
+    monitors, metrics, history = instance.bridge.monitors, instance.metrics, instance.history
+
+    def check() -> None:
+        monitors.check_open_transactions()
+        monitors.check_clocks()
+        monitors.check_retention()
+
+    check()
+    instance.run(300)
+    assert len(warnings(caplog, check)) == 1
+    hang = metrics.hanging_transactions[one]
+    known = metrics.lags[one], metrics.clock_skew_ms[one]
+    assert metrics.lost_to_retention == {one: 0, other: 0}
+    history.silent.add(one)
+    for timer_partition in (one, other):
+        kafka.partition(timer_partition).delete_before(1)
+    send(kafka, other, delay_ms=900)
+    check()
+    assert (metrics.hanging_transactions[one], (metrics.lags[one], metrics.clock_skew_ms[one])) == (hang, known)
+    assert metrics.lags[other] == Lag(1, 0)
+    assert metrics.lost_to_retention == {one: 0, other: 1}
+    assert f"{other}: retention has taken requests that are pending" in caplog.text
+    instance.run(300)
+    history.silent.clear()
+    check()
+    assert metrics.hanging_transactions[one].since_ms == hang.since_ms
 
 
 def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +146,7 @@ def test_an_instance_without_partitions_asks_no_broker(monkeypatch: pytest.Monke
     owner.run(100)
     idle = FakeInstance(kafka, group, replace(SMALL, receipts="none"), name="idle")
     idle.run(100)
-    bridge = running(idle)
+    bridge = idle.bridge
     asked: list[object] = []
     for question in ("stable_and_end_offsets", "newest_journal_times"):
         monkeypatch.setattr(idle.history, question, asked.append)
@@ -210,7 +185,7 @@ def test_the_clock_with_the_largest_skew_is_logged(
     skews_ms: tuple[int, int], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     kafka, partitions, instance = two_partitions()
-    look = running(instance).monitors.check_clocks
+    look = instance.bridge.monitors.check_clocks
     assert warnings(caplog, look) == [], "the journal has no decisions yet"
     apart(kafka, instance, *skews_ms)
     assert warnings(caplog, look) == [told_clock(words)]
@@ -221,7 +196,7 @@ def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     kafka, _, instance = two_partitions()
-    look = running(instance).monitors.check_clocks
+    look = instance.bridge.monitors.check_clocks
     apart(kafka, instance, 1000, -1000)
     assert warnings(caplog, look) == [], "no further than the limit"
     apart(kafka, instance, 1001, 0)
@@ -238,12 +213,11 @@ def test_a_transaction_in_flight_does_not_count_as_clock_skew(
 ) -> None:
     kafka, (one, other), instance = two_partitions()
     apart(kafka, instance, 0, 0)
-    assert instance.sink is not None
     instance.sink.is_slow = True
     send(kafka, one, delay_ms=50)
     kafka.timeline.advance(3000)
-    running(instance).turn()
-    running(instance).turn()
-    assert not running(instance).is_idle
-    assert warnings(caplog, running(instance).monitors.check_clocks) == []
+    instance.bridge.turn()
+    instance.bridge.turn()
+    assert not instance.bridge.is_idle
+    assert warnings(caplog, instance.bridge.monitors.check_clocks) == []
     assert instance.metrics.clock_skew_ms == {one: 0, other: 0}

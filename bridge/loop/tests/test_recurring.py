@@ -161,17 +161,6 @@ def test_a_cancel_of_the_occurrence_that_is_leaving_ends_the_next_one() -> None:
 
 
 @TROUBLE
-def test_a_replacement_begins_a_series_of_its_own(trouble: Trouble) -> None:
-    world = World()
-    send(world, id_="x", every_ms="1000")
-    world.bridge.run(2500)
-    trouble(world)
-    sent_ms = send(world, id_="x", every_ms="3000", count="2")
-    world.bridge.run(10 * SECOND)
-    assert occurrences(world, sent_ms)[2:] == [(1, 3000), (2, 6000)]
-
-
-@TROUBLE
 def test_a_move_changes_one_occurrence_and_none_after_it(trouble: Trouble) -> None:
     world = World()
     sent_ms = send(world, id_="x", every_ms="4000", count="4")

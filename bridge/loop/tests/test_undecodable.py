@@ -19,9 +19,7 @@ from bridge.loop.tests.test_histories import (
     send,
     two_partitions,
 )
-from bridge.loop.tests.test_monitors import running
 from bridge.observe.metrics import Lag
-from bridge.ports import UndecodableRecord
 from bridge.testing import Crash, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from kafka_timer.origin import TimerPartition
@@ -63,7 +61,7 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
     for number in range(20):
         send(kafka, other, f"other {number}", 10)
         instance.run(20)
-        running(instance).monitors.check_open_transactions()
+        instance.bridge.monitors.check_open_transactions()
     assert delivered(kafka) == [*(f"other {number}" for number in range(10)), "stored"] + [
         f"other {number}" for number in range(10, 20)
     ]
@@ -78,7 +76,7 @@ def test_an_undecodable_record_stops_its_partition_alone_and_status_and_log_name
     assert instance.metrics.lags[one] == Lag(2, 0)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING].count(remedy) == 1
     kafka.skip(one, offset)
-    running(instance).wake()
+    instance.bridge.wake()
     instance.run(20)
     assert delivered(kafka)[-1] == "hidden"
     assert parked_at(kafka) == [f"{one}/{offset}"]
@@ -171,10 +169,9 @@ def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
     send(kafka, PARTITION, "hidden", 10)
     first.run(20)
     assert first.status.pauses.undecodable == {PARTITION: offset}
-    assert first.sink is not None
     first.sink.is_slow = True
     kafka.skip(PARTITION, offset)
-    running(first).wake()
+    first.bridge.wake()
     first.turn()  # the first one parks the record, in a transaction that is not committed yet
     group.move(PARTITION, second.source.member)
     group.expire(first.source.member)
@@ -204,7 +201,6 @@ def test_a_partition_that_does_not_answer_in_time_is_opened_while_the_others_go_
     instance.run(100)
     instance.kill()
     instance.start()
-    assert instance.history is not None
     instance.history.silent.add(one)
     instance.run(2000)
     assert delivered(kafka) == ["other"]
@@ -271,7 +267,3 @@ def test_checkpoints_of_a_partition_that_does_not_answer_are_retried_after_a_min
         send(kafka, one, f"{number}", 1)
         instance.run(500)
     assert asked.count(one) > 2
-
-
-def test_an_undecodable_record_has_an_offset_and_nothing_else() -> None:
-    assert tuple(UndecodableRecord(7, 0, None, None, ())) == (7, 0, None, None, ())

@@ -29,7 +29,6 @@ PARTITION = 'partition="0",topic="timer.requests"'
 
 def text_of(world: TimerWorld, should_stop: Callable[[], bool] = lambda: False) -> str:
     instance = world.bridge
-    assert instance.bridge is not None
     exposition = Exposition(instance.metrics, instance.status, AlertLimits("1.2.3", 1 << 30, 1000))
     exposition.read_stores(instance.bridge, world.now_ms, should_stop)
     return exposition.text("text/plain")[0].decode()
@@ -163,7 +162,6 @@ def test_requests_deliveries_and_lateness() -> None:
 
 def test_case_6_a_late_backlog_is_pending_and_then_counts_as_late() -> None:
     world = World()
-    assert world.bridge.sink is not None
     for _ in range(20):
         world.send()
     world.bridge.run(400)
@@ -247,7 +245,6 @@ def test_no_next_due_time_is_better_than_one_of_an_interrupted_search() -> None:
 
 def test_a_retried_transaction_counts_once() -> None:
     world = World()
-    assert world.bridge.sink is not None
     world.bridge.sink.faults = 2
     world.send(delay_ms=0)
     world.bridge.run(100)
@@ -346,7 +343,6 @@ def test_rebalances_are_counted_and_a_revoked_partition_has_no_metrics() -> None
 def test_an_old_reading_of_the_stores_shows_no_partition_of_others() -> None:
     world = World()
     instance = world.bridge
-    assert instance.bridge is not None
     exposition = Exposition(instance.metrics, instance.status, AlertLimits("", 0, 0))
     exposition.read_stores(instance.bridge, world.now_ms, lambda: False)
     assert PARTITION in exposition.text("")[0].decode()

@@ -225,7 +225,6 @@ def test_a_loop_that_does_not_turn_fails_questions_alone(world: World) -> None:
         assert web.get("/pending") == (503, {"reason": "waiting for the broker"})
         assert web.get("/health/live")[0] == 200
     asked: list[Bridge] = []
-    assert world.bridge.bridge is not None
     query_queue.submit(asked.append)
     query_queue.run_next(world.bridge.bridge)
     assert asked == [world.bridge.bridge], "questions whose caller gave up are skipped"
@@ -233,7 +232,6 @@ def test_a_loop_that_does_not_turn_fails_questions_alone(world: World) -> None:
 
 def test_one_question_is_answered_after_each_turn_by_the_loops_thread(world: World) -> None:
     query_queue = QueryQueue()
-    assert world.bridge.bridge is not None
     answers = [query_queue.submit(lambda _: threading.current_thread()) for _ in range(2)]
     given_up = query_queue.submit(lambda _: pytest.fail("nobody waits for this"))
     assert given_up.cancel()

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 from bridge.partition.copies import CopiesInFlight, copy_of
-from bridge.partition.decide import BatchIntake
-from bridge.partition.decisions import Intake
-from bridge.partition.ids import RecentlyDelivered
-from bridge.partition.limits import Quota, TargetGate, TargetRateLimits
+from bridge.partition.decide import NO_QUOTA, Quota, View, decide
+from bridge.partition.ids import Intake, RecentlyDelivered
+from bridge.partition.limits import TargetRateLimits
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import replay
-from bridge.partition.request import RequestBatch
+from bridge.partition.request import requests_of
 from bridge.ports import Record
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
@@ -86,17 +85,14 @@ def take(
     flights: Iterable[CopyInFlight] = (),
     ended: Iterable[int] = (),
     delivered: Iterable[bytes] = (),
-    quota: Quota | None = None,
+    quota: Quota = NO_QUOTA,
     options: TurnOptions = OPTIONS,
 ) -> Intake:
     store, recently = Stored(settled, stored or {}), RecentlyDelivered()
     recently.add(delivered, now_ms)
-    targets = TargetGate(store, store, TargetRateLimits({}), now_ms)
     copies = CopiesInFlight(PARTITION, flights, ended)
-    requests = RequestBatch(records, RULES)
-    return BatchIntake(
-        *(requests, store, store, copies, recently, options, targets, now_ms), quota=quota or Quota()
-    ).decide()
+    view = View(store, store, copies, recently, TargetRateLimits({}), options)
+    return decide(view, requests_of(records, RULES), now_ms, quota)
 
 
 def bodies(*records: Record) -> list[Body]:

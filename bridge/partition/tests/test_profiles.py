@@ -125,31 +125,22 @@ def the_delivered(world: World) -> Entry:
 
 @EACH
 @TROUBLE
-def test_each_profile_is_delivered_on_time_without_its_headers(name: str, trouble: Trouble) -> None:
+@pytest.mark.parametrize(("delay_s", "rolls"), [(1, b"0"), (3, b"2")])
+def test_each_profile_is_delivered_on_time_without_its_headers(
+    name: str, trouble: Trouble, delay_s: int, rolls: bytes
+) -> None:
     world = Spelled()
-    sent = world.ask(name, 1)
-    world.bridge.run(500)
-    trouble(world)
-    world.bridge.run(499)
-    assert world.delivered() == []
-    world.bridge.run(1)
-    added = dict(the_delivered(world).headers[3:])
-    assert added["timer-origin"] == b"timer.requests/0/%d" % sent.offset
-    assert added["timer-deliver-ms"] == b"%d" % (START_MS + 1000)
-
-
-@EACH
-@TROUBLE
-def test_each_profile_rolls_and_is_delivered_as_the_same_request(name: str, trouble: Trouble) -> None:
-    world = Spelled()
-    world.ask(name, 3)
-    for _ in range(5):
+    sent = world.ask(name, delay_s)
+    for _ in range(2 * delay_s - 1):
         world.bridge.run(500)
         trouble(world)
     world.bridge.run(499)
     assert world.delivered() == []
     world.bridge.run(1)
-    assert dict(the_delivered(world).headers)["timer-rolls"] == b"2"
+    added = dict(the_delivered(world).headers[3:])
+    assert added["timer-origin"] == b"timer.requests/0/%d" % sent.offset
+    assert added["timer-deliver-ms"] == b"%d" % (START_MS + delay_s * 1000)
+    assert added["timer-rolls"] == rolls
 
 
 @WITH_IDS
@@ -166,22 +157,6 @@ def test_each_profile_cancels_also_a_rolled_timer(name: str, trouble: Trouble, d
     world.bridge.run(delay_s * 1000)
     assert world.delivered() == []
     assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
-
-
-@WITH_IDS
-@TROUBLE
-@pytest.mark.parametrize("delay_s", [1, 4])
-def test_each_profile_replaces_the_timer_with_its_id(name: str, trouble: Trouble, delay_s: int) -> None:
-    world = Spelled()
-    world.ask(name, delay_s, value=b"old")
-    world.bridge.run(delay_s * 500)
-    trouble(world)
-    world.ask(name, delay_s + 1, value=b"new")
-    world.bridge.run(delay_s * 500)
-    trouble(world)
-    assert world.delivered() == []
-    world.bridge.run((delay_s + 2) * 1000)
-    assert world.delivered() == ["new"]
 
 
 def test_an_id_is_the_same_in_all_profiles() -> None:
@@ -330,23 +305,6 @@ def test_case_36_a_request_is_always_read_by_the_profiles_of_its_first_reading(t
     first, native = world.kafka.read("orders")
     assert {name for name, _ in first.headers if not name.startswith("timer-")} == {name for name, _ in both}
     assert {name for name, _ in native.headers if not name.startswith("timer-")} == {name for name, _ in rocketmq}
-
-
-@EACH
-def test_case_36_a_roll_outlives_the_setting_and_the_disk(name: str) -> None:
-    world = Spelled()
-    world.ask(name, 4)
-    world.bridge.run(400)
-    world.turn_to("native")
-    world.bridge.run(1000)
-    lose_disk(world)
-    world.turn_to("native", name)
-    world.bridge.run(1000)
-    lose_disk(world)
-    world.bridge.run(1599)
-    assert world.delivered() == []
-    world.bridge.run(1)
-    the_delivered(world)
 
 
 @pytest.mark.parametrize(("room", "refused"), [(2000, []), (1300, [b"too-large"])])

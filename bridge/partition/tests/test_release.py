@@ -61,13 +61,6 @@ def test_a_timer_that_expires_before_its_release_is_rejected_once(trouble: Troub
     assert [(each["id"], each["code"]) for each in receipts if each["kind"] == "rejected"] == [("a", "expired")]
 
 
-def test_an_expiry_has_no_effect_on_a_timer_that_leaves_before_it() -> None:
-    world = World()
-    world.send("m", 500, extra=until(world, 501))
-    world.bridge.run(600)
-    assert (world.delivered(), world.rejected()) == (["m"], [])
-
-
 def test_a_timer_that_expires_before_its_retry_is_rejected() -> None:
     """Its first transaction was aborted, and 400 ms passed before the retry."""
     passed: list[int] = []
@@ -81,7 +74,6 @@ def test_a_timer_that_expires_before_its_retry_is_rejected() -> None:
     world.send("m", 500, extra=until(world, 700))
     world.send("other", 500)
     world.bridge.run(400)
-    assert world.bridge.sink is not None
     world.bridge.sink.faults = 1
     world.bridge.run(1000)
     assert passed
@@ -98,7 +90,6 @@ def test_a_timer_that_expires_while_earlier_transactions_commit_is_rejected() ->
 
     world = World(meanwhile=meanwhile)
     world.bridge.run(100)
-    assert world.bridge.sink is not None
     world.bridge.sink.is_slow = True
     for value in ("a", "b"):
         world.send(value, 0)
@@ -187,9 +178,9 @@ THERE = pytest.mark.parametrize(
 def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     trouble: Callable[[TimerWorld], None],
 ) -> None:
-    """10,000 overdue timers at 100/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
-    world = limited(TargetLimit(100))
-    for number in range(10_000):
+    """3,000 overdue timers at 30/s take 100 s, longer than the window of 20 s, so most of them are rolled."""
+    world = limited(TargetLimit(30))
+    for number in range(3000):
         send(world, "limited", str(number), number % 1000)
     for number in range(300):
         send(world, "other", str(number), 2000 + 100 * number)
@@ -200,15 +191,15 @@ def test_case_35_a_limited_target_keeps_its_rate_and_delays_no_other(
     world.pass_time(ms=5_000)
     trouble(world)
     world.pass_time(ms=15_000)
-    assert 1900 < len(values(world, "limited")) < 2500
+    assert 570 < len(values(world, "limited")) < 750
     trouble(world)
     world.pass_time(ms=20_000)
     late = zip(told(world, "other", "timer-released-ms"), told(world, "other", "timer-deliver-ms"), strict=True)
     assert max(released - due for released, due in late) <= 20
     assert sorted(values(world, "other"), key=int) == [str(number) for number in range(300)]
     world.pass_time(ms=70_000)
-    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(10_000)]
-    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 200
+    assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(3000)]
+    assert most_in_a_second(told(world, "limited", "timer-released-ms")) <= 60
     assert max(told(world, "limited", "timer-rolls")) > 0
 
 
@@ -355,7 +346,6 @@ def test_a_backlog_of_any_size_takes_bounded_memory_and_journal() -> None:
         headers = [("timer-topic", b"limited"), ("timer-deliver-ms", at_ms)]
         world.producer.produce(TIMERS, b"%d" % number, headers=headers)
     world.pass_time(ms=5_000)
-    assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.partitions.values()
     waiting = owned.store.release_queue._blocked.get("limited")
     assert waiting is not None
@@ -386,7 +376,6 @@ def test_an_old_directory_does_not_restore_backlog_timers_that_left(
     world.bridge.start()
     world.pass_time(ms=20_000)
     assert "damaged" not in caplog.text
-    assert world.bridge.bridge is not None
     assert sum(world.bridge.bridge.pending.values()) == 0
     assert values(world, "limited") == [str(number) for number in range(100)]
 
@@ -420,7 +409,6 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
     world.pass_time(ms=40_000)
     assert sorted(values(world, "limited"), key=int) == [str(number) for number in range(59)]
     assert 0 < max(told(world, "limited", "timer-rolls")) < 8  # copies wait for the rate, as requests do
-    assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.partitions.values()
     assert (owned.store.release_queue.held, owned.store.pending) == (0, 0)
 
@@ -439,7 +427,6 @@ def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     ask(world, b"pause", b"limited")
     end_ms = world.now_ms + 12_000
     copies, most = 0, 0
-    assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.partitions.values()
     held_ms = []
     while world.now_ms < end_ms:
@@ -591,16 +578,15 @@ def test_a_senders_pause_from_before_the_upgrade_lasts_until_an_operator_resumes
 
     def decide_as_before(self: Any, record: Any, ask: Any) -> None:
         if isinstance(ask, Pause):
-            assert world.bridge.bridge is not None
             (owned,) = world.bridge.bridge.partitions.values()
             owned.store.release_queue.pause("limited", is_paused=True)
         else:
             decide(self, record, ask)
 
     world = limited(TargetLimit(10**6), targets={})
-    decide = BatchIntake._decide_one
+    decide = BatchIntake.decide_one
     with monkeypatch.context() as patched:
-        patched.setattr(BatchIntake, "_decide_one", decide_as_before)
+        patched.setattr(BatchIntake, "decide_one", decide_as_before)
         send(world, "limited", "m", 200)
         world.producer.produce(TIMERS, headers=[("timer-action", b"pause"), ("timer-topic", b"limited")])
         world.pass_time(ms=100)
@@ -662,13 +648,11 @@ def test_an_instance_reads_the_control_topic_before_it_opens_a_partition() -> No
     world.pass_time(ms=100)
     second = FakeInstance(world.kafka, world.group, world.options, name="second")
     second.run(1)
-    assert second.control is not None
     second.control.poll = list  # type: ignore[method-assign]
     ask(world, b"pause", b"limited")
     world.pass_time(ms=100)
     world.bridge.stop()
     second.run(2000)
-    assert second.bridge is not None
     assert second.bridge.ready
     assert values(world, "limited") == []
 
@@ -711,7 +695,6 @@ def test_a_partition_waits_alone_while_the_control_topic_cannot_be_read(caplog: 
     world.pass_time(ms=100)
     for topic in (TIMERS, "timer.journal"):
         world.kafka.grow(topic, 2)
-    assert world.bridge.control is not None
     world.bridge.control.is_silent = True
     ask(world, b"pause", b"limited")
     world.group.add([TimerPartition(TIMERS, 1)])
@@ -752,7 +735,7 @@ def test_the_number_of_paused_targets_is_bounded(
 
 def test_the_number_of_limited_targets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Senders choose target names, and the journal must have room for the backlog of each."""
-    monkeypatch.setattr(limits, "MOST_LIMITED", 3)
+    monkeypatch.setattr("bridge.partition.decide.MOST_LIMITED", 3)
     world = limited(TargetLimit(1), targets={"t*": TargetLimit(1)})
     for name in ("t1", "t2", "t3", "t4"):
         world.kafka.create(name)
@@ -1012,7 +995,6 @@ def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
     for number in range(200):
         headers = [("timer-action", b"move"), ("timer-id", b"%d" % number), ("timer-delay-ms", b"1000")]
         world.producer.produce(TIMERS, headers=headers)
-    assert world.bridge.bridge is not None
     (owned,) = world.bridge.bridge.partitions.values()
     waiting = []
     while not values(world, "other"):

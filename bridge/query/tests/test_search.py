@@ -24,7 +24,6 @@ def world() -> World:
 
 
 def bridge_of(world: World) -> Bridge:
-    assert world.bridge.bridge is not None
     return world.bridge.bridge
 
 

@@ -21,6 +21,7 @@ from bridge.partition.copies import CopiesInFlight, RolledCopy
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.due_timers import DueTimers
+from bridge.partition.ids import Intake
 from bridge.partition.journal import JournalReader
 from bridge.partition.limits import CircuitBreakers, TokenBucket
 from bridge.partition.partition import IntakeOutcome, Partition
@@ -469,7 +470,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "waits not journalled": _without("waits"),
     # The copy of a timer that is moved says the time that it had.
     "moved one keeps its old time": _with(
-        BatchIntake, "_roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
+        Intake, "roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
     ),
     "units of moved ones kept": units_kept,
     "pause forgotten by a start": pause_forgotten,
@@ -498,7 +499,7 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "lost shards repeated": _with(
         CommitPipeline,
         "retry_oldest",
-        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0].parts]),
+        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0]]),
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(

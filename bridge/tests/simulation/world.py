@@ -821,11 +821,9 @@ class InstanceRuns:
 
     def _note(self) -> Note:
         source = self.instance.source
-        assert source is not None
         self._see_clock()
         self._see_paused()
         control = self.instance.control
-        assert control is not None
         opened = dict(source.opened)
         told = self.instance.options, opened, self._paused, control.position
         pace = InstancePace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
@@ -841,7 +839,6 @@ class InstanceRuns:
             return
         world.oracle.observe()
         if world.kafka.partition(timer_partition).first > world.oracle.progress(timer_partition).low_offset:
-            assert self.instance.bridge is not None
             store = self.instance.bridge.partitions[timer_partition].store
             world.oracle.forget_deleted(
                 timer_partition, set(_live(store)["origin"].tolist()), world.kept.get(timer_partition, 0)
