@@ -46,7 +46,7 @@ FOUND_BY = {
     "quota without copies": 19,
     "released not journalled": 32,
     "sleeps past the due time": 2,
-    "twice the rate": 14,
+    "twice the rate": 47,
     "units of moved ones kept": 30,
     "unknown outcome taken for an abort": 40,
     "unstable progress": 10,
