@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,10 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.errors import JobFailedError, UsageError, command
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Setting, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import JobArguments, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
@@ -37,20 +35,16 @@ _MOST_BATCHES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveArguments:
-    access: KafkaAccess
+class ArchiveArguments(JobArguments):
     out: Annotated[Location, location()]
-    timer_topic: Setting = "timer.requests"
     follow: Annotated[bool, switch("run until it is stopped, a batch a minute")] = False
-    master: str | None = None
-    jars: Path | None = None
 
 
 def run_archive(arguments: ArchiveArguments) -> int:
     """Archive, and return the number of new records. Raises JobFailedError, UsageError."""
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("archive", arguments.out, arguments.master, arguments.jars) as spark:
+    with job_session("archive", arguments.out, arguments) as spark:
         require_no_gap(cluster, arguments.out, arguments.timer_topic)
         return _archive(spark, arguments)
 

@@ -50,7 +50,7 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with (
-        job_session("audit", arguments.out, arguments.master, arguments.jars) as spark,
+        job_session("audit", arguments.out, arguments) as spark,
         _locked(arguments) as demand_held,
     ):
         return _audit(spark, cluster, demand_held, arguments)
@@ -61,7 +61,7 @@ def run_streams(audits: Sequence[AuditArguments]) -> int:
     first = audits[0]
     for audit in audits:
         Cluster(audit.access).require_topic(audit.timer_topic)
-    with job_session("audit", first.out, first.master, first.jars) as spark, ExitStack() as locks:
+    with job_session("audit", first.out, first) as spark, ExitStack() as locks:
         return driver.run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
 
 
@@ -200,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_each(audits: Sequence[AuditArguments]) -> int:
     """Audit several timer topics in one Spark session, each in its folder. Return the worst exit code."""
     first, out = audits[0], audits[0].out.parent
-    with job_session("audit", out, first.master, first.jars):
+    with job_session("audit", out, first):
         if audit_folder.kind_of(out) is not None:
             raise UsageError(f"--out {out} holds the audit of one timer topic: give --timer-topic, or a new folder")
         if first.stream and not first.available_now:

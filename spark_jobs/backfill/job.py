@@ -70,7 +70,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
         cluster.ensure_marks(arguments.resent_topic)
-    with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
+    with job_session("backfill", arguments.out, arguments) as spark:
         arguments.demand_fitting_folders()
         return _backfill(spark, cluster, arguments)
 

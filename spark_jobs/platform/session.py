@@ -27,6 +27,7 @@ from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform import files
 from spark_jobs.platform.connector import connector_jars
 from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import JobArguments
 
 _COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -90,7 +91,7 @@ _LOCAL_SETTINGS = {
 
 
 @contextmanager
-def job_session(job: str, out: Location, master: str | None, jars: Path | None = None) -> Iterator[SparkSession]:
+def job_session(job: str, out: Location, arguments: JobArguments) -> Iterator[SparkSession]:
     """Open the session of `timer-bridge <job>` and make `out`. Raises JobFailedError if Spark fails, UsageError.
 
     The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
@@ -99,7 +100,7 @@ def job_session(job: str, out: Location, master: str | None, jars: Path | None =
     if isinstance(out, Path) and not _is_submitted():
         files.make_local_folder(out)
         log = out / "spark.log"
-    with session(f"timer-bridge {job}", master=master, log=log, jars=jars) as spark:
+    with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars) as spark:
         started_with = spark.conf.get(_LOG, None)
         try:
             files.make_folder(out)
