@@ -70,7 +70,6 @@ _OWN_RULE_CODES = ("too-far", "expired", "no-occurrence", "missed")
 
 
 def _is_in(name: str, values: tuple[str, ...]) -> str:
-    """Return the SQL of `name IN (...)`."""
     return f"{name} IN ({', '.join(map(repr, values))})"
 
 

@@ -149,7 +149,6 @@ def _is_ours(name: str) -> str:
 
 
 def _ours_of(headers: str) -> str:
-    """Return SQL for the names of our headers, with duplicates."""
     return f"filter({headers}.key, name -> {_is_ours('name')})"
 
 

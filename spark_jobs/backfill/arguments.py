@@ -9,7 +9,7 @@ from schemas import resent
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
-from spark_jobs.archive import require_archive
+from spark_jobs.archive import RECORDS
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import files
@@ -73,8 +73,8 @@ class BackfillArguments(JobArguments):
         is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
         if is_begun or not files.exists(self.audit / REQUESTS.name):
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None:
-            require_archive(self.archive)
+        if self.archive is not None and not files.exists(self.archive / RECORDS):
+            raise UsageError(f"--archive {self.archive} holds no archive: give the --out of `timer-bridge archive`")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:

@@ -55,8 +55,6 @@ _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "js
 
 @dataclass(frozen=True, kw_only=True)
 class ImportArguments(JobArguments):
-    """Arguments of an import."""
-
     files: tuple[str, ...]
     out: Annotated[Location, location("for rejects and what a rerun needs; a path, or a URI of Hadoop's")]
     mapped: ColumnMapping
