@@ -29,7 +29,7 @@ from spark_jobs.audit_rules.judgement import (
     hidden_by_transaction,
 )
 from spark_jobs.audit_rules.requests import Feature
-from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
+from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import Keep, as_table, write_table
@@ -128,8 +128,8 @@ def _concerned(
     for _ in range(_MOST_ROUNDS):
         known = _union([rows.select("origin") for rows in (due, *asleep, *closed)])
         names = keep(names.join(known, "origin", "left_anti").distinct())
-        concern = Concern(names, chains.where(F.col("chain").isNotNull()), due.select("family"))
-        more = part.state.concerned(spark, limits.as_of_ms, concern, keep)
+        of_ids = chains.where(F.col("chain").isNotNull())
+        more = part.state.concerned(limits.as_of_ms, names, of_ids, due.select("family"), keep)
         strays = names
         if more is not None:
             asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
