@@ -41,14 +41,14 @@ def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers() -> Jud
         [receipt("moved", moves[0], later), receipt("not-found", moves[7])],
     )
     found = yield history
-    assert found.classes == {
-        "0": "moved",
-        "1": "moved",
-        "2": "moved",
-        "3": "pending",
-        "4": "cancelled",
-        "5": "missing",
-    } | {"40": "cancel-done"} | {str(n): "move" for n in range(10, 18)}
+    assert found.by_class == {
+        "moved": "0 1 2",
+        "pending": "3",
+        "cancelled": "4",
+        "missing": "5",
+        "move": "10 11 12 13 14 15 16 17",
+        "cancel-done": "40",
+    }
     rows = {row.offset: row for row in found.rows}
     assert (rows[0].due_ms, rows[0].lateness_ms, rows[5].due_ms) == (60_000, 3, 20_000)
 
