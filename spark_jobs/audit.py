@@ -38,7 +38,7 @@ from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import Keep, read_table, write_table, written
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
-from spark_jobs.report.report import write_report
+from spark_jobs.report.report import render
 from spark_jobs.report.summary import AuditVerdict, DaySummary, Remarks
 
 
@@ -166,7 +166,8 @@ def conclude(
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
     verdict = summary.verdict(table, counts, topics, arguments, as_of_ms, remarks, open_timers)
-    write_report(verdict, summary.details(table, counts, hours, verdict), arguments, trend)
+    details = summary.details(table, counts, hours, verdict)
+    files.write(verdict.report, render(verdict, details, arguments, trend).encode())
     return verdict
 
 
