@@ -15,42 +15,36 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark_jobs.errors import JobFailedError, UsageError, command
+from spark_jobs.errors import JobFailedError, command
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import Setting, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import JobArguments, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
-_RECORDS, _CHECKPOINT = "records", "checkpoint"
+RECORDS, _CHECKPOINT = "records", "checkpoint"
 _EVERY = "60 seconds"
 _MOST_PER_BATCH = 2_000_000
 _MOST_BATCHES = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveArguments:
-    access: KafkaAccess
+class ArchiveArguments(JobArguments):
     out: Annotated[Location, location()]
-    timer_topic: Setting = "timer.requests"
     follow: Annotated[bool, switch("run until it is stopped, a batch a minute")] = False
-    master: str | None = None
-    jars: Path | None = None
 
 
 def run_archive(arguments: ArchiveArguments) -> int:
     """Archive, and return the number of new records. Raises JobFailedError, UsageError."""
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("archive", arguments.out, arguments.master, arguments.jars) as spark:
+    with job_session("archive", arguments.out, arguments) as spark:
         require_no_gap(cluster, arguments.out, arguments.timer_topic)
         return _archive(spark, arguments)
 
@@ -90,7 +84,7 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
         records.withColumn("day", F.to_date(F.timestamp_millis("timestamp_ms")))
         .writeStream.format("parquet")
         .partitionBy("day")
-        .option("path", str(arguments.out / _RECORDS))
+        .option("path", str(arguments.out / RECORDS))
         .option("checkpointLocation", str(arguments.out / _CHECKPOINT))
         .trigger(**trigger)
         .start()
@@ -104,7 +98,7 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
 
 def archived(spark: SparkSession, out: Location, timer_topic: str) -> DataFrame:
     """Return the archive's records of this topic, each once."""
-    records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / _RECORDS))
+    records = spark.read.schema(f"{RECORDS_DDL}, `day` DATE").parquet(str(out / RECORDS))
     return records.where(F.col("topic") == timer_topic).dropDuplicates(["partition", "offset", "timestamp_ms"])
 
 
@@ -116,12 +110,6 @@ def archive_ends(out: Location, timer_topic: str) -> dict[int, int]:
         return {}
     ends = json.loads(told.decode().splitlines()[-1]).get(timer_topic, {})
     return {int(partition): end for partition, end in ends.items()}
-
-
-def require_archive(out: Location) -> None:
-    """Raise UsageError if `out` holds no archive."""
-    if not files.exists(out / _RECORDS):
-        raise UsageError(f"--archive {out} holds no archive: give the --out of `timer-bridge archive`")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> ArchiveArguments:

@@ -38,8 +38,8 @@ from spark_jobs.platform.session import fit_partitions, job_session
 from spark_jobs.platform.tables import Keep, read_table, write_table, written
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
-from spark_jobs.report.report import write_report
-from spark_jobs.report.summary import AuditVerdict, DaySummary
+from spark_jobs.report.report import render
+from spark_jobs.report.summary import AuditVerdict, DaySummary, Remarks
 
 
 def run_audit(arguments: AuditArguments) -> AuditVerdict:
@@ -50,7 +50,7 @@ def run_audit(arguments: AuditArguments) -> AuditVerdict:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with (
-        job_session("audit", arguments.out, arguments.master, arguments.jars) as spark,
+        job_session("audit", arguments.out, arguments) as spark,
         _locked(arguments) as demand_held,
     ):
         return _audit(spark, cluster, demand_held, arguments)
@@ -61,7 +61,7 @@ def run_streams(audits: Sequence[AuditArguments]) -> int:
     first = audits[0]
     for audit in audits:
         Cluster(audit.access).require_topic(audit.timer_topic)
-    with job_session("audit", first.out, first.master, first.jars) as spark, ExitStack() as locks:
+    with job_session("audit", first.out, first) as spark, ExitStack() as locks:
         return driver.run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
 
 
@@ -82,9 +82,7 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
     if arguments.daily:
         day = driver.Day(arguments, as_of_ms)
         done = day.judge(spark, cluster)
-        verdict = conclude(
-            spark, arguments, as_of_ms, done.notes, day.part, day.trend(), done.gaps, done.unproved, done.state.open
-        )
+        verdict = conclude(spark, arguments, as_of_ms, done.remarks, day.part, day.trend(), done.state.open)
         demand_held()
         day.commit(done, verdict)
         return _merged(verdict, arguments, lambda: merge(day.part, day.part))
@@ -117,18 +115,15 @@ def _once(
     census = read_plan.census(parsed, cluster, arguments)
     since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
     others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
-    ends = read_plan.read_outcomes(spark, arguments, cluster, cluster.spans(others, from_ms=since_ms))
-    seen = replace(
-        read_plan.observations(spark, arguments, limits.as_of_ms, parsed, ends, census),
-        deleted_before=plan.deleted_before,
-        excluded_before=plan.excluded_before,
-    )
+    spans = cluster.spans(others, from_ms=since_ms)
+    seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, limits.as_of_ms)
+    seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
     notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(
         cluster, arguments, census.topics
     )
     notes += unjudged.notes("outside the range")
-    return conclude(spark, arguments, limits.as_of_ms, notes, gaps=plan.gaps, unproved=ends.hanging)
+    return conclude(spark, arguments, limits.as_of_ms, Remarks(notes, plan.gaps, hanging))
 
 
 def _write_requests(
@@ -157,11 +152,9 @@ def conclude(
     spark: SparkSession,
     arguments: AuditArguments,
     as_of_ms: int,
-    notes: Sequence[str],
+    remarks: Remarks,
     part: str | None = None,
     trend: Sequence[DaySummary] = (),
-    gaps: Sequence[str] = (),
-    unproved: Sequence[str] = (),
     open_timers: int | None = None,
 ) -> AuditVerdict:
     """Write summary and report. They are read from the written table, so that they agree with it."""
@@ -172,22 +165,9 @@ def conclude(
     write_table(summary.hours(counts), arguments.out, HOURS, part)
     topics = read_table(spark, arguments.out, TOPICS, part)
     hours = read_table(spark, arguments.out, HOURS, part)
-    out_of_order, told = summary.disorder(table, arguments.tolerance_ms, arguments.skew_ms)
-    notes = [*notes, *told]
-    verdict = summary.verdict(
-        table,
-        counts,
-        topics,
-        out=arguments.out,
-        as_of_ms=as_of_ms,
-        notes=notes,
-        gaps=gaps,
-        unproved=unproved,
-        out_of_order=out_of_order,
-        max_refused_percent=arguments.max_refused_percent,
-        open_timers=open_timers,
-    )
-    write_report(verdict, summary.details(table, counts, hours, verdict), arguments, trend)
+    verdict = summary.verdict(table, counts, topics, arguments, as_of_ms, remarks, open_timers)
+    details = summary.details(table, counts, hours, verdict)
+    files.write(verdict.report, render(verdict, details, arguments, trend).encode())
     return verdict
 
 
@@ -200,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run_each(audits: Sequence[AuditArguments]) -> int:
     """Audit several timer topics in one Spark session, each in its folder. Return the worst exit code."""
     first, out = audits[0], audits[0].out.parent
-    with job_session("audit", out, first.master, first.jars):
+    with job_session("audit", out, first):
         if audit_folder.kind_of(out) is not None:
             raise UsageError(f"--out {out} holds the audit of one timer topic: give --timer-topic, or a new folder")
         if first.stream and not first.available_now:

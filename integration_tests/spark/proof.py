@@ -56,7 +56,7 @@ def _faults(
         parsed=requests(asked, levels_ms=LEVELS_MS, own_topics=OWN_TOPICS, profiles=("native",)).localCheckpoint(),
         rejections=evidence.rejections(back, ("native",)),
         ends=[evidence.deliveries(came, counts=[*together.counts]), evidence.receipts(told)],
-        has_series=together.has_series,
+        has=together.features,
         skew_ms=_CLOCKS_MS,
     )
     outcomes = build_outcomes(seen).persist(StorageLevel.MEMORY_AND_DISK)

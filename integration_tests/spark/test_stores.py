@@ -37,7 +37,7 @@ from spark_jobs.platform import files
 from spark_jobs.platform.session import session
 
 with session("tests", master="local[2]", jars=Path(sys.argv[1])) as spark:
-    spark.sql(files.read(files.parse_location("", sys.argv[2]) / "current_requests.sql").decode())
+    spark.sql(files.read(files.parse_location(sys.argv[2]) / "current_requests.sql").decode())
     print(json.dumps([[[*map(str, row)] for row in spark.sql(asked).collect()] for asked in sys.argv[3:]]))
 """
 
@@ -49,7 +49,7 @@ from spark_jobs.platform.session import session
 
 with session("tests", master="local[2]", jars=Path(sys.argv[1])):
     for name in sys.argv[3:]:
-        files.write(files.parse_location("", sys.argv[2]) / Path(name).name, Path(name).read_bytes())
+        files.write(files.parse_location(sys.argv[2]) / Path(name).name, Path(name).read_bytes())
 """
 
 

@@ -70,7 +70,6 @@ _OWN_RULE_CODES = ("too-far", "expired", "no-occurrence", "missed")
 
 
 def _is_in(name: str, values: tuple[str, ...]) -> str:
-    """Return the SQL of `name IN (...)`."""
     return f"{name} IN ({', '.join(map(repr, values))})"
 
 
@@ -196,12 +195,6 @@ def _paused_until(time_ms: str) -> str:
     )
 
 
-_MAY_END = "NOT malformed AND kind IN ('schedule', 'replace')"
-_TOLD_TRULY = (
-    "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
-    " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)"
-)
-"""True if every receipt that says that this was ended names the next request, and its kind."""
 _FACTS = {
     # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
     "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
@@ -213,17 +206,18 @@ _FACTS = {
     # A receipt older than its request comes from a bridge whose clock was behind: ignore it.
     "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
     " next.ms + tolerance_ms) < delivered_ms",
-    "may_end": _MAY_END,
-    "told_truly": _TOLD_TRULY,
+    "may_end": "NOT malformed AND kind IN ('schedule', 'replace')",
+    # Every receipt that says that this was ended names the next request, and its kind.
+    "told_truly": "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
+    " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)",
     # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
-    "lost": f"coalesce(next.kind IS NOT NULL AND NOT {_TOLD_TRULY}"
+    "lost": "coalesce(next.kind IS NOT NULL AND NOT told_truly"
     " AND (next.answered_ms IS NOT NULL OR (expected_ms < next.ms - tolerance_ms"
     f" AND NOT {_paused_until('next.ms - tolerance_ms')})), false)",
-    "waits": f"NOT malformed AND kind IN ('schedule', 'replace') AND {_paused_until('settled_ms')}",
-    "ended": f"coalesce(next.kind IS NOT NULL AND ({_TOLD_TRULY}"
-    " OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
+    "waits": f"may_end AND {_paused_until('settled_ms')}",
+    "ended": "coalesce(next.kind IS NOT NULL AND (told_truly OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     # A receipt says that it was ended, by a request that came after the last one that was read.
-    "told_ahead": f"coalesce({_MAY_END} AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
+    "told_ahead": "coalesce(may_end AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
     # A request that names it may be among those that were never read.
     "may_be_ended": "coalesce(kind_of_timer AND before_hole, false)",
     "is_unread": "coalesce(may_be_ended OR kind_of_timer AND in_gap, false)",

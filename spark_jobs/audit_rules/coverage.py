@@ -59,7 +59,6 @@ def is_outside(timer_topic: str, spans: Sequence[Span]) -> Column:
 
 
 def holes(spans: Sequence[Span]) -> list[Span]:
-    """Return the holes between the spans of each partition."""
     return [a._replace(start=a.end, end=b.start) for a, b in pairwise(spans) if a[:2] == b[:2] and a.end < b.start]
 
 
@@ -72,11 +71,6 @@ def is_before_end(spans: Sequence[Span], topic: Column, partition: Column, at: C
     """Return a column: True if the offset precedes the end of a span of its partition."""
     ends = {(s.topic, s.partition): s for s in spans}
     return _any(ends.values(), lambda s: (topic == s.topic) & (partition == s.partition) & (at < s.end))
-
-
-def origin_is_in(spans: Sequence[Span]) -> Column:
-    """Return a column: True if `origin` is in one of the spans."""
-    return is_in(spans, *parse_origin()) if spans else F.lit(False)
 
 
 def may_have_left_in(gaps: Sequence[OutcomeGap]) -> Column:
@@ -104,7 +98,6 @@ def _is_malformed() -> Column:
 
 
 def parse_origin() -> tuple[Column, Column, Column]:
-    """Return topic, partition and offset of `origin`."""
     origin = series.of(F.col("origin"))
     partition = F.substring_index(F.substring_index(origin, "/", 2), "/", -1)
     return (

@@ -7,15 +7,8 @@
     the last run     -> all of these                  /
 
 Every function is DataFrame -> DataFrame and reads no topic. Results have the columns of schemas.audit_state.EVIDENCE:
-a duplicate adds to a count and never makes a row, and the order of the topics does not matter.
-
-Pauses of target topics, from the control topic: during which time may the timers of a target wait?
-
-    pause/timer.requests/orders  on at 10:00, off at 10:20   ->  orders  paused_ms 10:00  resumed_ms 10:20
-    pause/timer.requests/bills   on at 11:00                 ->  bills   paused_ms 11:00  resumed_ms null
-
-The last pause of a target counts. The control topic is compacted, so the records of earlier ones may be gone. The same
-format as kafka_timer.control, written a second time on purpose.
+a duplicate adds to a count and never makes a row, and the order of the topics does not matter. Pauses of target topics
+are no evidence about an origin: `pauses` reads them from the control topic.
 """
 
 from collections.abc import Sequence
@@ -262,7 +255,14 @@ _KEY = r"\Apause/([^/]+)/([^/]+)\z"
 
 
 def pauses(records: DataFrame, timer_topic: str) -> DataFrame:
-    """Return a row for each target of the timer topic that was paused: target, paused_ms, resumed_ms."""
+    """Return a row for each target of the timer topic that was paused: target, paused_ms, resumed_ms.
+
+        pause/timer.requests/orders  on at 10:00, off at 10:20   ->  orders  10:00  10:20
+        pause/timer.requests/bills   on at 11:00                 ->  bills   11:00  null
+
+    The last pause of a target counts: the control topic is compacted, so earlier ones may be gone. The same format as
+    kafka_timer.control, written a second time on purpose.
+    """
     key = F.col("key").cast("string")
     is_on = F.from_json(F.col("value").cast("string"), "v INT, on BOOLEAN")["on"]
     told = records.select(

@@ -14,7 +14,9 @@ empty differ in both.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from itertools import combinations
+from operator import or_
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -39,6 +41,10 @@ def headers_or_empty(headers: Column) -> Column:
 
 def has(headers: Column, name: str) -> Column:
     return _position(headers, name) > 0
+
+
+def has_any(headers: Column, wanted: Iterable[str]) -> Column:
+    return reduce(or_, (has(headers, name) for name in wanted))
 
 
 def value_of(headers: Column, name: str) -> Column:
@@ -149,7 +155,6 @@ def _is_ours(name: str) -> str:
 
 
 def _ours_of(headers: str) -> str:
-    """Return SQL for the names of our headers, with duplicates."""
     return f"filter({headers}.key, name -> {_is_ours('name')})"
 
 

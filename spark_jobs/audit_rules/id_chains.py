@@ -20,11 +20,14 @@ A request that was refused at intake is in no chain. One that was accepted, and 
 or only a target gives its code), is in its chain: it had ended the request before it.
 """
 
+from collections.abc import Set
+
 from pyspark.sql import Column, DataFrame, Window, WindowSpec
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.evidence import REFUSED
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
 
 _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
 """Codes that only a due timer gets."""
@@ -34,26 +37,19 @@ _AMBIGUOUS_CODES = ("too-large", "bad-target")
 """Codes of both intake and targets: a receipt, or else the time, decides which it was."""
 
 
-def link_ids(
-    folded: DataFrame,
-    *,
-    has_moves: bool = True,
-    has_whole_ids: bool = True,
-    has_by_origin: bool = True,
-    has_series: bool = True,
-) -> DataFrame:
+def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     """Return `folded` (spark_jobs.audit_rules.evidence) with `next` and `previous`: kind, expected_ms, left, origin."""
     asked = F.col("asked")
     is_taken = F.coalesce(~asked["malformed"] & ~_refused_at_intake() & (asked["kind"] != "copy"), F.lit(False))
     stands = is_taken & asked["id"].isNotNull()
     chain = F.when(stands, _chain_of(asked["id"])).otherwise(series.of(F.col("origin")))
-    chained = folded.withColumns({"chain": chain, "at": _place() if has_series else asked["offset"]})
-    if has_whole_ids:
+    chained = folded.withColumns({"chain": chain, "at": _place() if Feature.SERIES in has else asked["offset"]})
+    if Feature.WHOLE_IDS in has:
         chained = _with_whole_ids(chained, stands)
-    if has_by_origin:
+    if Feature.BY_ORIGIN in has:
         chained = _with_origins(chained, is_taken)
     apart: list[Column] = []
-    if has_moves:
+    if Feature.MOVES in has:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
         chained, apart = _moved(chained, is_move), [is_move]
     in_order = [F.col("at"), asked["occurrence"]]
@@ -68,7 +64,7 @@ def link_ids(
         F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms"),
     )
     follower = F.lead(me).over(order)
-    if has_series:  # the next one at another place: from the end of the chain, the last first one of a place
+    if Feature.SERIES in has:  # the next one at another place: from the end of the chain, the last first one of a place
         is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
         chained = chained.withColumn("is_first", is_first)
         from_end = _chain(*apart).orderBy(*(column.desc() for column in in_order))

@@ -3,17 +3,9 @@
 parsed timer topic --+--> requests ------------------------------+
                      +--> claims -> copies (not refused, fitting)-+--> fold by origin --> ids --> outcomes
 target, rejected, receipts topics, the last run's evidence -------+
-
-Order of deliveries: timers of one due time in one partition of the timer topic leave in the order of their requests.
-
-    origin        due_ms   delivered
-    t/0/7         5000     orders/1/31
-    t/0/9         5000     orders/1/30     out of order: its request is later
-
-It is a relation of two deliveries, so it is not a class of a request. The invariant: ARCHITECTURE.md, 10.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,6 +17,7 @@ from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
 from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
 from spark_jobs.kafka.admin import Span
 
 _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
@@ -32,7 +25,7 @@ _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")
 
 @dataclass(frozen=True, kw_only=True)
 class Observations:
-    """Everything that one run has read. `ends`: evidence of every other topic. `has_...`: False skips a step."""
+    """Everything that one run has read. `ends`: evidence of every other topic."""
 
     parsed: DataFrame
     rejections: DataFrame
@@ -56,13 +49,7 @@ class Observations:
     """Spans of the timer topic that were never read."""
     gaps: Sequence[coverage.OutcomeGap] = ()
     """Records of target topics and the rejected topic that retention deleted since the last run."""
-    has_claims: bool = True
-    has_ids: bool = True
-    has_moves: bool = True
-    has_whole_ids: bool = True
-    has_by_origin: bool = True
-    has_traces: bool = True
-    has_series: bool = True
+    has: Set[Feature] = EVERY_FEATURE
     skew_ms: int = 1_000
     """See AuditLimits."""
 
@@ -111,7 +98,7 @@ def claims_of(seen: Observations) -> DataFrame:
         # A refusal may be read one run before the refused record.
         refused = refused.unionByName(kept.where("rejections > 0").select(F.col("origin").alias("place")))
         asked = asked.unionByName(kept.where(F.col("asked").isNotNull()).select(*_ASKED))
-    moves = seen.parsed if seen.has_moves else None
+    moves = seen.parsed if Feature.MOVES in seen.has else None
     return roll_copies.verify_claims(
         claimed, asked, refused, seen.deleted_before, seen.excluded_before, seen.holes, moves
     )
@@ -126,30 +113,20 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
     rows = evidence.requests(seen.parsed)
     for more in (seen.rejections, *seen.ends, *_kept(seen)):
         rows = rows.unionByName(more)
-    if seen.has_claims:
+    if Feature.CLAIMS in seen.has:
         rows = rows.unionByName(evidence.to_evidence(roll_copies.claim_evidence(claims_of(seen))))
-    if seen.has_traces:
+    if Feature.TRACES in seen.has:
         for asked in (seen.parsed, *_kept(seen)):
             rows = rows.unionByName(evidence.traces(asked))
     # A trace id counts only if both a request and a record without origin have it.
     tells = ~evidence.is_trace() | (F.col("asked").isNotNull() & (F.col("deliveries") > 0))
     whole = evidence.fold(rows).where(tells)
-    folded = with_differences(series.with_endings(whole) if seen.has_series else whole)
+    folded = with_differences(series.with_endings(whole) if Feature.SERIES in seen.has else whole)
     if not as_evidence:
         folded = without_contents(folded)
-    if not seen.has_ids:
-        found = outcomes(folded.withColumn("previous", F.expr(NO_PREVIOUS)))
-    else:
-        found = outcomes(
-            link_ids(
-                folded,
-                has_moves=seen.has_moves,
-                has_whole_ids=seen.has_whole_ids,
-                has_by_origin=seen.has_by_origin,
-                has_series=seen.has_series,
-            )
-        )
-    found = series.judged(found, seen.skew_ms) if seen.has_series else series.without_facts(found)
+    has_ids = Feature.IDS in seen.has
+    found = outcomes(link_ids(folded, seen.has) if has_ids else folded.withColumn("previous", F.expr(NO_PREVIOUS)))
+    found = series.judged(found, seen.skew_ms) if Feature.SERIES in seen.has else series.without_facts(found)
     told = (
         found.withColumn("is_receipt_only", is_receipt_only()) if with_receipt_only else found.where(~is_receipt_only())
     )
@@ -157,14 +134,12 @@ def build_outcomes(seen: Observations, *, as_evidence: bool = True, with_receipt
 
 
 def _with_pauses(found: DataFrame, pauses: DataFrame | None) -> DataFrame:
-    """Return `found` with `paused_ms` and `resumed_ms` of its target."""
     if pauses is None:
         return found.withColumns({name: F.lit(None).cast("bigint") for name in ("paused_ms", "resumed_ms")})
     return found.join(F.broadcast(pauses), "target", "left")
 
 
 def _marked(found: DataFrame, seen: Observations) -> DataFrame:
-    """Return `found` with `is_undecided`, `is_waived`, `in_hole`, `before_hole` and `in_gap`."""
     for name, origins in {"is_undecided": seen.undecided, "is_waived": seen.waived}.items():
         if origins is None:
             found = found.withColumn(name, F.lit(False))
@@ -174,7 +149,7 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
     place = F.col("topic"), F.col("partition"), F.col("offset")
     return found.withColumns(
         {
-            "in_hole": coverage.origin_is_in(seen.holes),
+            "in_hole": coverage.is_in(seen.holes, *coverage.parse_origin()),
             "before_hole": coverage.is_before_end(seen.holes, *place),
             "in_gap": coverage.may_have_left_in(seen.gaps),
         }
@@ -193,8 +168,12 @@ OUT_OF_ORDER_MEANING = "delivered before an earlier request of its partition wit
 def out_of_order(table: DataFrame, *, tolerance_ms: int, skew_ms: int) -> DataFrame:
     """Return the rows of REQUESTS that were delivered before an earlier request of the same due time.
 
-    Compared are timers whose requests came before they were due, and that left within the tolerance, once, neither
-    rolled nor moved. Others may have been held back by a limit or a roll, or were sent by a backfill.
+        t/0/7   due 5000   orders/1/31
+        t/0/9   due 5000   orders/1/30     out of order: its request is later (ARCHITECTURE.md, invariant 10)
+
+    It is a relation of two deliveries, so it is not a class of a request. Compared are timers whose requests came
+    before they were due, and that left within the tolerance, once, neither rolled nor moved. Others may have been held
+    back by a limit or a roll, or were sent by a backfill.
     """
     is_plain = F.expr("deliveries = 1 AND coalesce(copies, 0) = 0 AND moved_low_ms IS NULL")
     in_time = (F.col("requested_ms") + skew_ms <= F.col("due_ms")) & (F.col("lateness_ms") <= tolerance_ms)

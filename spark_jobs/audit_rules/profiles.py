@@ -66,7 +66,6 @@ def _translation(record: Column, profiles: Sequence[str]) -> Column:
 
 
 def _by(profile: Profile, record: Column) -> Column:
-    """Return key, headers and `whole_id` of a record of this profile."""
     sent, key = record["headers"], record["key"]
     owned = F.filter(sent["key"], lambda name: name.isin(*profile.control))
     is_doubled = F.size(owned) != F.size(F.array_distinct(owned))

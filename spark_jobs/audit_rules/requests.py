@@ -13,6 +13,7 @@ time on purpose (see headers.py). `malformed` has no code: any refusal will do.
 """
 
 from collections.abc import Sequence, Set
+from enum import StrEnum
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
@@ -35,6 +36,21 @@ _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
 _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want", "occurrence")
 SAID = ("action", *_COPIED_FIELDS, "rule", "scheduled_ms")
 """Fields of `says`, in their order."""
+
+
+class Feature(StrEnum):
+    """What a request of a run may have. The audit leaves out a step that no request needs."""
+
+    IDS = "ids"
+    CLAIMS = "claims"
+    MOVES = "moves"
+    WHOLE_IDS = "whole_ids"
+    BY_ORIGIN = "by_origin"
+    TRACES = "traces"
+    SERIES = "series"
+
+
+EVERY_FEATURE = frozenset(Feature)
 
 
 def requests(
@@ -115,7 +131,6 @@ def _of_series() -> tuple[Column, Column]:
 
 
 def copy_claim_of(asked: Column) -> Column:
-    """Return the fields that a copy of this request must have."""
     fields = (asked[name].alias(name) for name in _COPIED_FIELDS)
     rule, no_time = series.of_copies(asked["rule"]).alias("rule"), F.lit(None).cast("bigint").alias("scheduled_ms")
     return F.struct(asked["kind"].alias("action"), *fields, rule, no_time)

@@ -18,8 +18,6 @@ expression for both. Python runs for the rows only if there is a recurring timer
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -65,13 +63,13 @@ def rule_of(headers: Column) -> Column:
     expire_ms = c.decimal(c.value_of(headers, names.EXPIRE_MS))
     until_ms = F.least(c.decimal(c.value_of(headers, names.UNTIL_MS)), expire_ms - 1)
     parts = [
-        F.when(_has_any(headers, names.TIMES), 0).otherwise(1),
+        F.when(c.has_any(headers, names.TIMES), 0).otherwise(1),
         _number(headers, names.EVERY_MS, 0),
         F.coalesce(until_ms, F.lit(names.MAX_INT64)),
         _number(headers, names.COUNT, names.MAX_INT64),
         *(_text(headers, name) for name in (names.MISSED_POLICY, names.ZONE, names.CRON)),
     ]
-    return F.when(_has_any(headers, names.RECURRENCE), F.concat_ws("|", *parts))
+    return F.when(c.has_any(headers, names.RECURRENCE), F.concat_ws("|", *parts))
 
 
 def of_copies(rule: Column) -> Column:
@@ -98,11 +96,7 @@ def is_malformed(headers: Column) -> Column:
         _text(headers, names.MISSED_POLICY).isin(*names.MISSED), F.lit(False)
     )
     is_ours = c.has(headers, names.OCCURRENCE) | c.has(headers, names.SCHEDULED_MS)
-    return (_has_any(headers, names.RECURRENCE) & wrong) | is_ours
-
-
-def _has_any(headers: Column, wanted: tuple[str, ...]) -> Column:
-    return reduce(or_, (c.has(headers, name) for name in wanted))
+    return (c.has_any(headers, names.RECURRENCE) & wrong) | is_ours
 
 
 def _number(headers: Column, name: str, default: int) -> Column:

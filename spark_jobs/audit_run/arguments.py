@@ -17,9 +17,9 @@ from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.errors import UsageError
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import (
+    JobArguments,
     Option,
     Profiles,
     Setting,
@@ -38,59 +38,43 @@ SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
 
 
-def time_ms(flag: str, text: str) -> int:
-    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises UsageError without a time zone."""
+def time_ms(text: str) -> int:
+    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises ValueError without a time zone."""
     if text.isascii() and text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise UsageError(f"{flag} {text!r} is not a time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
+        raise ValueError(f"{text!r} is not a time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
     if moment.tzinfo is None:
-        raise UsageError(f"{flag} {text!r} has no time zone: add Z for UTC, or +01:00")
+        raise ValueError(f"{text!r} has no time zone: add Z for UTC, or +01:00")
     return round(moment.timestamp() * 1000)
 
 
-def parse_offsets(flag: str, text: str) -> dict[int, tuple[int, int]]:
-    """Parse "0:1200-9800,1:0-300", partition:first-end. Raises UsageError with the wrong part."""
+def parse_offsets(text: str) -> dict[int, tuple[int, int]]:
+    """Parse "0:1200-9800,1:0-300", partition:first-end. Raises ValueError with the wrong part."""
     found = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})\s*", part)
         if match is None or int(match[2]) >= int(match[3]):
-            raise UsageError(f"{flag} {part!r}: give partition:first-end, such as 0:1200-9800")
+            raise ValueError(f"{part!r}: give partition:first-end, such as 0:1200-9800")
         found[int(match[1])] = (int(match[2]), int(match[3]))
     return found
 
 
-def parse_levels_ms(flag: str, text: str) -> tuple[int, ...]:
-    """Parse "1s 5s 10s" to ms. Raises UsageError with the wrong level."""
-    try:
-        return parse_levels(text)
-    except ValueError as wrong:
-        raise UsageError(f"{flag}: {wrong}") from wrong
-
-
-def parse_duration(flag: str, text: str) -> int:
-    """Parse "2d" to ms. Raises UsageError."""
-    try:
-        return parse_duration_ms(text)
-    except ValueError as wrong:
-        raise UsageError(f"{flag}: {wrong}") from wrong
-
-
-def parse_patterns(flag: str, text: str) -> tuple[str, ...]:
-    """Parse "orders.*,bills". Raises UsageError with the wrong pattern."""
+def parse_patterns(text: str) -> tuple[str, ...]:
+    """Parse "orders.*,bills". Raises ValueError with the wrong pattern."""
     patterns = tuple(part.strip() for part in text.split(",") if part.strip())
     wrong = [pattern for pattern in patterns if not re.fullmatch(r"[A-Za-z0-9._*?-]+", pattern)]
     if wrong:
-        raise UsageError(f"{flag} {wrong[0]!r}: give names of topics, with * for any characters and ? for one")
+        raise ValueError(f"{wrong[0]!r}: give names of topics, with * for any characters and ? for one")
     return patterns
 
 
-def parse_table(flag: str, text: str) -> str:
-    """Return the name of a table, with its catalog. Raises UsageError."""
+def parse_table(text: str) -> str:
+    """Return the name of a table, with its catalog. Raises ValueError."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+){2,}", text):
-        raise UsageError(f"{flag} is {text!r}: give catalog.database.table, such as lake.audit.requests")
+        raise ValueError(f"{text!r}: give catalog.database.table, such as lake.audit.requests")
     return text
 
 
@@ -103,10 +87,9 @@ def _time(flag: str, help_: str) -> Option:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditArguments:
+class AuditArguments(JobArguments):
     """Times are epoch ms. Raises UsageError with the argument's name."""
 
-    access: KafkaAccess
     out: Annotated[Location, location()]
     timer_topic: Annotated[
         str,
@@ -141,9 +124,7 @@ class AuditArguments:
     archive: Annotated[Location | None, location("the --out of archive, for requests that retention deleted")] = None
     levels_ms: Annotated[
         tuple[int, ...],
-        Option(
-            "--levels", parse=parse_levels_ms, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"
-        ),
+        Option("--levels", parse=parse_levels, is_setting=True, help=f"the bridge's delay levels; default {DEFAULT!r}"),
     ] = DEFAULT_MS
     profiles: Profiles = DEFAULT_PROFILES
     trace_header: Annotated[
@@ -161,7 +142,7 @@ class AuditArguments:
         int,
         Option(
             "--max-delay",
-            parse=parse_duration,
+            parse=parse_duration_ms,
             is_setting=True,
             topic_key="max_delay",
             metavar="DURATION",
@@ -186,8 +167,6 @@ class AuditArguments:
             help="merge the judged requests into this Iceberg table, too: one current row for each",
         ),
     ] = None
-    master: str | None = None
-    jars: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("settle_ms", "tolerance_ms", "skew_ms", "hanging_ms", "late_ms"):

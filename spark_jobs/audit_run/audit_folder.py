@@ -68,8 +68,6 @@ def done_parts(out: Location) -> list[str]:
 
 @dataclass(frozen=True)
 class AuditFolder:
-    """A folder in which one run works."""
-
     out: Location
 
     @classmethod

@@ -46,8 +46,6 @@ _KEPT = 2
 
 
 class Batches:
-    """The batches in one folder."""
-
     def __init__(self, arguments: AuditArguments, at: AuditFolder, merge: Merge) -> None:
         self._arguments, self._at, self._out, self._merge = arguments, at, arguments.out, merge
         self.faults = 0
@@ -75,9 +73,9 @@ class Batches:
             write_changed(spark, self._arguments, rows, taken, plan)
 
         done = judge_part(spark, Cluster(self._arguments.access), self._arguments, plan, write)
-        for note in sorted({*done.notes} - self._printed_notes):
+        for note in sorted({*done.remarks.notes} - self._printed_notes):
             print(f"{self._named(plan.number)}: {note}", file=sys.stderr)
-        self._printed_notes.update(done.notes)
+        self._printed_notes.update(done.remarks.notes)
         over_ms = plan.as_of_ms - self._arguments.settle_ms
         write_minutes(spark, self._out, plan.name, plan.previous, done.spans, over_ms)
         self._write_row(spark, done)
@@ -90,7 +88,7 @@ class Batches:
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
         row |= {"batch": done.plan.number, "as_of_ms": done.plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
-        row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": list(done.gaps)}
+        row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": list(done.remarks.gaps)}
         write_rows(self._out, BATCHES, part, [row])
 
     def _finish(self, spark: SparkSession, done: list[str]) -> None:
@@ -193,7 +191,6 @@ def _uncounted_deliveries(spark: SparkSession, rows: DataFrame, read_now: Sequen
 
 
 def batch_row(out: Location, part: str) -> dict[str, Any]:
-    """Return a batch's row of BATCHES."""
     (row,) = read_rows(out, BATCHES, part)
     return row
 

@@ -28,7 +28,8 @@ from spark_jobs.audit_rules.judgement import (
     counted,
     hidden_by_transaction,
 )
-from spark_jobs.audit_run.open_timers import Concern, OpenTimers, closed_evidence
+from spark_jobs.audit_rules.requests import Feature
+from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import Keep, as_table, write_table
@@ -59,14 +60,6 @@ class Part:
     so_far: Sequence[Span]
 
 
-@dataclass(frozen=True)
-class PartResult:
-    """`unjudged`: counts for notes. `state`: what is open now, not committed yet."""
-
-    unjudged: UnjudgedCounts
-    state: OpenTimers
-
-
 def judge(
     spark: SparkSession,
     new: Observations,
@@ -75,8 +68,8 @@ def judge(
     due: DataFrame | None,
     keep: Keep,
     write_requests: WriteRequests | None = None,
-) -> PartResult:
-    """Judge a part and write its `requests`, `open` and `evidence`.
+) -> tuple[UnjudgedCounts, OpenTimers]:
+    """Judge a part and write its `requests`, `open` and `evidence`. Return counts, and the state to commit.
 
     new: new records, persisted. due: the open timers that are due (OPEN); None in the first part. keep: persists rows
     until the part is done. write_requests: replaces the default writer.
@@ -102,7 +95,7 @@ def judge(
     else:
         write_requests(rows, None if earlier is None else earlier.open)
     state = _write_state(kept, seen, part, limits, earlier, keep)
-    return PartResult(UnjudgedCounts(**counter.get), state)
+    return UnjudgedCounts(**counter.get), state
 
 
 @dataclass(frozen=True)
@@ -135,20 +128,20 @@ def _concerned(
     for _ in range(_MOST_ROUNDS):
         known = _union([rows.select("origin") for rows in (due, *asleep, *closed)])
         names = keep(names.join(known, "origin", "left_anti").distinct())
-        concern = Concern(names, chains.where(F.col("chain").isNotNull()), due.select("family"))
-        more = part.state.concerned(spark, limits.as_of_ms, concern, keep)
+        of_ids = chains.where(F.col("chain").isNotNull())
+        more = part.state.concerned(limits.as_of_ms, names, of_ids, due.select("family"), keep)
         strays = names
         if more is not None:
             asleep.append(keep(more.join(known, "origin", "left_anti") if asleep or closed else more))
             fresh.append(asleep[-1].select(*_LINKS))
-            if part.state.has_series:
+            if Feature.SERIES in part.state.has:
                 names = names.unionByName(_of_series(asleep[-1]).join(known, "origin", "left_anti")).distinct()
             strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
         strays = keep(strays)
         if not strays.isEmpty():
             closed.append(keep(closed_evidence(spark, part.out, part.number, strays)))
             fresh.append(closed[-1].select(*_LINKS))
-        if not part.state.has_ids:
+        if Feature.IDS not in part.state.has:
             break
         found = _union(fresh)
         again = keep(found.where("rejections > 0").unionByName(found.join(refused, "origin", "left_semi")).distinct())
@@ -161,13 +154,12 @@ def _concerned(
 
 
 def _named(new: Observations, part: Part, due: DataFrame) -> DataFrame:
-    """Return the origins that new records name."""
     names = [rows.select("origin") for rows in (new.rejections, *new.ends)]
-    if new.has_claims:
+    if Feature.CLAIMS in new.has:
         names.append(_of_series(roll_copies.claims(new.parsed)))
-    if part.state.has_series:  # a copy for an occurrence is verified again, by the request
+    if Feature.SERIES in part.state.has:  # a copy for an occurrence is verified again, by the request
         names.append(_of_series(due))
-    if new.has_by_origin:
+    if Feature.BY_ORIGIN in new.has:
         of_origin = F.col("asked.of_origin")
         names.append(new.parsed.select(of_origin.alias("origin")).where(of_origin.isNotNull()))
     return _union(names)
@@ -190,12 +182,11 @@ def chain_of(asked: Column, by: str = "id") -> Column:
 
 
 def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observations:
-    """Return the observations with those of earlier parts."""
     taken, closed = earlier.open, earlier.closed
     known = taken.select("origin")
     if closed is not None:
         known = known.unionByName(closed.select("origin"))
-    has_claims = new.has_claims or part.state.has_claims
+    has = new.has | part.state.has
 
     def reset(rows: DataFrame) -> DataFrame:
         """Forget `next` if that request is judged again."""
@@ -206,20 +197,17 @@ def _with_earlier(new: Observations, part: Part, earlier: _Earlier) -> Observati
         return rows.where(F.col("next").isNull()).unionByName(still)
 
     rows = taken.where(F.col("family") == series.of(F.col("origin"))).select(*EVIDENCE.arrow().names)
-    if has_claims:  # count copies again, from the claims
+    if Feature.CLAIMS in has:  # count copies again, from the claims
         rows = rows.withColumns({"copies": F.lit(None).cast("bigint"), "rolls": F.lit(None).cast("int")})
-    if part.state.has_ids:
+    if Feature.IDS in part.state.has:
         rows, closed = reset(rows), None if closed is None else reset(closed)
     claims = taken.select(F.explode("claims").alias("claim")).select("claim.*").dropDuplicates(["place"])
     return replace(
         new,
         carried=rows,
-        carried_claims=claims if has_claims else None,
+        carried_claims=claims if Feature.CLAIMS in has else None,
         closed=closed,
-        has_claims=has_claims,
-        has_ids=new.has_ids or part.state.has_ids,
-        has_by_origin=new.has_by_origin or part.state.has_by_origin,
-        has_series=new.has_series or part.state.has_series,
+        has=has,
     )
 
 
@@ -242,8 +230,14 @@ def _write_state(
     )
     write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.out, CLOSED, part.name)
     rows = keep(_open_rows(kept.where(stays), seen, part, limits))
-    counted = {"rows": "*", "ids": "chain", "claims": "claims", "by_origin": "asked.of_origin", "rules": "asked.rule"}
-    told = rows.agg(*(F.count(column).alias(name) for name, column in counted.items())).collect()[0]
+    counted = {
+        "rows": F.count("*"),
+        Feature.IDS: F.count_if(F.col("chain").isNotNull() | F.col("asked.of_origin").isNotNull()),
+        Feature.CLAIMS: F.count("claims"),
+        Feature.BY_ORIGIN: F.count("asked.of_origin"),
+        Feature.SERIES: F.count("asked.rule"),
+    }
+    told = rows.agg(*(count.alias(name) for name, count in counted.items())).collect()[0].asDict()
     was_open = 0 if earlier is None else earlier.open.count()
     after = replace(
         part.state,
@@ -251,10 +245,7 @@ def _write_state(
         number=part.number,
         as_of_ms=limits.as_of_ms,
         open=part.state.open - was_open + told["rows"],
-        has_ids=part.state.has_ids or told["ids"] + told["by_origin"] > 0,
-        has_by_origin=part.state.has_by_origin or told["by_origin"] > 0,
-        has_claims=part.state.has_claims or told["claims"] > 0,
-        has_series=part.state.has_series or told["rules"] > 0,
+        has=part.state.has.union(feature for feature in Feature if told.get(feature)),
     )
     gone = None
     if earlier is not None and earlier.asleep is not None:
@@ -263,7 +254,6 @@ def _write_state(
 
 
 def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLimits) -> DataFrame:
-    """Return the rows of OPEN."""
     is_claim = F.coalesce(F.col("kind") == "copy", F.lit(False))
     columns = {
         "wake_ms": _wake_ms(limits.as_of_ms),
@@ -271,7 +261,7 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLim
         "part": F.lit(part.number).cast("bigint"),
     }
     rows = kept.withColumns(columns)
-    if not seen.has_claims:
+    if Feature.CLAIMS not in seen.has:
         return as_table(rows.withColumn("family", series.of(F.col("origin"))), OPEN)
     # Keep copies of open timers, and claims that are open themselves. A refusal is final.
     told = claims_of(seen)

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import SPANS
 from spark_jobs.audit_rules.coverage import holes
-from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, incremental, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
@@ -34,7 +33,8 @@ from spark_jobs.audit_run.positions import (
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.session import fit_partitions
-from spark_jobs.platform.tables import Keep, write_rows, written
+from spark_jobs.platform.tables import write_rows, written
+from spark_jobs.report.summary import Remarks
 
 
 class PartPlan(NamedTuple):
@@ -51,9 +51,7 @@ class JudgedPart:
     """A part that is judged and not committed. `spans`: all that was read."""
 
     plan: PartPlan
-    notes: tuple[str, ...]
-    gaps: tuple[str, ...]
-    unproved: tuple[str, ...]
+    remarks: Remarks
     spans: Sequence[Span]
     before: OpenTimers
     state: OpenTimers
@@ -89,21 +87,30 @@ def judge_part(
         census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
         spans = _outcome_spans(cluster, arguments, reached, state, census, due)
         fit_partitions(spark, read_plan.records_in([*requested, *spans]) + state.open // 10)
-        outcomes = read_plan.read_outcomes(spark, arguments, cluster, spans)
+        seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, plan.as_of_ms)
         read = [*requested, *spans]
         ids = cluster.topic_ids({span.topic for span in read})
         positions = advanced(reached, read, ids, from_log_start=from_ms is None)
         lost = lost_since(read, reached)
-        part, seen = _observed(spark, arguments, plan, state, reached, positions, parsed, outcomes, census, keep)
-        seen = replace(seen, gaps=read_plan.outcome_gaps(spark, arguments, plan.as_of_ms, lost))
+        part = _part(arguments, plan, state, reached, positions)
+        timers = {place[1]: at for place, at in positions.items() if place[0] == arguments.timer_topic}
+        whole = [Span(arguments.timer_topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
+        seen = replace(
+            seen,
+            rejections=keep(seen.rejections),
+            ends=[keep(rows) for rows in seen.ends],
+            deleted_before=[span for span in whole if timers[span.partition].from_log_start],
+            excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
+            holes=holes(part.so_far),
+            gaps=read_plan.outcome_gaps(spark, arguments, plan.as_of_ms, lost),
+        )
         limits = arguments.limits(plan.as_of_ms)
-        result = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
+        unjudged, after = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)
     if not reached:
         notes += read_plan.loss_notes(cluster, arguments, census.topics)
-    notes += result.unjudged.notes("before the first day")
-    gaps = tuple(loss_notes_since(lost))
-    return JudgedPart(plan, tuple(notes), gaps, outcomes.hanging, read, state, result.state, positions)
+    notes += unjudged.notes("before the first day")
+    return JudgedPart(plan, Remarks(notes, loss_notes_since(lost), hanging), read, state, after, positions)
 
 
 def _outcome_spans(
@@ -132,33 +139,12 @@ def _outcome_spans(
     return spans + (spans_since(cluster, late, reached, new_from_ms=None, to_ms=None) if late else [])
 
 
-def _observed(
-    spark: SparkSession,
-    arguments: AuditArguments,
-    plan: PartPlan,
-    state: OpenTimers,
-    reached: Positions,
-    positions: Positions,
-    parsed: DataFrame,
-    outcomes: read_plan.OutcomeTopics,
-    census: read_plan.Census,
-    keep: Keep,
-) -> tuple[incremental.Part, Observations]:
+def _part(
+    arguments: AuditArguments, plan: PartPlan, state: OpenTimers, reached: Positions, positions: Positions
+) -> incremental.Part:
+    """Return the part to judge. A partition that is new to the audit has an empty span in `earlier`."""
     timer = arguments.timer_topic
-    so_far = intervals(positions, timer)
-    new = [
-        Span(*place, at.intervals[0][0], at.intervals[0][0]) for place, at in positions.items() if place not in reached
-    ]
-    earlier = [*intervals(reached, timer), *(span for span in new if span.topic == timer)]
-    part = incremental.Part(arguments.out, plan.name, plan.number, state, timer, earlier, so_far)
-    whole = [Span(*place, at.intervals[0][0], at.end) for place, at in positions.items() if place[0] == timer]
-    from_start = {place[1] for place, at in positions.items() if place[0] == timer and at.from_log_start}
-    seen = replace(
-        read_plan.observations(spark, arguments, plan.as_of_ms, parsed, outcomes, census),
-        rejections=keep(outcomes.rejections),
-        ends=[keep(rows) for rows in outcomes.others],
-        deleted_before=[span for span in whole if span.partition in from_start],
-        excluded_before=[span for span in whole if span.partition not in from_start],
-        holes=holes(so_far),
-    )
-    return part, seen
+    starts = {place: at.intervals[0][0] for place, at in positions.items() if place not in reached}
+    new = [Span(*place, start, start) for place, start in starts.items() if place[0] == timer]
+    earlier = [*intervals(reached, timer), *new]
+    return incremental.Part(arguments.out, plan.name, plan.number, state, timer, earlier, intervals(positions, timer))

@@ -21,6 +21,7 @@ from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
 from schemas.tables import Table
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.evidence import to_evidence
+from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import Keep, folder, read_tables, write_table
@@ -51,10 +52,8 @@ class OpenTimers:
     as_of_ms: int = -(2**62)
     open: int = 0
     runs: tuple[Run, ...] = ()
-    has_ids: bool = False
-    has_by_origin: bool = False
-    has_claims: bool = False
-    has_series: bool = False
+    has: frozenset[Feature] = frozenset()
+    """Features of the open timers."""
 
     @classmethod
     def after(cls, out: Location, part: str | None) -> "OpenTimers | None":
@@ -65,23 +64,32 @@ class OpenTimers:
         if data is None:
             return None
         told = json.loads(data)
-        return cls(**{**told, "out": out, "part": part, "runs": tuple(Run(**run) for run in told["runs"])})
+        has = frozenset(feature for feature in Feature if told.pop(f"has_{feature}", False))
+        return cls(**{**told, "out": out, "part": part, "runs": tuple(Run(**run) for run in told["runs"]), "has": has})
 
     def commit(self) -> None:
         assert self.part is not None
-        told = {name: value for name, value in asdict(self).items() if name not in ("out", "part")}
+        told = {name: value for name, value in asdict(self).items() if name not in ("out", "part", "has")}
+        told |= {f"has_{feature}": True for feature in sorted(self.has)}
         files.write(self.out / STATE / self.part / _FILE, json.dumps(told).encode())
 
     def due(self, spark: SparkSession, as_of_ms: int) -> DataFrame:
         """Return the rows whose time has come (OPEN)."""
         return self._rows(spark, self._folders(self.runs), F.col("wake_ms").between(self.as_of_ms + 1, as_of_ms))
 
-    def concerned(self, spark: SparkSession, as_of_ms: int, by: "Concern", keep: Keep) -> DataFrame | None:
-        """Return the rows that sleep, and that new records concern (OPEN); None if there are none."""
+    def concerned(
+        self, as_of_ms: int, origins: DataFrame, chains: DataFrame, families: DataFrame, keep: Keep
+    ) -> DataFrame | None:
+        """Return the rows that sleep, and that new records concern (OPEN); None if there are none.
+
+        origins: named by a record, as `origin`. chains: ids of new requests, as `chain`. families: of rows that are
+        due, as `family`.
+        """
+        spark = origins.sparkSession
         asleep = F.col("wake_ms") > as_of_ms
         if not any(run.rows for run in self.runs):
             return None
-        copies = [F.col("claims.place").alias("copies")] if self.has_claims else []
+        copies = [F.col("claims.place").alias("copies")] if Feature.CLAIMS in self.has else []
         known: tuple[Column | str, ...] = (
             "origin",
             "part",
@@ -91,21 +99,19 @@ class OpenTimers:
             F.col("_metadata.file_name").alias("file"),
         )
         narrow = self._rows(spark, self._folders(self.runs), asleep, *known)
-        found = [narrow.join(by.origins, "origin", "left_semi")]
-        if self.has_claims:
+        found = [narrow.join(origins, "origin", "left_semi")]
+        if Feature.CLAIMS in self.has:
             # A refused copy concerns its timer; an open claim its timer, and the timer's other claims.
             copied = narrow.withColumn("copy", F.explode("copies"))
-            found.append(
-                copied.join(by.origins.select(F.col("origin").alias("copy")), "copy", "left_semi").drop("copy")
-            )
+            found.append(copied.join(origins.select(F.col("origin").alias("copy")), "copy", "left_semi").drop("copy"))
         named = reduce(DataFrame.unionByName, found)
-        if self.has_claims:
-            families = named.select("family").unionByName(by.families)
-            if self.has_series:  # a receipt, or a cancel by origin, names the request of an occurrence
-                families = families.unionByName(by.origins.select(series.of(F.col("origin")).alias("family")))
+        if Feature.CLAIMS in self.has:
+            families = named.select("family").unionByName(families)
+            if Feature.SERIES in self.has:  # a receipt, or a cancel by origin, names the request of an occurrence
+                families = families.unionByName(origins.select(series.of(F.col("origin")).alias("family")))
             named = named.unionByName(narrow.join(families, "family", "left_semi"))
-        if self.has_ids:
-            chains = named.where(F.col("chain").isNotNull()).select("chain").unionByName(by.chains)
+        if Feature.IDS in self.has:
+            chains = named.where(F.col("chain").isNotNull()).select("chain").unionByName(chains)
             same_id = narrow.where(F.col("chain").isNotNull()).join(chains.hint("shuffle_hash"), "chain", "left_semi")
             named = named.unionByName(same_id)
         hits = keep(named.select("origin", "file").distinct())
@@ -168,16 +174,6 @@ class OpenTimers:
     def _gone(self, spark: SparkSession, runs: Iterable[Run], where: Column) -> DataFrame:
         places = [folder(self.out, GONE, run.part) for run in runs if run.gone]
         return read_tables(spark, GONE, places).where(where)
-
-
-@dataclass(frozen=True)
-class Concern:
-    """Timers that new records concern. `origins`: named by a record, with `origin`; `chains`: ids of new requests, with
-    `chain`; `families`: of rows that are due, with `family`."""
-
-    origins: DataFrame
-    chains: DataFrame
-    families: DataFrame
 
 
 def closed_evidence(spark: SparkSession, out: Location, before: int, origins: DataFrame) -> DataFrame:

@@ -4,14 +4,6 @@
     orders           [from - 10 min ........ end)        looked up later: a delivery of any request above is in here
 
 Every topic is read to its end, as a copy, a cancel or a delivery may come at any later time.
-
-Target topics that an audit reads even if no request names them: those that the timer topic's patterns allow.
-
-    allow orders.*,bills   deny *.secret      of orders.eu, orders.secret, bills, refunds  ->  orders.eu, bills
-
-A delivery that no request asked for is on one of these, or on a topic to which the bridge must not send. The pattern
-`*`, the bridge's default, selects none: to read every topic of a cluster, give `?*`. The same rules as
-bridge.partition.options, written a second time on purpose.
 """
 
 import time
@@ -28,7 +20,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import OutcomeGap
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations
-from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.requests import Feature, requests
 from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown
 from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError, UsageError
@@ -130,7 +122,6 @@ def _between(
 
 
 def archived_ranges(old: DataFrame | None, arguments: AuditArguments) -> dict[int, ArchivedRange]:
-    """Return the archived range of each partition."""
     if old is None:
         return {}
     later = F.col("timestamp_ms") >= (2**62 if arguments.to_ms is None else arguments.to_ms)
@@ -154,7 +145,6 @@ def read_requests(
 
 
 def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
-    """Return the requests of these records of the timer topic."""
     return requests(
         records,
         levels_ms=arguments.levels_ms,
@@ -172,13 +162,7 @@ class Census:
     """Those that requests name, and those that the timer topic's patterns allow."""
     unknown: tuple[str, ...]
     """At most 100 of the topics that do not exist."""
-    has_ids: bool
-    has_claims: bool
-    has_moves: bool
-    has_whole_ids: bool
-    has_by_origin: bool
-    has_traces: bool
-    has_series: bool
+    has: frozenset[Feature]
 
 
 def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Census:
@@ -188,26 +172,19 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     """
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
-    named = asked.groupBy(F.col("asked.target").alias("target")).agg(
-        F.count("asked.id").alias("ids"),
-        F.count_if(F.col("asked.kind") == "copy").alias("claims"),
-        F.count_if(F.col("asked.kind") == "move").alias("moves"),
-        F.count("asked.whole_id").alias("whole_ids"),
-        F.count("asked.of_origin").alias("by_origin"),
-        F.count("asked.trace").alias("traces"),
-        F.count("asked.rule").alias("rules"),
-    )
-    found = (
-        named.groupBy(F.when(exists, F.col("target")).alias("topic"))
-        .agg(
-            *(
-                F.max(name).alias(name)
-                for name in ("ids", "claims", "moves", "whole_ids", "by_origin", "traces", "rules")
-            ),
-            F.count_if(~exists).alias("unknown"),
-        )
-        .collect()
-    )
+    counts = {
+        Feature.IDS: F.count_if(F.col("asked.id").isNotNull() | F.col("asked.of_origin").isNotNull()),
+        Feature.CLAIMS: F.count_if(F.col("asked.kind") == "copy"),
+        Feature.MOVES: F.count_if(F.col("asked.kind") == "move"),
+        Feature.WHOLE_IDS: F.count("asked.whole_id"),
+        Feature.BY_ORIGIN: F.count("asked.of_origin"),
+        Feature.TRACES: F.count("asked.trace"),
+        Feature.SERIES: F.count("asked.rule"),
+    }
+    named = asked.groupBy(F.col("asked.target").alias("target")).agg(*(c.alias(name) for name, c in counts.items()))
+    by_topic = named.groupBy(F.when(exists, F.col("target")).alias("topic"))
+    most = (F.max(name).alias(name) for name in counts)
+    found = by_topic.agg(*most, F.count_if(~exists).alias("unknown")).collect()
     unknown: list[str] = []
     if any(row.unknown for row in found):
         unknown = [row.target for row in named.where(~exists).orderBy("target").limit(100).collect()]
@@ -215,43 +192,30 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     return Census(
         tuple(sorted(allowed.union(row.topic for row in found if row.topic is not None))),
         tuple(unknown),
-        any(row.ids or row.by_origin for row in found),
-        any(row.claims for row in found),
-        any(row.moves for row in found),
-        any(row.whole_ids for row in found),
-        any(row.by_origin for row in found),
-        any(row.traces for row in found),
-        any(row.rules for row in found),
+        frozenset(feature for feature in Feature if any(row[feature] for row in found)),
     )
 
 
-@dataclass(frozen=True)
-class OutcomeTopics:
-    """Evidence from the real, rejected and receipts topics."""
-
-    rejections: DataFrame
-    others: tuple[DataFrame, ...]
-    spans: tuple[Span, ...]
-    undecided: DataFrame | None
-    """See Observations."""
-    pauses: DataFrame | None
-    """See Observations."""
-    hanging: tuple[str, ...]
-    """Messages about transactions that have been open for too long."""
-
-
 def read_outcomes(
-    spark: SparkSession, arguments: AuditArguments, cluster: Cluster, spans: Iterable[Span]
-) -> OutcomeTopics:
-    """`spans`: of the target topics, the rejected topic and the receipts topic, up to their last stable offsets."""
+    spark: SparkSession,
+    arguments: AuditArguments,
+    cluster: Cluster,
+    spans: Sequence[Span],
+    parsed: DataFrame,
+    asked_for: Census,
+    as_of_ms: int,
+) -> tuple[Observations, tuple[str, ...]]:
+    """Return what a run has read, without what lies outside its range; and messages about hanging transactions.
+
+    spans: of the target topics, the rejected topic and the receipts topic, up to their last stable offsets. parsed: the
+    requests, of which `asked_for` is the census.
+    """
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
-    everything = tuple(spans)
-    for span in everything:
+    for span in spans:
         by_kind[span.topic if span.topic in by_kind else ""].append(span)
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     counts = _partition_counts(cluster, by_kind[""])
-    others = (evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told))
-    unstable = cluster.unstable_spans([*everything, *cluster.spans([arguments.timer_topic])])
+    unstable = cluster.unstable_spans([*spans, *cluster.spans([arguments.timer_topic])])
     hidden = _with_outcomes(arguments, unstable)
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
@@ -259,14 +223,17 @@ def read_outcomes(
     if unread:  # a copy for the next occurrence may be there
         before = evidence.origins_before(read_records(spark, arguments.access, unread, committed=False))
         undecided = before if undecided is None else undecided.unionByName(before).distinct()
-    return OutcomeTopics(
-        evidence.rejections(rejected, arguments.profiles),
-        others,
-        everything,
-        undecided,
-        _pauses(spark, arguments, cluster),
-        _hanging(spark, arguments, unstable),
+    seen = Observations(
+        parsed=parsed,
+        rejections=evidence.rejections(rejected, arguments.profiles),
+        ends=[evidence.deliveries(real, arguments.trace_header, counts), evidence.receipts(told)],
+        undecided=undecided,
+        pauses=_pauses(spark, arguments, cluster),
+        waived=waived(spark, arguments.waivers, as_of_ms),
+        has=asked_for.has,
+        skew_ms=arguments.skew_ms,
     )
+    return seen, _hanging(spark, arguments, unstable)
 
 
 def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[PartitionCount]:
@@ -325,33 +292,6 @@ def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[
     )
 
 
-def observations(
-    spark: SparkSession,
-    arguments: AuditArguments,
-    as_of_ms: int,
-    parsed: DataFrame,
-    found: OutcomeTopics,
-    census: Census,
-) -> Observations:
-    """Return what a run has read, for `build_outcomes`. The caller adds what is outside its range."""
-    return Observations(
-        parsed=parsed,
-        rejections=found.rejections,
-        ends=found.others,
-        undecided=found.undecided,
-        pauses=found.pauses,
-        waived=waived(spark, arguments.waivers, as_of_ms),
-        has_claims=census.has_claims,
-        has_ids=census.has_ids,
-        has_moves=census.has_moves,
-        has_whole_ids=census.has_whole_ids,
-        has_by_origin=census.has_by_origin,
-        has_traces=census.has_traces,
-        has_series=census.has_series,
-        skew_ms=arguments.skew_ms,
-    )
-
-
 def _pauses(spark: SparkSession, arguments: AuditArguments, cluster: Cluster) -> DataFrame | None:
     """Return the pauses of target topics; None if there is no control topic. It is small, as it is compacted."""
     if arguments.control_topic not in cluster.partitions:
@@ -398,7 +338,14 @@ _INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
 
 
 def allowed_topics(topics: Iterable[str], allow: Sequence[str], deny: Sequence[str]) -> set[str]:
-    """Return those of `topics` that the patterns allow; none if they allow everything."""
+    """Return the target topics to read even if no request names them.
+
+        allow orders.*,bills   deny *.secret      of orders.eu, orders.secret, bills, refunds  ->  orders.eu, bills
+
+    A delivery that no request asked for is on one of these, or on a topic to which the bridge must not send. The
+    pattern `*`, the bridge's default, selects none: to read every topic of a cluster, give `?*`. The same rules as
+    bridge.partition.options, written a second time on purpose.
+    """
     if tuple(allow) == EVERYTHING:
         return set()
     found = {topic for topic in topics if _fits(topic, allow) and not _fits(topic, deny)}

@@ -3,21 +3,20 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from schemas import resent
 from schemas.profiles import DEFAULT_PROFILES
 from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
-from spark_jobs.archive import require_archive
+from spark_jobs.archive import RECORDS
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.errors import UsageError
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import (
     FormerTopic,
+    JobArguments,
     Option,
     Profiles,
     Setting,
@@ -30,13 +29,11 @@ from spark_jobs.platform.flags import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackfillArguments:
+class BackfillArguments(JobArguments):
     """Raises UsageError with the argument's name."""
 
-    access: KafkaAccess
     audit: Annotated[Location, location("the --out of the audit")]
     out: Annotated[Location, location("for the outcome of each; default: --audit", required=False)]
-    timer_topic: Setting = "timer.requests"
     rejected_topic: Setting = "timer.rejected"
     journal_topic: Annotated[
         str, Option(is_setting=True, topic_key="journal_topic", metavar="NAME", help="default %(default)s")
@@ -60,8 +57,6 @@ class BackfillArguments:
             metavar="N",
         ),
     ] = None
-    master: str | None = None
-    jars: Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("limit", "per_s"):
@@ -78,8 +73,8 @@ class BackfillArguments:
         is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
         if is_begun or not files.exists(self.audit / REQUESTS.name):
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
-        if self.archive is not None:
-            require_archive(self.archive)
+        if self.archive is not None and not files.exists(self.archive / RECORDS):
+            raise UsageError(f"--archive {self.archive} holds no archive: give the --out of `timer-bridge archive`")
 
 
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:

@@ -70,7 +70,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
     cluster.require_topic(arguments.rejected_topic, flag="--rejected-topic")
     if arguments.apply:
         cluster.ensure_marks(arguments.resent_topic)
-    with job_session("backfill", arguments.out, arguments.master, arguments.jars) as spark:
+    with job_session("backfill", arguments.out, arguments) as spark:
         arguments.demand_fitting_folders()
         return _backfill(spark, cluster, arguments)
 
@@ -138,11 +138,6 @@ def _with_reasons(
     return with_reasons(asked, keep(journal), progress)
 
 
-def _by_partition(rows: DataFrame, partitions: int) -> DataFrame:
-    """Return the rows with one task per partition of the timer topic: one producer."""
-    return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "due_ms", "offset")
-
-
 def _bodies(
     spark: SparkSession, chosen: DataFrame, bounds: Sequence[Row], cluster: Cluster, arguments: BackfillArguments
 ) -> DataFrame:
@@ -188,11 +183,12 @@ def _sent(
         {(span.topic, span.partition): span.end for span in marks},
     )
     bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
-    return _by_partition(bodies, cluster.partitions[arguments.timer_topic]).mapInArrow(publish, ddl(SENT))
+    # One task, and so one producer, for each partition of the timer topic.
+    by_partition = bodies.repartition(cluster.partitions[arguments.timer_topic], "partition")
+    return by_partition.sortWithinPartitions("partition", "due_ms", "offset").mapInArrow(publish, ddl(SENT))
 
 
 def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> DataFrame:
-    """Return a row of BACKFILL for each missing timer."""
     done = sent.select("origin", F.col("outcome").alias("became"), F.col("detail").alias("said"))
     was_chosen = chosen.select("origin").withColumn("is_chosen", F.lit(True))
     joined = looked.join(was_chosen, "origin", "left").join(done, "origin", "left")

@@ -1,10 +1,4 @@
-"""Steps of a backfill that leave out timers: delivered or marked since the audit, expired, superseded, or unknown.
-
-Find missing timers that a later request has ended, even since the audit: by the timer topic, as in the audit.
-
-If a bridge has lost a timer, nothing is pending under its id: neither journal nor progress shows that a later cancel or
-timer has ended it.
-"""
+"""Steps of a backfill that leave out timers: delivered or marked since the audit, expired, superseded, or unknown."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +11,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.id_chains import link_ids
-from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.publish import now_ms
@@ -88,7 +82,11 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
 def with_superseding(
     spark: SparkSession, came: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep
 ) -> DataFrame:
-    """Return `came` with the outcome `superseded` for timers whose id a later request has, up to now."""
+    """Return `came` with the outcome `superseded` for timers that a later request has ended, up to now.
+
+    If a bridge has lost a timer, nothing is pending under its id: neither journal nor progress shows its end. The timer
+    topic does, as in the audit.
+    """
     is_open = F.col("outcome").isNull()
     bounds = came.where(is_open).groupBy("partition").agg(F.min("offset"), F.min("requested_ms")).collect()
     if not bounds:
@@ -177,7 +175,7 @@ def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> Data
     same_whole_id = whole.join(by_whole_id, ["partition", "whole_id"], "left_semi")
     of_them = same_id.unionByName(same_whole_id).dropDuplicates(["origin"])
     told = of_them.select("origin", F.struct(*_NEEDED).alias("asked")).join(refused, "origin", "left")
-    linked = link_ids(to_evidence(told), has_moves=False)
+    linked = link_ids(to_evidence(told), EVERY_FEATURE - {Feature.MOVES})
     found = linked.where(F.col("next").isNotNull()).select("origin", F.col("next.origin").alias("ended_by"))
     by_origin = named.where(F.col("of_origin").isNotNull() & ~F.col("malformed")).join(refused, "origin", "left_anti")
     cancelled = by_origin.groupBy(F.col("of_origin").alias("origin")).agg(F.min("origin").alias("ended_by"))

@@ -68,8 +68,6 @@ class PublishTask:
 
 
 class _TimerMarks:
-    """The marks of timers of one partition of the timer topic."""
-
     def __init__(self, job: PublishTask, partition: int) -> None:
         self._prefix = f"{job.timer_topic}/{partition}/"
         self._reader = MarkReader(job.access, job.marks, partition, job.marks_read)

@@ -38,11 +38,10 @@ from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, Inva
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.resend import MarkReader
-from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
 from spark_jobs.platform.files import Location, Uri
-from spark_jobs.platform.flags import FormerTopic, Option, Setting, job_parser, location, resolved, switch
+from spark_jobs.platform.flags import FormerTopic, JobArguments, Option, Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 
 _DAY_MS = 86_400_000
@@ -55,23 +54,17 @@ _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "js
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportArguments:
-    """Arguments of an import."""
-
-    access: KafkaAccess
+class ImportArguments(JobArguments):
     files: tuple[str, ...]
     out: Annotated[Location, location("for rejects and what a rerun needs; a path, or a URI of Hadoop's")]
     mapped: ColumnMapping
     format: Annotated[
         str, Option(choices=("csv", "json", "parquet"), required=False, help="default: by the name of FILE")
     ]
-    timer_topic: Setting = "timer.requests"
     resent_topic: Setting = resent.TOPIC
     imported_topic: FormerTopic = resent.FORMER_TOPICS[Job.IMPORT]
     group: Setting = "timer-bridge"
     dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
-    master: str | None = None
-    jars: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     """Run an import. Raises JobFailedError, UsageError."""
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
-    with job_session("import", arguments.out, arguments.master, arguments.jars) as spark:
+    with job_session("import", arguments.out, arguments) as spark:
         name = _stage(spark, arguments)
         staged = spark.read.parquet(str(arguments.out / _STAGED_FOLDER))
         sent, failed = (0, 0) if arguments.dry_run else _send(staged, cluster, arguments, name)

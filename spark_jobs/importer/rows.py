@@ -6,14 +6,6 @@
 A file that `timer-bridge export` wrote needs no mapping: key, value and foreign headers are those of the request, and
 its due time is absolute. The foreign header `imported-from` names the original request. kafka_timer.headers validates,
 as in the bridge.
-
-Several exports of pending timers: find the newest store of each partition (schemas.pending_table).
-
-    a.parquet: timers/0 at C = 900, timers/1 at C = 40       a: timers/1 is left out
-    b.parquet: timers/1 at C = 70                            b: all of it
-
-When a partition moves to another instance, the former owner keeps its old store. Timers in it were delivered or ended
-since, or are in the newer store too.
 """
 
 import json
@@ -176,13 +168,14 @@ def _foreign_name(name: str) -> str:
 
 
 def is_export(columns: Sequence[str]) -> bool:
-    """Return True if a file with these columns is an export."""
     return set(columns) >= set(PENDING.names)
 
 
 def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[TimerPartition]]:
     """Return for each export the partitions that another export has newer. If two are equal, the first counts.
 
+    When a partition moves to another instance, the former owner keeps its old store. Timers in it were delivered or
+    ended since, or are in the newer store too.
     exports: the metadata of each file. Raises UsageError if a file does not say how new it is.
     """
     found = {file: _stores(file, metadata) for file, metadata in exports.items()}

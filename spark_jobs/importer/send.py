@@ -42,7 +42,6 @@ class ImportMarks:
     """Codes of rows by part and row."""
 
     def read(self) -> None:
-        """Read what was marked since the last read."""
         for name, value in self.reader.new():
             import_name, *at = name.split("/")
             if import_name != self.name:

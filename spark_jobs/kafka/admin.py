@@ -85,7 +85,6 @@ class Cluster:
         return [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
 
     def _uncommitted_ends(self, places: list[Place]) -> dict[Place, int]:
-        """Return the ends including open transactions."""
         return self._offsets(places, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
     def _bounds(self, places: list[Place], at_ms: int, ends: dict[Place, int]) -> dict[Place, int]:

@@ -16,7 +16,6 @@ _MOST_BYTES = 8 << 20
 
 
 def ddl(schema: pa.Schema) -> str:
-    """Return the schema as Spark's DDL."""
     return ", ".join(f"`{field.name}` {spark_name(field.type)}" for field in schema)
 
 

@@ -8,7 +8,7 @@ Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) ov
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
@@ -22,15 +22,15 @@ from spark_jobs.platform.files import parse_location
 class Option:
     """The flag of a field, by default `--` and its name.
 
-    parse: from flag and text to the value. is_setting: environment and file may have it, too. topic_key: its name in
-    the table of a timer topic, which wins over the setting. Others: of argparse.
+    parse: from text to the value; a ValueError has no name of the flag. is_setting: environment and file may have it,
+    too. topic_key: its name in the table of a timer topic, which wins over the setting. Others: of argparse.
     """
 
     def __init__(
         self,
         flag: str = "",
         *,
-        parse: Callable[[str, str], object] | None = None,
+        parse: Callable[[str], object] | None = None,
         is_setting: bool = False,
         topic_key: str = "",
         **for_argparse: Any,
@@ -52,8 +52,8 @@ def switch(text: str) -> Option:
 def removed(remedy: str) -> Option:
     """Return the flag of a removed setting: it is refused with what to do instead."""
 
-    def refuse(flag: str, _: str) -> None:
-        raise UsageError(f"{flag}: removed; {remedy}")
+    def refuse(_: str) -> None:
+        raise ValueError(f"removed; {remedy}")
 
     return Option(parse=refuse, is_setting=True, help=argparse.SUPPRESS)
 
@@ -67,12 +67,20 @@ def location(text: str = "", **for_argparse: Any) -> Option:
     return Option(parse=parse_location, metavar="DIR", help=text or "a path, or a URI of Hadoop's", **for_argparse)
 
 
-def directory(text: str = "", **for_argparse: Any) -> Option:
-    return Option(type=Path, metavar="DIR", help=text, **for_argparse)
+@dataclass(frozen=True, kw_only=True)
+class JobArguments:
+    """Arguments that all jobs share."""
+
+    access: KafkaAccess
+    timer_topic: Setting = "timer.requests"
+    master: Annotated[str | None, Option(help="Spark's master; default: local[*], or what spark-submit says")] = None
+    jars: Annotated[
+        Path | None, Option(type=Path, metavar="DIR", help="a folder with Spark's Kafka connector; default: fetched")
+    ] = None
 
 
-def job_parser(job: str, description: str, arguments: type[Any], example: str) -> argparse.ArgumentParser:
-    """Return the parser of a job, with the flags that all jobs share and those of its arguments, a dataclass.
+def job_parser(job: str, description: str, arguments: type[JobArguments], example: str) -> argparse.ArgumentParser:
+    """Return the parser of a job, with the flags of its arguments.
 
     example: arguments of a typical call, besides --bootstrap-servers.
     """
@@ -97,19 +105,12 @@ def job_parser(job: str, description: str, arguments: type[Any], example: str) -
         given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
         given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
         parser.add_argument(_flag(each, option), dest=each.name, **given)
-    parser.add_argument("--master", help="Spark's master; default: local[*], or what spark-submit says")
-    parser.add_argument(
-        "--jars",
-        type=Path,
-        metavar="DIR",
-        help="a folder with Spark's Kafka connector; default: fetched",
-    )
     return parser
 
 
 def resolved(
     parser: argparse.ArgumentParser,
-    arguments: type[Any],
+    arguments: type[JobArguments],
     argv: Sequence[str] | None,
     environment: Mapping[str, str],
     **chosen: str,
@@ -124,7 +125,10 @@ def resolved(
     _fill(given, options, layers)
     for each, option in options:
         if option.parse is not None and given[each.name] is not None:
-            given[each.name] = option.parse(_flag(each, option), given[each.name])
+            try:
+                given[each.name] = option.parse(given[each.name])
+            except ValueError as wrong:
+                raise UsageError(f"{_flag(each, option)}: {wrong}") from wrong
     given["access"] = _access(given, layers)
     return {name: value for name, value in given.items() if value is not None}
 
@@ -154,14 +158,15 @@ def _access(given: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> Kafka
         raise UsageError("kafka is not a table: write [kafka] above librdkafka's settings")
     try:
         return KafkaAccess(servers, merged(tables), {} if properties is None else read_properties(properties))
-    except UsageError:
-        raise
     except ValueError as wrong:
         raise UsageError(str(wrong)) from wrong
 
 
 def resolved_each(
-    parser: argparse.ArgumentParser, arguments: type[Any], argv: Sequence[str] | None, environment: Mapping[str, str]
+    parser: argparse.ArgumentParser,
+    arguments: type[JobArguments],
+    argv: Sequence[str] | None,
+    environment: Mapping[str, str],
 ) -> dict[str, dict[str, Any]]:
     """Return what `resolved` returns, by timer topic: those that `--timer-topic` names, else all of the settings."""
     given = parser.parse_args(argv)
@@ -172,7 +177,7 @@ def resolved_each(
     return {topic: resolved(parser, arguments, argv, environment, timer_topic=topic) for topic in topics}
 
 
-def _options(arguments: type[Any]) -> list[tuple[Field[Any], Option]]:
+def _options(arguments: type[JobArguments]) -> list[tuple[Field[Any], Option]]:
     hints = get_type_hints(arguments, include_extras=True)
     return [
         (each, *hints[each.name].__metadata__)
@@ -198,12 +203,12 @@ def _text(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def parse_profiles(flag: str, text: str) -> tuple[str, ...]:
-    """Parse "native,rocketmq". Raises UsageError with the unknown name."""
+def parse_profiles(text: str) -> tuple[str, ...]:
+    """Parse "native,rocketmq". Raises ValueError with the unknown name."""
     profiles = tuple(name.strip() for name in text.split(","))
     unknown = [name for name in profiles if name != NATIVE and name not in PROFILES]
     if unknown:
-        raise UsageError(f"{flag}: {unknown[0]!r} is not a profile: give some of {', '.join((NATIVE, *PROFILES))}")
+        raise ValueError(f"{unknown[0]!r} is not a profile: give some of {', '.join((NATIVE, *PROFILES))}")
     return profiles
 
 

@@ -27,6 +27,7 @@ from spark_jobs.errors import JobFailedError, reason_of
 from spark_jobs.platform import files
 from spark_jobs.platform.connector import connector_jars
 from spark_jobs.platform.files import Location
+from spark_jobs.platform.flags import JobArguments
 
 _COMMON_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -48,12 +49,12 @@ _COMMON_SETTINGS = {
     "spark.sql.optimizer.runtime.bloomFilter.applicationSideScanSizeThreshold": "10m",
     "spark.sql.optimizer.runtime.bloomFilter.creationSideThreshold": "1t",
     # More partitions than this are written to one file. By default, a task has a file and a compressor for each of up
-    # to 200: an audit of ten million took 238 s with that, and 224 s without.
+    # to 200.
     "spark.shuffle.sort.bypassMergeThreshold": "10",
     # Rows that are kept apart are written to several open files. Otherwise Spark sorts them first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
-    # Spark would derive filters from the constraints on columns. That took the driver 27 of the 82 s of a day with a
-    # million requests, and made no task cheaper: our joins leave out rows without a key themselves.
+    # Spark would derive filters from the constraints on columns: much time of the driver, and no task gets cheaper, as
+    # our joins leave out rows without a key themselves.
     "spark.sql.constraintPropagation.enabled": "false",
     # Otherwise each Column operation asks the JVM 15 times for its call site: a third of a small audit's time.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -65,8 +66,8 @@ _LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _JAVA_OPTIONS = (
     "-XX:+UseParallelGC",
-    # Java's compilers took a third of the CPU of an audit of two million requests, mostly for code that plans and soon
-    # runs no more. These are ten times the defaults from which the second compiler works; loops over rows reach them.
+    # Ten times the defaults from which Java's second compiler works, as most code is that of plans, which soon runs no
+    # more. Loops over rows reach these values.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
@@ -90,7 +91,7 @@ _LOCAL_SETTINGS = {
 
 
 @contextmanager
-def job_session(job: str, out: Location, master: str | None, jars: Path | None = None) -> Iterator[SparkSession]:
+def job_session(job: str, out: Location, arguments: JobArguments) -> Iterator[SparkSession]:
     """Open the session of `timer-bridge <job>` and make `out`. Raises JobFailedError if Spark fails, UsageError.
 
     The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
@@ -99,7 +100,7 @@ def job_session(job: str, out: Location, master: str | None, jars: Path | None =
     if isinstance(out, Path) and not _is_submitted():
         files.make_local_folder(out)
         log = out / "spark.log"
-    with session(f"timer-bridge {job}", master=master, log=log, jars=jars) as spark:
+    with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars) as spark:
         started_with = spark.conf.get(_LOG, None)
         try:
             files.make_folder(out)

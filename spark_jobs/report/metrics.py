@@ -45,7 +45,6 @@ class AuditMetrics:
         self._told: Counter[str] = Counter()
 
     def audited(self, verdict: AuditVerdict, duration_s: float) -> None:
-        """Export the metrics of an audit."""
         rest = {"requests": verdict.requests, "open_timers": _open(verdict), "unproved": len(verdict.unproved)}
         self._export(verdict.fault_counts, {**rest, "gaps": len(verdict.gaps)}, verdict.as_of_ms, duration_s)
 
@@ -80,7 +79,6 @@ def _open(verdict: AuditVerdict) -> int:
 
 
 def measured(audit: Callable[[AuditArguments], AuditVerdict], arguments: AuditArguments) -> AuditVerdict:
-    """Run the audit, export its metrics, and return its verdict."""
     started_s = time.monotonic()
     verdict = audit(arguments)
     AuditMetrics(arguments).audited(verdict, time.monotonic() - started_s)

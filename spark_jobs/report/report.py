@@ -13,16 +13,8 @@ from schemas.tables import AuditClass
 from spark_jobs.audit_rules.classes import RULES
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_run.arguments import AuditArguments, iso
-from spark_jobs.platform.files import write
 from spark_jobs.report.plots import histogram_svg, timeline_svg, trend_svg
 from spark_jobs.report.summary import AuditVerdict, DaySummary, Details
-
-
-def write_report(
-    verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()
-) -> None:
-    """Write `verdict.report` atomically."""
-    write(verdict.report, render(verdict, details, arguments, trend).encode())
 
 
 def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, trend: Sequence[DaySummary] = ()) -> str:

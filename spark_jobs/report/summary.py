@@ -15,6 +15,7 @@ from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
+from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.platform.files import Location
 
 MOST_TOPICS = 200
@@ -41,6 +42,18 @@ class LatenessSummary(NamedTuple):
     max_ms: int | None
 
 
+class Remarks(NamedTuple):
+    """Messages of a run for its report. An audit with gaps, or with something unproved, is not clean.
+
+    gaps: records that retention deleted before an audit read them. unproved: other reasons, such as too many refusals
+    that it cannot check, or a transaction that hides records for too long.
+    """
+
+    notes: Sequence[str] = ()
+    gaps: Sequence[str] = ()
+    unproved: Sequence[str] = ()
+
+
 @dataclass(frozen=True)
 class AuditVerdict:
     """Result of an audit. `counts`: of every class, also 0; `topics`: rows of TOPICS, the worst and largest 200."""
@@ -54,11 +67,7 @@ class AuditVerdict:
     requests: int
     notes: tuple[str, ...]
     gaps: tuple[str, ...] = ()
-    """Records that retention deleted before an audit read them. An audit with gaps is not clean."""
     unproved: tuple[str, ...] = ()
-    """Other reasons why the audit is not clean, though it found no fault: too many refusals that it cannot check, or a
-    transaction that hides records for too long."""
-
     out_of_order: int = 0
     """Deliveries before that of an earlier request with the same due time (spark_jobs.audit_rules.judgement)."""
     open_timers: int | None = None
@@ -116,8 +125,6 @@ class Moment(NamedTuple):
 
 
 class DaySummary(NamedTuple):
-    """One day of a daily audit."""
-
     day: str
     requests: int
     faults: int
@@ -130,8 +137,6 @@ class DaySummary(NamedTuple):
 
 @dataclass(frozen=True)
 class Details:
-    """Details of the report."""
-
     histogram: tuple[Bin, ...]
     timeline: tuple[Moment, ...]
     timeline_width_ms: int
@@ -182,33 +187,30 @@ def verdict(
     table: DataFrame,
     counts: DataFrame,
     by_topic: DataFrame,
-    *,
-    out: Location,
+    arguments: AuditArguments,
     as_of_ms: int,
-    notes: Sequence[str],
-    gaps: Sequence[str] = (),
-    unproved: Sequence[str] = (),
-    out_of_order: int = 0,
-    max_refused_percent: int = 100,
+    remarks: Remarks,
     open_timers: int | None = None,
 ) -> AuditVerdict:
     classes = [F.coalesce(F.sum(c.column), F.lit(0)).alias(c.value) for c in AuditClass]
     requests = F.coalesce(F.sum("requests"), F.lit(0)).alias("requests")
     sums = by_topic.agg(F.count("*").alias("topics"), requests, *classes).collect()[0]
-    if sums[AuditClass.REJECTED] * 100 > sums.requests * max_refused_percent:
-        unproved = [*unproved, *_unproved_refusals(table, sums.requests, max_refused_percent)]
+    unproved, most_percent = [*remarks.unproved], arguments.max_refused_percent
+    if sums[AuditClass.REJECTED] * 100 > sums.requests * most_percent:
+        unproved += _unproved_refusals(table, sums.requests, most_percent)
+    out_of_order, disorder = _disorder(table, arguments)
     lateness = lateness_percentiles(counts).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
     return AuditVerdict(
-        out=out,
+        out=arguments.out,
         as_of_ms=as_of_ms,
         counts={c.value: sums[c.value] for c in AuditClass},
         lateness=LatenessSummary(*(lateness[f"lateness_{name}"] for name in LatenessSummary._fields)),
         topics=tuple(shown),
         topics_in_all=sums.topics,
         requests=sums.requests,
-        notes=tuple(notes),
-        gaps=tuple(gaps),
+        notes=(*remarks.notes, *disorder),
+        gaps=tuple(remarks.gaps),
         unproved=tuple(unproved),
         out_of_order=out_of_order,
         open_timers=open_timers,
@@ -228,9 +230,9 @@ def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> li
     ]
 
 
-def disorder(table: DataFrame, tolerance_ms: int, skew_ms: int) -> tuple[int, list[str]]:
+def _disorder(table: DataFrame, arguments: AuditArguments) -> tuple[int, list[str]]:
     """Return the number of deliveries out of order, and a note with examples."""
-    found = out_of_order(table, tolerance_ms=tolerance_ms, skew_ms=skew_ms).select("origin")
+    found = out_of_order(table, tolerance_ms=arguments.tolerance_ms, skew_ms=arguments.skew_ms).select("origin")
     count = found.count()
     if not count:
         return 0, []

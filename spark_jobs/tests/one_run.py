@@ -41,6 +41,14 @@ class Found:
         """Offset of the origin (or the whole of one in another partition than 0) -> class."""
         return {row.origin.removeprefix(f"{_TOPIC}/0/"): row["class"] for row in self.rows}
 
+    @property
+    def by_class(self) -> dict[str, str]:
+        """Class -> offsets of its origins in partition 0, in order: {"delivered": "0 0#2", "missing": "3"}."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for offset, name in sorted(self.classes.items(), key=lambda item: [int(part) for part in item[0].split("#")]):
+            found[name].append(offset)
+        return {name: " ".join(offsets) for name, offsets in found.items()}
+
 
 @dataclass(frozen=True)
 class Ranged:

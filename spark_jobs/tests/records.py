@@ -21,7 +21,7 @@ from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import holes, is_outside
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
-from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 
@@ -209,13 +209,14 @@ class History:
             pauses=pauses(control, "timer.requests") if self.control else None,
             deleted_before=spans,
             holes=holes(spans),
-            has_series=self.has_series,
+            has=self.features,
         )
 
     @property
-    def has_series(self) -> bool:
-        """True if a request recurs: the audit finds it in the timer topic."""
-        return any(name.lower() in RECURRING for record in self.requests for name, _ in record.headers)
+    def features(self) -> frozenset[Feature]:
+        """Every feature, but series only if a request recurs, as the audit finds in the timer topic."""
+        recurs = any(name.lower() in RECURRING for record in self.requests for name, _ in record.headers)
+        return EVERY_FEATURE if recurs else EVERY_FEATURE - {Feature.SERIES}
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""

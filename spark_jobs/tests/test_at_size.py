@@ -180,7 +180,7 @@ def outcomes(spark: SparkSession) -> DataFrame:
         ends=[evidence.deliveries(came), evidence.receipts(told)],
         pauses=pauses(spark.createDataFrame(history.control, RECORDS_DDL), "timer.requests"),
         deleted_before=[Span("timer.requests", 0, 0, TIMES * STEP)],
-        has_series=history.has_series,
+        has=history.features,
     )
     return build_outcomes(seen)
 

@@ -277,13 +277,7 @@ def test_a_pause_is_no_timer() -> Judging:
     history = History([request(0, id=b"x"), pause, resume, nowhere, both], [delivery(request(0))])
     history.deliveries.append(delivery(both, due_ms=1_000))
     found = yield history
-    assert found.classes == {
-        "0": "delivered",
-        "1": "switch",
-        "2": "switch",
-        "3": "missing",
-        "4": "malformed-but-delivered",
-    }
+    assert found.by_class == {"delivered": "0", "switch": "1 2", "missing": "3", "malformed-but-delivered": "4"}
 
 
 MALFORMED: list[dict[str, Any]] = [

@@ -41,14 +41,14 @@ def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers() -> Jud
         [receipt("moved", moves[0], later), receipt("not-found", moves[7])],
     )
     found = yield history
-    assert found.classes == {
-        "0": "moved",
-        "1": "moved",
-        "2": "moved",
-        "3": "pending",
-        "4": "cancelled",
-        "5": "missing",
-    } | {"40": "cancel-done"} | {str(n): "move" for n in range(10, 18)}
+    assert found.by_class == {
+        "moved": "0 1 2",
+        "pending": "3",
+        "cancelled": "4",
+        "missing": "5",
+        "move": "10 11 12 13 14 15 16 17",
+        "cancel-done": "40",
+    }
     rows = {row.offset: row for row in found.rows}
     assert (rows[0].due_ms, rows[0].lateness_ms, rows[5].due_ms) == (60_000, 3, 20_000)
 
@@ -71,19 +71,15 @@ def test_a_moved_timer_still_hides_no_fault() -> Judging:
             delivery(moves[3], due_ms=20_000, offset=91),
         ],
     )
-    assert (yield history).classes == {
-        "0": "early",
-        "1": "altered",
-        "2": "duplicate",
-        "3": "altered",
-        "4": "delivered",
-        "5": "pending",
-        "10": "move",
-        "11": "move",
-        "12": "move",
-        "13": "malformed-but-delivered",
-        "30": "missing",
-        "31": "missing",
+    assert (yield history).by_class == {
+        "early": "0",
+        "altered": "1 3",
+        "duplicate": "2",
+        "delivered": "4",
+        "pending": "5",
+        "move": "10 11 12",
+        "malformed-but-delivered": "13",
+        "missing": "30 31",
     }
 
 
@@ -91,7 +87,7 @@ def test_a_moved_timer_still_hides_no_fault() -> Judging:
 def test_a_move_that_was_refused_moves_nothing() -> Judging:
     asked, far, no_time = request(0, id=b"x"), move(b"x", 1, 10**15), move(b"x", 2, None)
     history = History([asked, far, no_time], [delivery(asked)], [rejection(far, "too-far"), rejection(no_time)])
-    assert (yield history).classes == {"0": "delivered", "1": "rejected", "2": "rejected"}
+    assert (yield history).by_class == {"delivered": "0", "rejected": "1 2"}
 
 
 @one_run()
@@ -101,7 +97,7 @@ def test_a_move_that_found_nothing_moves_nothing() -> Judging:
     moves = [move(b"came", 10, 60_000, at_ms=6_000), move(b"lost", 11, AS_OF_MS + 5, at_ms=6_000)]
     told = [receipt("too-late", moves[0]), receipt("not-found", moves[1])]
     history = History([came, lost, *moves], [delivery(came)], [], told)
-    assert (yield history).classes == {"0": "delivered", "1": "missing", "10": "move", "11": "move"}
+    assert (yield history).by_class == {"delivered": "0", "missing": "1", "move": "10 11"}
 
 
 @one_run()

@@ -37,7 +37,7 @@ def test_a_rolled_timer_may_be_missing_duplicate_or_cancelled() -> Judging:
     ends = cancel(b"x", 20)
     came = [delivery(twice, rolls=1), delivery(twice, rolls=1, offset=7)]
     found = yield History([lost, twice, ended, *copies, ends], came)
-    assert found.classes == {"0": "missing", "1": "duplicate", "2": "cancelled", "20": "cancel-done"}
+    assert found.by_class == {"missing": "0", "duplicate": "1", "cancelled": "2", "cancel-done": "20"}
 
 
 FORGED: list[dict[str, Any]] = [
@@ -87,7 +87,7 @@ def test_a_forged_copy_with_an_id_ends_nothing() -> Judging:
     asked, other = request(0, id=b"x"), request(1, id=b"y")
     fake = copy(other, 5, headers=(*asked.headers, (names.ORIGIN, b"timer.requests/0/1"), (names.ROLLS, b"1")))
     found = yield History([asked, other, fake], [delivery(asked), delivery(other)], [rejection(fake, "not-ours")])
-    assert found.classes == {"0": "delivered", "1": "delivered", "5": "rejected"}
+    assert found.by_class == {"delivered": "0 1", "rejected": "5"}
 
 
 @one_run()
@@ -101,7 +101,7 @@ def test_if_retention_deleted_the_request_its_copy_counts() -> Judging:
     ]
     history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
     found = yield Ranged(history, [Span("timer.requests", 0, 10, 30)])
-    assert found.classes == {"0": "delivered", "1": "missing", "2": "cancelled", "20": "cancel-done"}
+    assert found.by_class == {"delivered": "0", "missing": "1", "cancelled": "2", "cancel-done": "20"}
 
 
 def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSession) -> None:
@@ -155,14 +155,7 @@ def test_expiry() -> Judging:
         rejection(asked[5], "expired", at_ms=6_001),
     ]
     found = yield History(asked, came, refused)
-    assert found.classes == {
-        "0": "delivered",
-        "1": "expired-but-delivered",
-        "2": "expired",
-        "3": "missing",
-        "4": "missing",
-        "5": "missing",
-    }
+    assert found.by_class == {"delivered": "0", "expired-but-delivered": "1", "expired": "2", "missing": "3 4 5"}
 
 
 @one_run()
@@ -172,7 +165,7 @@ def test_an_extreme_time_does_not_fail_the_audit() -> Judging:
     never = request(0, also=(("timer-expire-ms", b"%d" % last_ms),))
     far = [request(n, due_ms=last_ms, id=b"far") for n in (1, 2)]
     found = yield History([never, *far, cancel(b"far", 3)], [delivery(never)])
-    assert found.classes == {"0": "delivered", "1": "replaced", "2": "cancelled", "3": "cancel-done"}
+    assert found.by_class == {"delivered": "0", "replaced": "1", "cancelled": "2", "cancel-done": "3"}
 
 
 @one_run(late_ms=0, max_delay_ms=2_000)
@@ -180,4 +173,4 @@ def test_late_depends_on_a_limit_and_counts_from_the_request() -> Judging:
     asked = [request(0), request(1), request(2, due_ms=0, at_ms=8_000)]
     came = [delivery(asked[0], at_ms=5_000), delivery(asked[1], at_ms=5_001), delivery(asked[2], at_ms=8_000)]
     found = yield History(asked, came)
-    assert found.classes == {"0": "delivered", "1": "late", "2": "delivered"}
+    assert found.by_class == {"delivered": "0 2", "late": "1"}

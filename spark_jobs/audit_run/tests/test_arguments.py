@@ -35,13 +35,13 @@ def parse_audit(argv: Sequence[str], environment: Mapping[str, str]) -> AuditArg
     ],
 )
 def test_times(text: str, at_ms: int) -> None:
-    assert time_ms("--from", text) == at_ms
+    assert time_ms(text) == at_ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "-5", "2023-11-14"])
 def test_an_invalid_time_or_one_without_a_zone_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--from"):
-        time_ms("--from", text)
+    with pytest.raises(UsageError, match="--from: "):
+        parse(["--bootstrap-servers", "localhost:9092", "--out", "audit", f"--from={text}"], {})
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main([*given, "--from", "noon"]) == 2
     assert "'noon' is not a time" in capsys.readouterr().err
     assert main([*given, "--table", "audits.requests"]) == 2
-    assert "--table is 'audits.requests': give catalog.database.table" in capsys.readouterr().err
+    assert "--table: 'audits.requests': give catalog.database.table" in capsys.readouterr().err
 
 
 def test_exit_code_1_without_a_broker(
@@ -157,55 +157,60 @@ def test_what_only_one_timer_topic_can_have_is_refused_for_several(flags: list[s
         parse(["--bootstrap-servers", "b:1", "--out", "audits", *topics, *flags], {})
 
 
-def test_levels_are_those_of_the_bridges_config_unless_a_flag_says_others(tmp_path: Path) -> None:
-    (tmp_path / "bridge.toml").write_text(CONFIG)
-    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
-    assert parse_audit(asked, {}).levels_ms == (1000, 60_000)
-    assert parse_audit(asked, {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (3000,)
-    assert parse_audit([*asked, "--levels", "2s"], {"TIMER_BRIDGE_LEVELS": "3s"}).levels_ms == (2000,)
-    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).levels_ms == DEFAULT_MS
+SETTINGS = """
+bootstrap_servers = "localhost:9092"
+levels = "1s 1m"
+max_delay = "2d"
+profiles = ["native", "etf1"]
+[topics."timer.a"]
+max_delay = "1h"
+profiles = ["kaspr", "native"]
+[topics."timer.b"]
+"""
 
 
-def test_the_longest_delay_is_that_of_the_timer_topic(tmp_path: Path) -> None:
-    tables = '[topics."timer.a"]\nmax_delay = "1h"\n[topics."timer.b"]'
-    (tmp_path / "bridge.toml").write_text(f'bootstrap_servers = "localhost:9092"\nmax_delay = "2d"\n{tables}')
-    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
-    day_ms = 86_400_000
-    given = {"": 2 * day_ms, "timer.a": 3_600_000, "timer.b": 2 * day_ms, "timer.elsewhere": 2 * day_ms}
-    for topic, longest_ms in given.items():
-        flags = ["--timer-topic", topic] if topic else []
-        assert parse_audit([*asked, *flags], {}).limits(0).max_delay_ms == longest_ms, topic
-    assert parse_audit([*asked, "--max-delay", "90m"], {}).max_delay_ms == 5_400_000
-    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).max_delay_ms == 366 * day_ms
-    with pytest.raises(UsageError, match="--max-delay: 'soon' is no duration"):
-        parse_audit([*asked, "--max-delay", "soon"], {})
+def test_settings_are_those_of_the_timer_topic_unless_a_flag_says_others(tmp_path: Path) -> None:
+    (tmp_path / "bridge.toml").write_text(SETTINGS)
+    out = ["--out", str(tmp_path / "audit")]
+    config, day_ms = ["--config", str(tmp_path / "bridge.toml"), *out], 86_400_000
+
+    def found(*flags: str, **environment: str) -> tuple[object, ...]:
+        told = parse_audit(flags, {f"TIMER_BRIDGE_{name}": value for name, value in environment.items()})
+        return told.levels_ms, told.max_delay_ms, told.profiles
+
+    assert found("--bootstrap-servers", "b:1", *out) == (DEFAULT_MS, 366 * day_ms, ("native", "rocketmq"))
+    for topic in (), ("--timer-topic", "timer.b"), ("--timer-topic", "timer.elsewhere"):
+        assert found(*config, *topic) == ((1_000, 60_000), 2 * day_ms, ("native", "etf1"))
+    assert found(*config, "--timer-topic", "timer.a") == ((1_000, 60_000), 3_600_000, ("kaspr", "native"))
+    environment = {"LEVELS": "3s", "MAX_DELAY": "3d", "PROFILES": "native, karafka"}
+    assert found(*config, **environment) == ((3_000,), 3 * day_ms, ("native", "karafka"))
+    flags = ("--levels", "2s", "--max-delay", "90m", "--profiles", "native")
+    assert found(*config, *flags, **environment) == ((2_000,), 5_400_000, ("native",))
 
 
-def test_profiles_are_those_of_the_timer_topic(tmp_path: Path) -> None:
-    tables = '[topics."timer.a"]\nprofiles = ["kaspr", "native"]\n[topics."timer.b"]'
-    (tmp_path / "bridge.toml").write_text(
-        f'bootstrap_servers = "localhost:9092"\nprofiles = ["native", "etf1"]\n{tables}'
-    )
-    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
-    for topic, profiles in {
-        "": ("native", "etf1"),
-        "timer.a": ("kaspr", "native"),
-        "timer.b": ("native", "etf1"),
-    }.items():
-        assert parse_audit([*asked, *(["--timer-topic", topic] if topic else [])], {}).profiles == profiles, topic
-    assert parse_audit(asked, {"TIMER_BRIDGE_PROFILES": "native, karafka"}).profiles == ("native", "karafka")
-    assert parse_audit([*asked, "--profiles", "native"], {}).profiles == ("native",)
-    assert parse_audit(["--bootstrap-servers", "localhost:9092", *asked[2:]], {}).profiles == ("native", "rocketmq")
-    with pytest.raises(UsageError, match="--profiles: 'rabbit' is not a profile: give some of native, rocketmq"):
-        parse_audit([*asked, "--profiles", "native,rabbit"], {})
+@pytest.mark.parametrize(
+    ("flag", "value", "told"),
+    [
+        ("--max-delay", "soon", "'soon' is no duration"),
+        ("--profiles", "native,rabbit", "'rabbit' is not a profile: give some of native, rocketmq"),
+        ("--allow-targets", "x,a b", "'a b': give names of topics"),
+        ("--offsets", "0:5-5", "'0:5-5': give partition:first-end"),
+        ("--delivery", "exactly-once", "removed; take it out"),
+        ("--lateness-topic", "x", "removed; read the table `minutes` in --out"),
+    ],
+)
+def test_a_value_that_is_refused_is_named_with_what_to_do(flag: str, value: str, told: str) -> None:
+    with pytest.raises(UsageError, match=f"{flag}: {told}"):
+        parse(["--bootstrap-servers", "b:1", "--out", "audit", flag, value], {})
 
 
-def test_the_mode_of_delivery_is_refused_as_a_flag_and_in_the_bridges_config(tmp_path: Path) -> None:
+def test_a_removed_setting_is_refused_in_config_and_environment_too(tmp_path: Path) -> None:
     (tmp_path / "bridge.toml").write_text('bootstrap_servers = "localhost:9092"\ndelivery = "at-least-once"')
-    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit")]
-    for given in (asked, ["--bootstrap-servers", "localhost:9092", *asked[2:], "--delivery", "exactly-once"]):
-        with pytest.raises(UsageError, match="--delivery: removed; take it out"):
-            parse_audit(given, {})
+    asked = ["--config", str(tmp_path / "bridge.toml"), "--out", "audit"]
+    with pytest.raises(UsageError, match="--delivery: removed; take it out"):
+        parse(asked, {})
+    with pytest.raises(UsageError, match="--lateness-topic: removed"):
+        parse(["--bootstrap-servers", "b:1", *asked[2:]], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"})
 
 
 TOPICS = {"orders.eu", "orders.secret", "bills", "timer.requests", "timer.open", "_schemas", "__consumer_offsets"}
@@ -234,11 +239,6 @@ def test_topics_that_the_bridge_allows_are_read_too(given: list[str], found: set
     (tmp_path / "bridge.toml").write_text(PATTERNS)
     told = parse_audit(["--config", str(tmp_path / "bridge.toml"), "--out", str(tmp_path / "audit"), *given], {})
     assert allowed_topics(TOPICS, told.allow_targets, told.deny_targets) == found
-
-
-def test_a_pattern_that_fits_no_topic_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--allow-targets 'a b': give names of topics"):
-        parse_audit(["--bootstrap-servers", "b:1", "--out", str(tmp_path / "audit"), "--allow-targets", "x,a b"], {})
 
 
 def test_times_for_people() -> None:
@@ -305,10 +305,3 @@ def test_a_wrong_waiver_is_named_before_spark_starts(row: str, named: str, tmp_p
     (tmp_path / "waivers.csv").write_text(f"origin,reason,until\n{row}\n")
     with pytest.raises(UsageError, match=f"--waivers .*{named}"):
         AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path / "out", waivers=tmp_path / "waivers.csv")
-
-
-def test_the_removed_topic_of_lateness_is_refused_with_what_to_do() -> None:
-    flags = ["--bootstrap-servers", "broker:9092", "--out", "audit"]
-    for more, environment in (["--lateness-topic", "x"], {}), ([], {"TIMER_BRIDGE_LATENESS_TOPIC": "x"}):
-        with pytest.raises(UsageError, match="--lateness-topic: removed; read the table `minutes` in --out"):
-            parse_audit([*flags, *more], environment)

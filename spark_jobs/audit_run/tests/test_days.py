@@ -99,8 +99,8 @@ class Runs:
             counts = {name.value: 0 for name in AuditClass}
             day.commit(done, AuditVerdict(self._out, as_of_ms, counts, late, (), 0, 0, ()))
         rows = pq.read_table(self._out / "requests" / day.part).to_pylist()
-        self.gaps, self.open = done.gaps, done.state.open
-        return {int(row["origin"].rpartition("/")[2]): row["class"] for row in rows}, done.notes
+        self.gaps, self.open = done.remarks.gaps, done.state.open
+        return {int(row["origin"].rpartition("/")[2]): row["class"] for row in rows}, tuple(done.remarks.notes)
 
 
 Days = Callable[..., Runs]
@@ -205,7 +205,7 @@ def test_a_gap_makes_no_fault_of_what_lies_in_it(days: Days) -> None:
     found, _ = runs.run(DAY_MS)
     judged = {0: "unjudged", 1: "unjudged", 2: "unjudged", 3: "unjudged", 4: "duplicate", 5: "delivered"}
     assert found == judged | {21: "missing"}
-    assert runs.gaps == ("Never read: 7 offsets of timer.requests were deleted since the last run. Run more often.",)
+    assert runs.gaps == ["Never read: 7 offsets of timer.requests were deleted since the last run. Run more often."]
 
 
 @pytest.mark.slow

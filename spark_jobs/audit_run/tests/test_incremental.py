@@ -49,7 +49,7 @@ def audited(
         with written(out / "scratch") as keep:
             due = None if state.part is None else keep(state.due(spark, behind_ms))
             seen = part.seen(spark, [s._replace(end=width) for s in today])
-            state = incremental.judge(spark, seen, day, limits, due, keep).state
+            _, state = incremental.judge(spark, seen, day, limits, due, keep)
         rows = pq.read_table(out / "requests" / day.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}

@@ -12,10 +12,10 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_location_is_a_path_or_a_uri() -> None:
-    assert parse_location("--out", "audits/orders") == Path("audits/orders")
-    assert parse_location("--out", "/audits/orders") == Path("/audits/orders")
-    assert str(parse_location("--out", "s3a://bucket/audits/") / "spans") == "s3a://bucket/audits/spans"
-    assert parse_location("--out", "file:/audits") == Uri("file:/audits")
+    assert parse_location("audits/orders") == Path("audits/orders")
+    assert parse_location("/audits/orders") == Path("/audits/orders")
+    assert str(parse_location("s3a://bucket/audits/") / "spans") == "s3a://bucket/audits/spans"
+    assert parse_location("file:/audits") == Uri("file:/audits")
 
 
 @pytest.mark.parametrize("scheme", ["path", "file", "viewfs"])

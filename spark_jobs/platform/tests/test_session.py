@@ -6,7 +6,9 @@ import pytest
 
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError
+from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.connector import connector_jars, jar_list
+from spark_jobs.platform.flags import JobArguments
 from spark_jobs.platform.session import job_session, operator_settings
 
 
@@ -23,7 +25,7 @@ def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, mon
         (folder / f"{name}-{version}.jar").write_bytes(b"something else")
     with (
         pytest.raises(JobFailedError, match=r"its Kafka connector: .*\.jar: SHA-512 is "),
-        job_session("audit", tmp_path, "local[1]"),
+        job_session("audit", tmp_path, JobArguments(access=KafkaAccess("localhost:9092"), master="local[1]")),
     ):
         pass
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +18,7 @@ from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.plots import timeline_svg, trend_svg
-from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment
+from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment, Remarks
 from spark_jobs.tests.one_run import Found, judged_together
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
 
@@ -89,9 +89,12 @@ def write_requests(spark: SparkSession, judged: dict[str, Found], tmp_path: Path
     return write
 
 
+def arguments(out: Path, **more: Any) -> AuditArguments:
+    return AuditArguments(access=KafkaAccess("localhost:9092"), out=out, **more)
+
+
 def concluded(spark: SparkSession, out: Path) -> AuditVerdict:
-    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=out)
-    return conclude(spark, arguments, AS_OF_MS, ["a note <b>"])
+    return conclude(spark, arguments(out), AS_OF_MS, Remarks(["a note <b>"]))
 
 
 def test_a_faulty_report_says_so_first(spark: SparkSession, write_requests: WriteRequests, tmp_path: Path) -> None:
@@ -141,10 +144,8 @@ def test_many_refusals_that_only_settings_explain_are_not_clean(write_requests: 
     table = write_requests("refused")
     counts = summary.latenesses(table)
     by_topic = summary.topics(table, counts)
-    few, many = (
-        summary.verdict(table, counts, by_topic, out=tmp_path, as_of_ms=AS_OF_MS, notes=(), max_refused_percent=percent)
-        for percent in (19, 18)
-    )
+    asked = (arguments(tmp_path, max_refused_percent=percent) for percent in (19, 18))
+    few, many = (summary.verdict(table, counts, by_topic, each, AS_OF_MS, Remarks()) for each in asked)
     assert (few.exit_code, few.unproved) == (0, ())
     assert (many.exit_code, many.headline) == (1, "Not all is proved: 11 requests, no fault among them")
     assert "2 of 11 requests, more than 18 % (--max-refused-percent)" in many.unproved[0]
