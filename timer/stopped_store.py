@@ -9,7 +9,8 @@ shown: the next start removes them, or reads their requests from Kafka again. Th
 same facts.
 """
 
-import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,9 +22,11 @@ from timer.disk import Disk, LogFile
 from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
-from timer.format.unit import TIMER_ROW, Rows, hash_of
+from timer.format.unit import TIMER_ROW, Rows, hash_of, isin, topic_hash
 from timer.index.due_counts import DueCounts
 from timer.schedule.queues import in_order
+
+_FORMAT = re.compile(rb'{"format":(\d+)')
 
 
 class NoStoreError(Exception):
@@ -56,28 +59,16 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
     found = Checkpoint.from_bytes(data)
     if found is not None:
         return found
-    format_ = _format_of(data)
-    if format_ is None:
-        raise CorruptStoreError(NAME, "the checksum does not match the text")
-    if format_ == FORMAT:
-        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
-    raise NoStoreError(
-        f"the checkpoint is of format {format_}, this version knows {FORMAT}: use the timer-bridge that wrote it. A"
-        f" start of this one rebuilds the store from Kafka"
-    )
-
-
-def _format_of(data: bytes) -> int | None:
-    """Return the format of a checkpoint with a matching checksum, else None."""
     text = sound_text(data)
     if text is None:
-        return None
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    format_ = fields.get("format") if isinstance(fields, dict) else None
-    return format_ if isinstance(format_, int) else None
+        raise CorruptStoreError(NAME, "the checksum does not match the text")
+    format_ = _FORMAT.match(text)
+    if format_ is None or int(format_[1]) == FORMAT:
+        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
+    raise NoStoreError(
+        f"the checkpoint is of format {int(format_[1])}, this version knows {FORMAT}: use the timer-bridge that wrote"
+        " it. A start of this one rebuilds the store from Kafka"
+    )
 
 
 class StoredRows(Protocol):
@@ -93,8 +84,15 @@ class StoredRows(Protocol):
         """Return the files of the logs, as they are now."""
         ...
 
-    def verify(self, *, is_closed: bool) -> tuple[int, int]:
-        """Check what a start and deliveries read. Return the number of timers and of ticks."""
+    def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:
+        """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id.
+
+        is_closed: the store was closed cleanly at its checkpoint.
+        """
+        ...
+
+    def damaged(self, unit: int, what: str) -> CorruptStoreError:
+        """Return an error that names `unit`."""
         ...
 
     def close(self) -> None: ...
@@ -212,6 +210,29 @@ def verify(disk: Disk) -> Verified:
     """
     try:
         with StoppedStore(disk) as store:
-            return Verified(None, store.closed, *store.rows.verify(is_closed=store.closed))
+            return _verified(store)
     except CorruptStoreError as error:
         return Verified(StoreFault(error.where, error.at, error.what))
+
+
+def _verified(store: StoppedStore) -> Verified:
+    live = with_id = 0
+    by_tick, held = Counter[int](), list(store.checkpoint.held)
+    for rows in store.live():
+        for at in range(len(rows)):
+            _compare(store.rows, rows[at : at + 1])
+        live += len(rows)
+        with_id += int((rows["id_hash"] != 0).sum())
+        by_tick.update((rows["visit_ms"][~isin(rows["origin"], held)] // store.checkpoint.tick_ms).tolist())
+    store.rows.check(by_tick, with_id, is_closed=store.closed)
+    return Verified(None, store.closed, live, len(by_tick))
+
+
+def _compare(stored: StoredRows, row: Rows) -> None:
+    unit, *facts = (int(row[name][0]) for name in ("unit", "topic_hash", "id_hash", "due_ms"))
+    try:
+        (body,) = stored.bodies(row)
+    except CorruptStoreError as error:
+        raise stored.damaged(unit, f"no frame for it: {error}") from error
+    if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:
+        raise stored.damaged(unit, f"does not match its frame, of origin {body.origin_offset}")

@@ -265,7 +265,7 @@ class Database:
             return found
 
     def count(self, index: str) -> int:
-        """Return the number of keys in `ids` or `origins`. Reads them all, with their checksums."""
+        """Return the number of keys in a family. Reads them all, with their checksums."""
         options = ReadOptions()
         options.set_total_order_seek(True)
         with _errors(self._folder):

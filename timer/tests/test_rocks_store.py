@@ -178,7 +178,7 @@ def test_damage_is_found_by_verify_and_by_the_next_opening(
 
 @pytest.mark.parametrize(
     ("family", "told"),
-    [("ids", "499 ids, 500 timers have one"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
+    [("ids", "499 ids"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
 )
 def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str, told: str) -> None:
     """A database that RocksDB finds sound, but without one key."""
@@ -199,7 +199,7 @@ def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str,
     changed.close()
     fault = verify(RealDisk(tmp_path)).fault
     assert fault is not None
-    assert told in fault.what or (family == "log" and "missing in the log" in fault.what)
+    assert told in fault.what
 
 
 def read_all(folder: Path) -> None:
