@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Key, Progress
 from timer.disk import Disk, Syncing
+from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.body import Body, Peek
-from timer.format.checkpoint import NAME, Checkpoint
+from timer.format.checkpoint import CLOSED, NAME, Checkpoint
 from timer.format.unit import Rows, topic_hash
 from timer.index.due_counts import HOUR_MS, DueRange, DueRangeSearch
 from timer.options import StoreOptions
@@ -178,6 +179,11 @@ class Store(ABC):
         self._committed = progress
         self._writer: CheckpointWriter | None = None
         """The running checkpoint."""
+        self._writing: tuple[object, ...] = ()
+        self._checkpointed: tuple[object, ...] = ()
+        """The states of the running checkpoint and of the last one."""
+        self._durable: Checkpoint | None = None
+        """The last checkpoint that was made since the store was opened."""
 
     # -- opening and closing
 
@@ -185,9 +191,21 @@ class Store(ABC):
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         """Bring the timers of `found` to the committed progress. held, ended: origins, as of that."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the files. The next opening goes back to the last checkpoint."""
+        if self._writer is not None:
+            self._writer.abandon()
+        elif self._durable is not None and self._checkpointed == self._state() and not self.release_queue.has_staged:
+            with suppress(OSError, UnreadableError):
+                self._save_snapshot(self._durable)
+                self._disk.start_replace(CLOSED, self._durable.to_bytes()).wait()
+        self._close_files()
+
+    def _save_snapshot(self, checkpoint: Checkpoint) -> None:  # noqa: B027
+        """Save what the next opening at `checkpoint`, which is the state of now, would have to rebuild."""
+
+    @abstractmethod
+    def _close_files(self) -> None: ...
 
     # -- appending
 
@@ -208,20 +226,22 @@ class Store(ABC):
 
     def add(self, batch: Batch, next_offset: int) -> None:
         """Store `batch`; C becomes `next_offset`. On OSError and WheelFullError nothing is stored."""
+        queue = self.release_queue
         if len(batch):
-            self._append(batch)
+            ended = batch.ended()
+            run, is_in_order = self._append(batch, ended)
+            if not is_in_order.all():
+                queue.out_of_order.push(run[~is_in_order])
+                run = run[is_in_order]
+            queue.push(run)
+            if len(ended):
+                queue.end(ended)
         self._next_offset = next_offset
-        self.release_queue.has_staged = True
+        queue.has_staged = True
 
     @abstractmethod
-    def _append(self, batch: Batch) -> None:
-        """Store `batch`, which is not empty."""
-
-    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_]) -> None:
-        if not is_in_order.all():
-            self.release_queue.out_of_order.push(run[~is_in_order])
-            run = run[is_in_order]
-        self.release_queue.push(run)
+    def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+        """Store `batch`, which is not empty. Return the rows that it adds, and which of them are in order."""
 
     # -- committing
 
@@ -249,17 +269,17 @@ class Store(ABC):
     # -- checkpoints and compaction
 
     @abstractmethod
+    def _state(self) -> tuple[object, ...]:
+        """Return what a checkpoint keeps. No new one is needed while it is the same."""
+
     def skip_checkpoint(self) -> None:
         """Behave as if a checkpoint of this state had been made."""
-
-    @abstractmethod
-    def _has_changed(self) -> bool:
-        """True if a checkpoint now would differ from the last one."""
+        self._checkpointed = self._state()
 
     @property
     def may_checkpoint(self) -> bool:
         """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
-        return not self.release_queue.has_staged and self._writer is None and self._has_changed()
+        return not self.release_queue.has_staged and self._writer is None and self._checkpointed != self._state()
 
     def start_checkpoint(
         self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
@@ -280,6 +300,7 @@ class Store(ABC):
             journal_offset=journal_offset,
         )
         self._writer = self._write(found)
+        self._writing = self._state()
         return True
 
     @abstractmethod
@@ -308,6 +329,7 @@ class Store(ABC):
             self._has_failed(writer)
             raise
         self._writer = None
+        self._checkpointed, self._durable = self._writing, writer.checkpoint
         self._is_durable(writer)
         return True
 

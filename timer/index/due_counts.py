@@ -300,7 +300,9 @@ class DueRangeSearch:
         for number, run in enumerate(self._rows_of_hour(hour) if is_in_order else self._all_rows()):
             if is_over():
                 return {bound: found[bound] for bound in sure}
-            for first, first_ms, last, last_ms in _bounds_in(run, hour):
+            for hash_, _, dues in _by_topic(run[run["due_ms"] // HOUR_MS == hour]):
+                first, first_ms = DueBound(hash_, hour, False), int(dues.min())
+                last, last_ms = DueBound(hash_, hour, True), int(dues.max())
                 if first in bounds:
                     found[first] = min(found.get(first, first_ms), first_ms)
                     if is_in_order and number > 0:  # run 0 is out of order
@@ -310,23 +312,3 @@ class DueRangeSearch:
             if sure == bounds:  # last times are sure only after all runs
                 break
         return found
-
-
-def _bounds_in(run: Rows, hour: int) -> Iterator[tuple[DueBound, int, DueBound, int]]:
-    """Yield the first and the last due time in `hour` of each topic in `run`."""
-    dues = run["due_ms"]
-    here = np.flatnonzero(dues // HOUR_MS == hour)
-    if len(here):
-        here = here[np.lexsort((dues[here], run["topic_hash"][here]))]
-        hashes = run["topic_hash"][here]
-        ends = [*(np.flatnonzero(np.diff(hashes)) + 1).tolist(), len(here)]
-        start = 0
-        for end in ends:
-            hash_ = int(hashes[start])
-            yield (
-                DueBound(hash_, hour, False),
-                int(dues[here[start]]),
-                DueBound(hash_, hour, True),
-                int(dues[here[end - 1]]),
-            )
-            start = end

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
-from timer.format.batch import Batch, id_hashes
-from timer.format.body import Body, pack, unpack
+from timer.format.body import Body, unpack
 from timer.format.checkpoint import DATABASE
-from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, joined, topic_hash
+from timer.format.unit import NO_ROWS, Rows, joined
 from timer.index.due_counts import DueCounts
-from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
+from timer.rocksdb.database import ROW_SIZE, Database, rows_of
 from timer.schedule.pending_timers import EmptyTicks, Waits
 
 _BLOCK_ROWS = 1 << 13
@@ -68,23 +67,14 @@ class RocksTimers:
         """Store `rows`. On OSError nothing has changed."""
         if not len(rows):
             return
-        changes = Changes(self.database)
-        changes.add(rows, frames, in_order.tolist())
-        self.database.write(changes)
+        self.database.add(rows, frames, in_order.tolist())
         self.end_unit += len(rows)
         self.pending += len(rows)
         self.pending_bytes += int(rows["body_size"].sum())
         self.dues.add(rows)
         self._empty.forget()
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:  # noqa: ARG002
-        self.remove(rows)
-
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:  # noqa: ARG002
-        self.remove(rows)
-
-    def remove(self, rows: Rows) -> None:
-        """Remove `rows`, which are not pending any more."""
+    def remove(self, rows: Rows, in_order: Rows = NO_ROWS, *, has_ended: bool = False) -> None:  # noqa: ARG002
         if not len(rows):
             return
         units = rows["unit"].tolist()
@@ -96,18 +86,9 @@ class RocksTimers:
         if self._lowest is not None and self._lowest[0] in self._removed:
             self._lowest = None
 
-    def take_out_of_order(self, row: Rows) -> None:
-        """Take `row`, which stays pending, out of the order of release."""
-        changes = Changes(self.database)
-        changes.out_of_order(row)
-        self.database.write(changes)
-
     def flush(self) -> None:
         """Delete what was removed, and write the state: the database holds the pending timers and nothing else."""
-        changes = Changes(self.database)
-        changes.remove(joined(self._removed_rows))
-        changes.set_state(self.state())
-        self.database.write(changes)
+        self.database.remove(joined(self._removed_rows), self.state())
         self._removed, self._removed_rows = set(), []
 
     # -- in the order of release
@@ -189,27 +170,6 @@ class RocksTimers:
 
     def _target_of(self, row: Rows) -> str:
         return unpack(self.frame(row), int(row["unit"][0])).target
-
-
-def rows_and_frames(batch: Batch, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
-    """Return TIMER_ROW rows of the timers that `batch` adds, which of them are in order, and their frames.
-
-    first_unit: number of the first one. Body positions are 0.
-    """
-    added = batch.timers()
-    rows = np.zeros(len(added), TIMER_ROW)
-    if not added:
-        return rows, np.empty(0, np.bool_), []
-    bodies, visits, unchained = zip(*added, strict=True)
-    frames = [pack(body) for body in bodies]
-    rows["visit_ms"] = visits
-    rows["origin"] = [body.origin_offset for body in bodies]
-    rows["unit"] = np.arange(first_unit, first_unit + len(rows))
-    rows["body_size"] = list(map(len, frames))
-    rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
-    rows["id_hash"] = id_hashes([body.id for body in bodies])
-    rows["due_ms"] = [body.due_ms for body in bodies]
-    return rows, np.array(unchained) == 0, frames
 
 
 def _body(value: bytes, unit: int, origin_offset: int) -> Body:

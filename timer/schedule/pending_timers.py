@@ -75,12 +75,11 @@ class PendingTimers(Protocol):
         """Return the pending rows of `tick` that are in order, in any sequence. Raises CorruptStoreError."""
         ...
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:
-        """Remove `rows`, which leave. Their bodies can be read until the transaction is committed."""
-        ...
+    def remove(self, rows: Rows, in_order: Rows, *, has_ended: bool = False) -> None:
+        """Remove `rows`, which leave or have ended. Bodies can be read until the transaction is committed.
 
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
-        """Remove `rows`, which have ended before they left. in_order: which of them are."""
+        in_order: those of them that are in order. has_ended: they have ended before they left.
+        """
         ...
 
 

@@ -104,7 +104,7 @@ class ReleaseQueue:
 
     def end(self, rows: Rows) -> None:
         """Remove pending `rows` that have ended before they left."""
-        self._timers.end(rows, ~self.out_of_order.has(rows["unit"]))
+        self._timers.remove(rows, rows[~self.out_of_order.has(rows["unit"])], has_ended=True)
         self._queue.remove(rows["unit"])
         self._blocked.remove(rows)
         self.out_of_order.remove(rows["unit"])
@@ -208,14 +208,14 @@ class ReleaseQueue:
     def _settle(self, rows: Rows) -> Rows:
         """Remove rows in order, which leave, from the engine."""
         if len(rows):
-            self._timers.leave(rows, is_in_order=True)
+            self._timers.remove(rows, rows)
         return rows
 
     def _release(self, rows: Rows) -> Rows:
         """Remove out-of-order rows, which leave, from the engine."""
         if len(rows):
             self.out_of_order.forget(rows)
-            self._timers.leave(rows, is_in_order=False)
+            self._timers.remove(rows, NO_ROWS)
         return rows
 
     def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:

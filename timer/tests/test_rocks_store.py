@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocksdict import Cache
+from rocksdict import Cache, WriteBatch
 
 from schemas.progress import NOTHING_SETTLED, Progress
 from timer.disk import RealDisk
@@ -16,7 +16,7 @@ from timer.format.batch import Batch
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.options import StoreOptions
 from timer.rocksdb import database
-from timer.rocksdb.database import Changes, Database, keys
+from timer.rocksdb.database import Database, keys
 from timer.stopped_store import verify
 from timer.store import Store
 from timer.tests.history import START_MS, body
@@ -193,8 +193,8 @@ def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str,
     (rows,) = changed.in_order(START_MS, START_MS + 1, 10)
     key = {"ids": keys(rows["id_hash"], rows["unit"]), "origins": keys(rows["origin"], rows["unit"])}
     key |= {"log": keys(rows["unit"]), "": keys(rows["visit_ms"], rows["origin"], rows["unit"])}
-    changes = Changes(changed)
-    changes.batch.delete(key[family][0], *([changed.handles[family]] if family else []))
+    changes = WriteBatch(raw_mode=True)
+    changes.delete(key[family][0], *([changed.handles[family]] if family else []))
     changed.write(changes)
     changed.close()
     fault = verify(RealDisk(tmp_path)).fault

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_timer.headers import MAX_INT64
-from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import UnreadableError
 from timer.format.checkpoint import Checkpoint
@@ -102,20 +101,9 @@ class Maintenance:
     _pending_log: PendingLog
 
     def __post_init__(self) -> None:
-        self.durable: Checkpoint | None = None
-        """The last checkpoint that was made since the store was opened."""
-        self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
 
     # -- checkpoints
-
-    def has_changed(self, committed: Progress) -> bool:
-        """True if a checkpoint now would differ from the last one."""
-        return self._checkpointed != committed or self._compaction is not None
-
-    def skip_checkpoint_at(self, committed: Progress) -> None:
-        """Behave as if a checkpoint with this progress had been made."""
-        self._checkpointed = committed
 
     def deletable(self, before_ms: int) -> tuple[list[int], list[int]]:
         """Return segments of the TimerLog and the body log without pending rows and wake-up times from `before_ms` on.
@@ -134,19 +122,17 @@ class Maintenance:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             logs = self._disk.start_sync(files)
         except (OSError, UnreadableError):
-            self.restore_dirty(has_failed=False)
+            self.restore_dirty()
             raise
         return CheckpointWriter(self._disk, checkpoint, logs, dead_units, dead_bodies)
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """Sync the files again that were taken last. has_failed: it is unknown which log writes are durable."""
-        self._unit_log.restore_dirty(has_failed=has_failed)
-        self._body_log.restore_dirty(has_failed=has_failed)
+    def restore_dirty(self) -> None:
+        """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
+        self._unit_log.restore_dirty()
+        self._body_log.restore_dirty()
 
     def delete_dead(self, written: CheckpointWriter) -> None:
         """Delete the dead segments of a checkpoint that is durable now."""
-        self._checkpointed = written.checkpoint.progress
-        self.durable = written.checkpoint
         for segment in written.dead_units:
             self._unit_log.drop_segment(segment)
             self._index.units.forget(segment)
@@ -157,10 +143,11 @@ class Maintenance:
 
     # -- compaction
 
-    def compact_some(self, settled_ms: int) -> tuple[Ints, Ints] | None:
+    def compact_some(self, settled_ms: int, durable: Checkpoint | None) -> tuple[Ints, Ints] | None:
         """Run one bounded step. Return units whose bodies have moved and their new positions, None if there are none.
 
-        settled_ms: K. Bodies that leave soon after K are not worth a copy. Raises OSError if the disk is full.
+        settled_ms: K. Bodies that leave soon after K are not worth a copy. durable: the last checkpoint. Raises
+        OSError if the disk is full.
         """
         running = self._compaction
         if running is None:
@@ -172,7 +159,7 @@ class Maintenance:
             self._compaction = None
             raise
         moved = None
-        if self.durable is not None and running.is_durable_at(self.durable.body_end) and not running.is_over:
+        if durable is not None and running.is_durable_at(durable.body_end) and not running.is_over:
             rows, positions = running.repoint_some()
             if len(rows):
                 self._index.move_bodies(rows, positions)

@@ -56,14 +56,11 @@ class WheelTimers:
     def next_tick(self, after: int, until: int) -> int | None:
         return self._wheel.next_time(after, until)
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:
-        if is_in_order:
-            self._wheel.settle(rows["visit_ms"])
-        self._index.remove(rows)
-
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
-        self._wheel.settle(rows["visit_ms"][in_order])
-        self._index.ended.mark(rows["unit"])
+    def remove(self, rows: Rows, in_order: Rows, *, has_ended: bool = False) -> None:
+        if len(in_order):
+            self._wheel.settle(in_order["visit_ms"])
+        if has_ended:
+            self._index.ended.mark(rows["unit"])
         self._index.remove(rows)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:

@@ -7,28 +7,28 @@ does not name it is durable. Checkpoints, deletion of files and compaction: time
 """
 
 from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
-from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.body import Body, Peek
-from timer.format.checkpoint import BODIES, CLOSED, IDS, UNITS, WHEEL, Checkpoint, runs
+from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
 from timer.format.unit import (
     MAGIC_UNCHAINED,
     NO_ROWS,
+    TIMER_ROW,
     UNIT,
-    UNIT_EXTRA,
     Ints,
     Rows,
     delete_marks,
     hashes_of,
     joined,
-    run_of,
+    units_of,
     visits_ms,
 )
 from timer.index.id_index import IdIndex, OriginIndex
@@ -209,39 +209,27 @@ class WheelStore(Store):
             first = self._units.end
             is_chained = np.zeros(len(newly_ended), np.bool_)
             marks = delete_marks(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)
-            self._units.append(marks, np.zeros(len(marks), UNIT_EXTRA))
+            self._units.append(marks, np.zeros(len(marks), TIMER_ROW))
             self._retain_marks(first, newly_ended)
 
     def _restore_rows(self, run: Rows) -> None:
         self._bodies.check_frames_exist(run["body"], run["body_size"])
         self._index.add(run)
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-        if self._maintenance.durable is not None and self._is_as(self._maintenance.durable):
-            self._mark_closed(self._maintenance.durable)
+    def _close_files(self) -> None:
         with ExitStack() as ends:
             ends.callback(self._bodies.close)
             ends.callback(self._units.close)
             ends.callback(self._mapping.close)
             ends.callback(self._wheel.close)
 
-    def _is_as(self, checkpoint: Checkpoint) -> bool:
-        """True if nothing has changed since `checkpoint`."""
-        state = (self._units.end, self._bodies.end, self.pending, self._committed)
-        is_same = state == (checkpoint.units_end, checkpoint.body_end, checkpoint.pending, checkpoint.progress)
-        return is_same and not self.release_queue.has_staged and self._writer is None
-
-    def _mark_closed(self, checkpoint: Checkpoint) -> None:
-        """Write the shutdown snapshot and `closed`. Without them the next opening is as after a kill."""
-        with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
+    def _save_snapshot(self, checkpoint: Checkpoint) -> None:
+        with closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()
             state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.out_of_order.rows())
             shutdown_snapshot.write(self._disk, checkpoint, state)
             self._disk.start_sync([*dirty, wheel]).wait()
-            self._disk.start_replace(CLOSED, checkpoint.to_bytes()).wait()
 
     # -- appending
 
@@ -249,33 +237,26 @@ class WheelStore(Store):
     def pending(self) -> int:
         return self._index.pending
 
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         first, body_end = self._units.end, self._bodies.end
-        ended = batch.ended()
-        added, extra, frames = batch.units()
-        units = self._with_delete_marks(added, ended)
-        timers = units[: len(added)]
-        is_timer = np.arange(len(units)) < len(added)
+        rows, timestamps_ms, is_in_order, frames = batch.rows(first)
+        units = self._with_delete_marks(units_of(rows, timestamps_ms, is_in_order), ended)
+        is_timer = np.arange(len(units)) < len(rows)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
         positions = self._units.positions(np.arange(first, first + len(units)))
         links = self._wheel.plan(visits_ms(units)[chained], positions[chained], is_timer[chained])
         units["previous"][chained] = links.previous
         try:
             if frames:
-                timers["body"] = self._bodies.append(frames)
-            self._units.append(
-                units, np.concatenate([extra, np.zeros(len(ended), UNIT_EXTRA)]) if len(ended) else extra
-            )
+                rows["body"] = units["body"][: len(rows)] = self._bodies.append(frames)
+            self._units.append(units, joined([rows, np.zeros(len(ended), TIMER_ROW)]))
         except OSError:
             self._bodies.truncate(body_end)
             raise
         self._wheel.link(links)
-        self._retain_marks(first + len(added), ended)
-        run = run_of(timers, extra, first)
-        self._index.add(run)
-        self._enqueue(run, chained[: len(added)])
-        if len(ended):
-            self.release_queue.end(ended)
+        self._retain_marks(first + len(rows), ended)
+        self._index.add(rows)
+        return rows, is_in_order
 
     def _with_delete_marks(self, added: Rows, ended: Rows) -> Rows:
         """Return `added` and a delete mark for each of `ended`."""
@@ -297,11 +278,8 @@ class WheelStore(Store):
 
     # -- checkpoints and compaction
 
-    def skip_checkpoint(self) -> None:
-        self._maintenance.skip_checkpoint_at(self._committed)
-
-    def _has_changed(self) -> bool:
-        return self._maintenance.has_changed(self._committed)
+    def _state(self) -> tuple[object, ...]:
+        return self._committed, self._units.end, self._bodies.end, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
@@ -321,14 +299,15 @@ class WheelStore(Store):
         self._maintenance.delete_dead(written)
 
     def _has_failed(self, failed: CheckpointWriter) -> None:
-        self._maintenance.restore_dirty(has_failed=failed.replacing is None)
+        if failed.replacing is None:  # else the logs are durable
+            self._maintenance.restore_dirty()
 
     def release_memory(self) -> None:
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
         self._mapping.drop_page_cache()
 
     def compact_some(self) -> None:
-        moved = self._maintenance.compact_some(self.settled.visit_ms)
+        moved = self._maintenance.compact_some(self.settled.visit_ms, self._durable)
         if moved is not None:
             self.release_queue.repoint(*moved)
             self._log.forget_read_ahead()

@@ -105,12 +105,11 @@ class _Segments:
         """Let the next sync cover all files. They are not rewritten if it fails, as they may be many."""
         self._unsynced_before = set(self.bases)
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
+    def restore_dirty(self) -> None:
         own, former = self._syncing
         self._dirty |= own
+        self._failed |= own
         self._unsynced_before |= former
-        if has_failed:
-            self._failed |= own
 
     def take_dirty(self) -> list[File]:
         for base in sorted(self._failed & self.files.keys()):
@@ -156,10 +155,10 @@ class _Log:
         """
         return [file for folder in self._folders for file in folder.take_dirty()]
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """Put the files taken last back. has_failed: a sync of them was tried."""
+    def restore_dirty(self) -> None:
+        """Put the files taken last back, as their sync has failed."""
         for folder in self._folders:
-            folder.restore_dirty(has_failed=has_failed)
+            folder.restore_dirty()
 
     def close(self) -> None:
         for folder in self._folders:
@@ -228,7 +227,7 @@ class UnitLog(_Log):
                 start, size = start + size, min(_BLOCK_UNITS, size * 4)
 
     def append(self, units: Rows, extra: Rows) -> None:
-        """Append all of `units` with a UNIT_EXTRA row for each. On OSError nothing changes."""
+        """Append all of `units`. extra: TIMER_ROW rows with their ids and due times. On OSError nothing changes."""
         assert units.dtype == UNIT, f"expected UNIT rows, not {units.dtype}"
         start = self.end
         try:
