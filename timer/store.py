@@ -86,7 +86,7 @@ class StoreQueries(ABC):
 
     def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
         """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
-        yield self._release_queue.out_of_order.rows()
+        yield self._release_queue.held_rows()
         tick_ms = self._timers.tick_ms
         tick: int | None = hour * HOUR_MS // tick_ms - 1
         last = ((hour + 1) * HOUR_MS - 1) // tick_ms
@@ -293,7 +293,7 @@ class Store(ABC):
             tick_ms=self._options.tick_ms,
             slots=self._options.slots,
             pending=self.pending,
-            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            held=tuple(self.release_queue.held_rows()["origin"].tolist()),
             waits=self.release_queue.waits,
             flights=tuple(flights),
             ended_flights=tuple(ended_flights),

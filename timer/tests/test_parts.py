@@ -19,7 +19,7 @@ from timer.index import id_index as ids
 from timer.index.id_index import IdIndex
 from timer.schedule import blocked_targets
 from timer.schedule.blocked_targets import BacklogReader, BlockedTargets
-from timer.schedule.queues import RowQueue
+from timer.schedule.queues import OutOfOrderTimers, RowQueue
 from timer.schedule.release_policy import most_wait_ms, roll_cooldown_ms, visit_ms
 from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
 
@@ -289,6 +289,17 @@ def test_takes_are_in_order_and_complete(pushes: list[list[tuple[int, int]]], ta
         for key in expected:
             waiting.remove(key)
     assert keys(queue.rows()) == waiting
+
+
+def test_out_of_order_timers_are_found_until_they_leave() -> None:
+    timers, run = OutOfOrderTimers(), run_of_keys((5, 1), (90, 2), (90, 3))
+    run["unit"] = run["origin"]
+    timers.push(run)
+    assert (len(timers), timers.has(ints(1, 2, 4)).tolist()) == (3, [True, True, False])
+    timers.remove(ints(2, 4))
+    timers.forget(timers.queue.take(10, 9, 100))
+    assert (len(timers), timers.has(ints(1, 2, 3)).tolist()) == (1, [False, False, True])
+    assert timers.queue.rows()["unit"].tolist() == [3]
 
 
 # -- rolls and ids
