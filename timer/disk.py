@@ -38,22 +38,18 @@ class File(Protocol):
 
     def read(self, at: int, size: int) -> bytes:
         """Return bytes [at, at + size), fewer at the end of the file. Raises UnreadableError."""
-        ...
 
     def append(self, data: bytes) -> None:
         """Append all of `data`. Raises OSError (disk full, EIO); then an unknown part of it may be in the file."""
-        ...
 
     def overwrite(self, at: int, data: bytes) -> None:
         """Overwrite the bytes at `at` with `data`, which must lie within the file."""
-        ...
 
     def rewrite(self) -> None:
         """Write all bytes again: after a failed sync the kernel considers them written, though they are not.
 
         Raises OSError; then all bytes still have to be rewritten. Raises UnreadableError.
         """
-        ...
 
     def truncate(self, size: int) -> None: ...
 
@@ -68,7 +64,6 @@ class MappedFile(Protocol):
 
     def drop_page_cache(self) -> None:
         """Give touched pages to the kernel's cache, so that they do not count as our memory. Loses nothing."""
-        ...
 
     def close(self) -> None: ...
 
@@ -78,11 +73,9 @@ class Syncing(Protocol):
 
     def done(self) -> bool:
         """True once it is durable. Raises OSError if it failed."""
-        ...
 
     def wait(self) -> None:
         """Wait until it is durable. Raises OSError if it failed."""
-        ...
 
 
 class Disk(Protocol):
@@ -90,43 +83,33 @@ class Disk(Protocol):
 
     def open(self, name: str) -> File:
         """Open for reading and appending; create an empty file if missing."""
-        ...
 
     def map(self, name: str, size: int) -> MappedFile:
         """Map a file of `size` bytes; a missing one or one of another size is created with zeros. OSError if full."""
-        ...
 
     def read(self, name: str) -> bytes | None:
         """Return the whole of a small file, None if missing."""
-        ...
 
     def names(self, folder: str) -> list[str]:
         """Return sorted names (without the folder) of the files in `folder`, none if it is missing."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        ...
 
     def folder(self, name: str) -> Path:
         """Return the real path of a folder whose files a library keeps, and create it if missing."""
-        ...
 
     def remove_folder(self, name: str) -> None:
         """Remove such a folder and all that is in it, if it exists."""
-        ...
 
     def free_bytes(self) -> int:
         """Return the free bytes of the device."""
-        ...
 
     def start_sync(self, files: Sequence[File]) -> Syncing:
         """Start to make durable what `files` hold now."""
-        ...
 
     def start_replace(self, name: str, data: bytes) -> Syncing:
         """Start to set the content of `name`: atomically, also at a loss of power, and durable when done."""
-        ...
 
 
 class RealFile:

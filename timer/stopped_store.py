@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -76,24 +75,20 @@ class StoredRows(Protocol):
 
     def live(self) -> Iterator[Rows]:
         """Yield pending rows block by block in the order of the log; of the wheel, the out-of-order ones last."""
-        ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
     def files(self) -> list[LogFile]:
         """Return the files of the logs, as they are now."""
-        ...
 
     def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:
         """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id.
 
         is_closed: the store was closed cleanly at its checkpoint.
         """
-        ...
 
     def damaged(self, unit: int, what: str) -> CorruptStoreError:
         """Return an error that names `unit`."""
-        ...
 
     def close(self) -> None: ...
 
@@ -120,12 +115,7 @@ class StoppedStore:
     def __enter__(self) -> "StoppedStore":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rows.close()
 
     @property
@@ -198,9 +188,6 @@ class Verified:
     live: int = 0
     ticks: int = 0
     """Ticks with pending timers."""
-
-    def __str__(self) -> str:
-        return f"{self.live} live timers in {self.ticks} ticks"
 
 
 def verify(disk: Disk) -> Verified:

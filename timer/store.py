@@ -128,37 +128,14 @@ class StoreQueries(ABC):
 
 @dataclass(slots=True)
 class CheckpointWriter:
-    """dead_units, dead_bodies: segments without pending rows, to be deleted once `checkpoint` is durable."""
+    """A running checkpoint. First the logs become durable, then the checkpoint replaces the last one."""
 
-    disk: Disk
     checkpoint: Checkpoint
     logs: Syncing
     dead_units: Sequence[int] = ()
+    """Segments without pending rows, to be deleted once `checkpoint` is durable."""
     dead_bodies: Sequence[int] = ()
     replacing: Syncing | None = None
-
-    def poll(self) -> bool:
-        """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
-        if self.replacing is None:
-            if not self.logs.done():
-                return False
-            self.replacing = self.disk.start_replace(NAME, self.checkpoint.to_bytes())
-        return self.replacing.done()
-
-    def abandon(self) -> None:
-        """Make sure that nothing is written later: the checkpoint would name logs of another opening.
-
-        Waits for a replacement that has started.
-        """
-        if self.replacing is not None:
-            with suppress(OSError):
-                self.replacing.wait()
-
-    def wait(self) -> None:
-        """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
-        self.logs.wait()
-        if not self.poll() and self.replacing is not None:
-            self.replacing.wait()
 
 
 class Store(ABC):
@@ -194,7 +171,9 @@ class Store(ABC):
     def close(self) -> None:
         """Close the files. The next opening goes back to the last checkpoint."""
         if self._writer is not None:
-            self._writer.abandon()
+            with suppress(OSError):  # written later, it would name logs of another opening
+                if self._writer.replacing is not None:
+                    self._writer.replacing.wait()
         elif self._durable is not None and self._checkpointed == self._state() and not self.release_queue.has_staged:
             with suppress(OSError, UnreadableError):
                 self._save_snapshot(self._durable)
@@ -320,9 +299,11 @@ class Store(ABC):
         if writer is None:
             return True
         try:
-            if is_last:
-                writer.wait()
-            if not writer.poll():
+            if writer.replacing is None:
+                if not _is_done(writer.logs, is_last=is_last):
+                    return False
+                writer.replacing = self._disk.start_replace(NAME, writer.checkpoint.to_bytes())
+            if not _is_done(writer.replacing, is_last=is_last):
                 return False
         except OSError:
             self._writer = None
@@ -345,3 +326,10 @@ class Store(ABC):
 
     def compact_some(self) -> None:  # noqa: B027
         """Run one bounded step of a compaction; start one if it is worth it."""
+
+
+def _is_done(syncing: Syncing, *, is_last: bool) -> bool:
+    """Return True if `syncing` is done; wait for it if `is_last`."""
+    if is_last:
+        syncing.wait()
+    return is_last or syncing.done()

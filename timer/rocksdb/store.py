@@ -158,7 +158,7 @@ class RocksStore(Store):
             bodies=(),
             database=self._number,
         )
-        return CheckpointWriter(self._disk, found, self._disk.start_sync([]))
+        return CheckpointWriter(found, self._disk.start_sync([]))
 
     def _is_durable(self, written: CheckpointWriter) -> None:  # noqa: ARG002
         self._delete_other_folders()

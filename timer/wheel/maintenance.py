@@ -124,7 +124,7 @@ class Maintenance:
         except (OSError, UnreadableError):
             self.restore_dirty()
             raise
-        return CheckpointWriter(self._disk, checkpoint, logs, dead_units, dead_bodies)
+        return CheckpointWriter(checkpoint, logs, dead_units, dead_bodies)
 
     def restore_dirty(self) -> None:
         """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
