@@ -1,7 +1,7 @@
 """The pending units of the TimerLog: those of a tick, those in the order of the log, and all of them at a start.
 
     WheelTimers   the units of one tick, along the chain of its slot
-    PendingLog    the pending units from the lowest one on, for L, listings and compaction
+    WheelQueries  the pending units from the lowest one on: searches, listings, L, compaction
     LiveScan      two passes over all units when a store is opened, block by block:
                   1   the check of each unit; delete marks -> which units have ended
                   2   of the others: chained units are pending if their key is above K or in a key range of their
@@ -18,13 +18,16 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
+from timer.format.body import Body, Peek
 from timer.format.checkpoint import UNITS, Checkpoint
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, isin, joined, topic_hash
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, hashes_of, isin, joined, topic_hash
 from timer.index.due_counts import DueCounts
+from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
-from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
+from timer.schedule.pending_timers import PendingTimers, Waits, pending_by_key, pending_in_order
 from timer.schedule.release_queue import ReleaseQueue
-from timer.wheel.timer_log import BodyReader, UnitLog
+from timer.store import StoreQueries
+from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog
 from timer.wheel.timer_wheel import Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -96,17 +99,26 @@ class WheelTimers:
 
 
 _READ_UNITS = 256
+_LISTED_UNITS = 1 << 13
 _LOOKED_AT_UNITS = 16
 
 
-class PendingLog:
-    """Raises CorruptStoreError."""
+class WheelQueries(StoreQueries):
+    """The pending units from the lowest one on. Raises CorruptStoreError."""
 
-    def __init__(self, units: UnitLog, body_reader: BodyReader, release_queue: ReleaseQueue, ended: EndedUnits) -> None:
+    def __init__(
+        self,
+        release_queue: ReleaseQueue,
+        timers: PendingTimers,
+        units: UnitLog,
+        bodies: FrameLog,
+        index: PendingIndex,
+    ) -> None:
+        super().__init__(release_queue, timers)
         self._units = units
-        self._ended = ended
-        self._body_reader = body_reader
-        self._release_queue = release_queue
+        self._bodies = bodies
+        self._index = index
+        self._reader = BodyReader(bodies)
         self.low_unit = units.end
         """No unit below is pending."""
         self._lowest = (-1, -1)
@@ -114,12 +126,75 @@ class PendingLog:
         self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
         """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
+    @property
+    def pending_bytes(self) -> int:
+        return self._index.bodies.all_bytes()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._units.size_bytes + self._bodies.size_bytes
+
+    def _all_rows(self) -> Iterator[Rows]:
+        for start, end in self._units.blocks(self.low_unit):
+            yield self.rows(start, end)
+
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
+        ranges = self._units.blocks(max(first, self.low_unit), _LISTED_UNITS)
+        here, following = next(ranges, None), next(ranges, None)
+        rows = NO_ROWS if here is None else self.rows(*here)
+        return rows, None if following is None else following[0]
+
+    def pending_at(self, unit: int) -> Rows:
+        return self.rows(unit, unit + 1) if self.low_unit <= unit < self._units.end else NO_ROWS
+
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        found: dict[bytes, Rows] = {}
+        if not len(self._index.ids):
+            return found
+        for at, units in self._index.ids.find(hashes_of(ids)).items():
+            for unit in units:
+                _, row = self._units.read_rows(unit, unit + 1)
+                if self.peek(row).id == ids[at]:
+                    found[ids[at]] = row
+                else:  # another id with that hash, or damage: then this raises
+                    self.bodies(row)
+        return found
+
+    def find_origin(self, origin_offset: int) -> Rows:
+        """Return the row, or none. The first call reads all units."""
+        if self._index.origins is None:
+            index = OriginIndex()
+            for rows in self._all_rows():
+                index.add(rows)
+            self._index.origins = index
+        for start, end in self._index.origins.places(origin_offset):
+            for rows in self._rows_between(max(start, self.low_unit), min(end, self._units.end)):
+                found: Rows = rows[rows["origin"] == origin_offset]
+                if len(found):
+                    return found
+        return NO_ROWS
+
+    def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
+        """Yield the pending rows among units [start, end) by segment."""
+        while start < end:
+            stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
+            yield self.rows(start, stop)
+            start = stop
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        return self._reader.read(rows)
+
+    def peek(self, row: Rows) -> Peek:
+        return self._reader.peek(row)
+
+    # -- the pending units, and the lowest one
+
     def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
         """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
         queue = self._release_queue
         is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
         start = int(run["unit"][0])
-        ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.flags(start, start + len(run))
+        ended = (units["magic"] & MAGIC_DELETE != 0) | self._index.ended.flags(start, start + len(run))
         found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended
         return found
 
@@ -140,7 +215,7 @@ class PendingLog:
         if row is None:
             return None
         if self.low_unit != self._lowest[0]:
-            (body,) = self._body_reader.read(row)
+            (body,) = self.bodies(row)
             self._lowest = self.low_unit, body.offset  # the offset of a copy is not its origin
         return self._lowest[1]
 
