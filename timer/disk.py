@@ -14,21 +14,16 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from timer.errors import UnreadableError
 
 _CHUNK_BYTES = 1 << 20
 _DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
 """Errors of a disk, or of a network file system, for bytes that cannot be read."""
-
-
-class LogFile(NamedTuple):
-    name: str
-    size: int
 
 
 class File(Protocol):
@@ -113,10 +108,10 @@ class Disk(Protocol):
 
 
 class RealFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         self.folder = path.parent
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
     def size(self) -> int:
@@ -129,18 +124,18 @@ class RealFile:
             raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {error}") from error
 
     def append(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, self._size)
-            self._size += written
-            view = view[written:]
+        self._write(self._size, data)
 
     def overwrite(self, at: int, data: bytes) -> None:
         assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
+        self._write(at, data)
+
+    def _write(self, at: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             written = os.pwrite(self._descriptor, view, at)
             at, view = at + written, view[written:]
+            self._size = max(self._size, at)
 
     def rewrite(self) -> None:
         for at in range(0, self._size, _CHUNK_BYTES):
@@ -286,22 +281,13 @@ def _sync_all(descriptors: list[int]) -> None:
             os.close(descriptor)
 
 
-def _for_us_alone(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
 def _replace(path: Path, data: bytes) -> None:
-    scratch = path.with_name(path.name + ".new")
-    with open(scratch, "wb", opener=_for_us_alone) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with closing(RealFile(path.with_name(path.name + ".new"))) as scratch:
+        scratch.truncate(0)
+        scratch.append(data)
+        _sync_all([scratch.duplicate()])
+    path.with_name(path.name + ".new").rename(path)
+    _sync_all([os.open(path.parent, os.O_RDONLY)])
 
 
 def _refuse(*_asked: object, **_named: object) -> NoReturn:
@@ -309,11 +295,6 @@ def _refuse(*_asked: object, **_named: object) -> NoReturn:
 
 
 class ReadOnlyFile(RealFile):
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = os.fstat(self._descriptor).st_size
-
     append = overwrite = rewrite = truncate = _refuse
 
 
@@ -325,7 +306,7 @@ class ReadOnlyDisk(RealDisk):
 
     def open(self, name: str) -> ReadOnlyFile:
         """Open for reading. Raises FileNotFoundError."""
-        return ReadOnlyFile(self._root / name)
+        return ReadOnlyFile(self._root / name, os.O_RDONLY)
 
     def folder(self, name: str) -> Path:
         """Return the path. Raises FileNotFoundError if there is no such folder."""

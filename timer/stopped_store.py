@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from timer.disk import Disk, LogFile
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
@@ -78,8 +78,8 @@ class StoredRows(Protocol):
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
-    def files(self) -> list[LogFile]:
-        """Return the files of the logs, as they are now."""
+    def files(self) -> dict[str, int]:
+        """Return the size of each file of the logs, as they are now."""
 
     def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:
         """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id.
@@ -123,7 +123,7 @@ class StoppedStore:
         """True if the store was closed cleanly at its checkpoint."""
         return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
 
-    def files(self) -> list[LogFile]:
+    def files(self) -> dict[str, int]:
         return self.rows.files()
 
     def live(self) -> Iterator[Rows]:

@@ -81,8 +81,8 @@ class StoreQueries(ABC):
         `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
         hour.
         """
-        search = DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows)
-        return search.ranges(is_over, needs_last=needs_last)
+        DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows).run(is_over, needs_last=needs_last)
+        return self._timers.dues.ranges()
 
     def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
         """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""

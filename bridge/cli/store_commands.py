@@ -175,7 +175,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
             "units_end": checkpoint.units_end,
             "body_end": checkpoint.body_end,
         },
-        "files": [file._asdict() for file in store.files()],
+        "files": [{"name": name, "size": size} for name, size in store.files().items()],
         "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
         "timers": [_timer(timer) for timer in store.soonest(limit)],
     }

@@ -271,19 +271,14 @@ def _hours_of_rolled(run: Rows) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class DueRangeSearch:
-    """How to read the pending rows of an hour. The functions yield rows block by block."""
+    """Finds unknown first and last due times in the pending rows. The functions yield these block by block."""
 
     _dues: DueCounts
     _rows_of_hour: Callable[[int], Iterator[Rows]]
     """Rows out of order, then the rows of each tick of the hour (since the epoch), ascending."""
     _all_rows: Callable[[], Iterator[Rows]]
 
-    def ranges(self, is_over: Callable[[], bool], *, needs_last: bool) -> dict[str, DueRange]:
-        """Return the due range by topic.
-
-        Unknown times are searched in their hour, or in all rows if timers of that hour roll first. If `is_over()`
-        returns True before that is done, or for last times without `needs_last`, they are exact to the hour.
-        """
+    def run(self, is_over: Callable[[], bool], *, needs_last: bool) -> None:
         bounds = [bound for bound in self._dues.unknown() if needs_last or not bound.is_last]
         for hour in sorted({bound.hour for bound in bounds}):
             if is_over():
@@ -291,7 +286,6 @@ class DueRangeSearch:
             here = {bound for bound in bounds if bound.hour == hour}
             for bound, due_ms in self._find(hour, here, is_over).items():
                 self._dues.learn(bound, due_ms)
-        return self._dues.ranges()
 
     def _find(self, hour: int, bounds: set[DueBound], is_over: Callable[[], bool]) -> Mapping[DueBound, int]:
         found: dict[DueBound, int] = {}

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from timer.disk import Disk, LogFile
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.format.checkpoint import DATABASE, Checkpoint
@@ -39,8 +39,8 @@ class RocksRows:
     def close(self) -> None:
         self._opened.close()
 
-    def files(self) -> list[LogFile]:
-        return [LogFile(f"{self._name}/{path.name}", path.stat().st_size) for path in sorted(self._folder.iterdir())]
+    def files(self) -> dict[str, int]:
+        return {f"{self._name}/{path.name}": path.stat().st_size for path in sorted(self._folder.iterdir())}
 
     def live(self) -> Iterator[Rows]:
         return self._timers.blocks()

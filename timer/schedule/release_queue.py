@@ -154,7 +154,7 @@ class ReleaseQueue:
                 gone = rows[leaves & (rows["topic_hash"] == hash_)]
                 self._block(self._timers.dues.name(hash_), last_key(gone) if len(gone) else before)
             rows = rows[leaves]
-        self._settle(rows)
+        self._timers.remove(rows, rows)
         return rows
 
     def _leaving(self, rows: Rows, now_ms: int, gate: Gate | None) -> NDArray[np.bool_]:
@@ -205,17 +205,10 @@ class ReleaseQueue:
                 self._queue.push(self._blocked.without(self.load_tick(tick)))
                 self._cursor = tick
 
-    def _settle(self, rows: Rows) -> Rows:
-        """Remove rows in order, which leave, from the engine."""
-        if len(rows):
-            self._timers.remove(rows, rows)
-        return rows
-
     def _release(self, rows: Rows) -> Rows:
         """Remove out-of-order rows, which leave, from the engine."""
-        if len(rows):
-            self.out_of_order.forget(rows)
-            self._timers.remove(rows, NO_ROWS)
+        self.out_of_order.forget(rows)
+        self._timers.remove(rows, NO_ROWS)
         return rows
 
     def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
@@ -333,7 +326,7 @@ class ReleaseQueue:
         for run in (rows, old):
             if len(run):
                 blocked.left_until(last_key(run))
-                self._settle(run)
+                self._timers.remove(run, run)
         due = Due(rows, self._release(released), old, self._release(old_released))
         if not (turn.reader.load_ahead(blocked) and is_read):
             turn.room.starved.append(hash_)

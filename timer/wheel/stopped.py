@@ -10,10 +10,11 @@ A fault names the damaged record: a unit, a slot.
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 
-from timer.disk import Disk, LogFile
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.format.checkpoint import BODIES, CLOSED, IDS, MOST_SLOTS, NAME, UNITS, WHEEL, Checkpoint
@@ -41,13 +42,12 @@ class WheelRows:
         self._units.close()
         self._frames.close()
 
-    def files(self) -> list[LogFile]:
-        found = []
+    def files(self) -> dict[str, int]:
+        found = {}
         for folder in (UNITS, IDS, BODIES):
             for name in self._disk.names(folder):
-                file = self._disk.open(f"{folder}/{name}")
-                found.append(LogFile(f"{folder}/{name}", file.size()))
-                file.close()
+                with closing(self._disk.open(f"{folder}/{name}")) as file:
+                    found[f"{folder}/{name}"] = file.size()
         return found
 
     def live(self) -> Iterator[Rows]:

@@ -353,8 +353,7 @@ class FrameLog(_Log):
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, of one file. Raises CorruptStoreError if some are missing."""
-        base = self._segments.base_of(position)
-        data = self._segments.files[base].read(position - base, size)
+        data = self.read_upto(position, size)
         if len(data) != size:
             raise CorruptStoreError(f"{self._segments.folder} at {position}", f"the file ends before {position + size}")
         return data
@@ -428,10 +427,6 @@ class BodyReader:
                 bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
             at = upto
         return bodies
-
-    def read_one(self, position: int, size: int, origin_offset: int) -> Body:
-        """Return one body. Raises CorruptStoreError."""
-        return _unpack(self._log.read(position, size), position, origin_offset)
 
     def _span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
         """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""
