@@ -10,7 +10,6 @@ from timer.disk import Disk, ReadOnlyDisk, RealDisk
 from timer.engines import wipe
 from timer.errors import CorruptStoreError
 from timer.format.checkpoint import NAME
-from timer.format.unit import UNIT_SIZE
 from timer.stopped_store import EmptyStoreError, NoStoreError, StoppedStore, read_checkpoint
 from timer.testing import SimDisk
 from timer.tests.history import OPTIONS, START_MS, History, full_history
@@ -104,13 +103,3 @@ def test_a_folder_without_a_store_and_a_damaged_checkpoint() -> None:
         disk.start_replace(NAME, damaged).wait()
         with pytest.raises(CorruptStoreError, match="checkpoint"):
             read_checkpoint(disk)
-
-
-def test_a_log_that_ends_before_the_checkpoint_is_refused() -> None:
-    disk = SimDisk(random.Random(0))
-    history = History(disk)
-    history.receives(1000, 2000)
-    history.closes()
-    disk.open(f"timer/{0:020d}").truncate(UNIT_SIZE)
-    with StoppedStore(disk) as store, pytest.raises(CorruptStoreError, match="the file ends before"):
-        list(store.live())
