@@ -34,18 +34,20 @@ from timer.format.batch import Batch
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
 from timer.format.unit import Rows, topic_hash
-from timer.index.due_counts import HOUR_MS, DueRange, DueRangeSearch
+from timer.index.due_counts import DueCounts, DueRange, DueRangeSearch
 from timer.options import StoreOptions
-from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
 
 
 class StoreQueries(ABC):
-    """Changes nothing. Raises CorruptStoreError."""
+    """Questions about pending timers. They change nothing and raise CorruptStoreError.
 
-    def __init__(self, release_queue: ReleaseQueue, timers: PendingTimers) -> None:
-        self._release_queue = release_queue
-        self._timers = timers
+    The class of an engine is its port for the release queue, too (timer.schedule.pending_timers.PendingTimers).
+    """
+
+    dues: DueCounts
+    release_queue: ReleaseQueue
+    """To be set before the first question."""
 
     @property
     @abstractmethod
@@ -60,17 +62,17 @@ class StoreQueries(ABC):
     @property
     def targets(self) -> int:
         """Number of target topics with pending timers."""
-        return self._timers.dues.targets
+        return self.dues.targets
 
     def has_target(self, target: str) -> bool:
-        return self._timers.dues.has(topic_hash(target))
+        return self.dues.has(topic_hash(target))
 
     def pending_by_topic(self) -> dict[str, int]:
-        return self._timers.dues.counts()
+        return self.dues.counts()
 
     def due_hours(self) -> dict[str, dict[int, int]]:
         """Return, by target topic, the start of each hour (epoch ms) and the number of timers due in it."""
-        return self._timers.dues.hours()
+        return self.dues.hours()
 
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
@@ -81,20 +83,12 @@ class StoreQueries(ABC):
         `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
         hour.
         """
-        DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows).run(is_over, needs_last=needs_last)
-        return self._timers.dues.ranges()
-
-    def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
-        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
-        yield self._release_queue.held_rows()
-        tick_ms = self._timers.tick_ms
-        tick: int | None = hour * HOUR_MS // tick_ms - 1
-        last = ((hour + 1) * HOUR_MS - 1) // tick_ms
-        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
-            yield self._release_queue.load_tick(tick)
+        search = DueRangeSearch(self.dues, self.release_queue.rows_of_hour, self.all_rows)
+        search.run(is_over, needs_last=needs_last)
+        return self.dues.ranges()
 
     @abstractmethod
-    def _all_rows(self) -> Iterator[Rows]:
+    def all_rows(self) -> Iterator[Rows]:
         """Yield all pending rows block by block, in the order of the log."""
 
     @abstractmethod

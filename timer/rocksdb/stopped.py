@@ -43,7 +43,7 @@ class RocksRows:
         return {f"{self._name}/{path.name}": path.stat().st_size for path in sorted(self._folder.iterdir())}
 
     def live(self) -> Iterator[Rows]:
-        return self._timers.blocks()
+        return self._timers.all_rows()
 
     def bodies(self, rows: Rows) -> list[Body]:
         return self._timers.bodies(rows)

@@ -8,7 +8,7 @@ therefore undoes all uncommitted changes, as with the wheel, and the database in
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -20,60 +20,14 @@ from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.batch import Batch
-from timer.format.body import Body, Peek, peek
 from timer.format.checkpoint import CLOSED, DATABASE, Checkpoint
-from timer.format.unit import NO_ROWS, Rows, hashes_of
+from timer.format.unit import Rows
 from timer.options import StoreOptions
-from timer.rocksdb.database import OPEN, ROW_SIZE, Database, link, rows_of
+from timer.rocksdb.database import OPEN, Database, link
 from timer.rocksdb.timers import RocksTimers
 from timer.schedule.pending_timers import pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import CheckpointWriter, Store, StoreQueries
-
-
-class RocksQueries(StoreQueries):
-    def __init__(self, release_queue: ReleaseQueue, timers: RocksTimers) -> None:
-        super().__init__(release_queue, timers)
-        self._rocks = timers
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._rocks.pending_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return self._rocks.database.size_bytes
-
-    def _all_rows(self) -> Iterator[Rows]:
-        return self._rocks.blocks()
-
-    def list_pending(self, first: int) -> tuple[Rows, int | None]:
-        return self._rocks.block(first)
-
-    def pending_at(self, unit: int) -> Rows:
-        return self._rocks.at(unit)
-
-    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
-        if not self._rocks.pending:
-            return {}
-        hashes = zip(ids, hashes_of(ids).tolist(), strict=True)
-        asked = [(id_, unit) for id_, hash_ in hashes for unit in self._rocks.units("ids", hash_)]
-        values = self._rocks.database.values(np.array([unit for _, unit in asked], np.int64))
-        return {
-            id_: rows_of([value])
-            for (id_, unit), value in zip(asked, values, strict=True)
-            if peek(value[ROW_SIZE:], unit).id == id_
-        }
-
-    def find_origin(self, origin_offset: int) -> Rows:
-        units = self._rocks.units("origins", origin_offset)
-        return self._rocks.at(units[0]) if units else NO_ROWS
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self._rocks.bodies(rows)
-
-    def peek(self, row: Rows) -> Peek:
-        return peek(self._rocks.frame(row), int(row["unit"][0]))
+from timer.store import CheckpointWriter, Store
 
 
 class RocksStore(Store):
@@ -97,8 +51,8 @@ class RocksStore(Store):
                 raise CorruptStoreError(DATABASE, f"folder {self._number} is missing or incomplete") from missing
         self._database = Database(self._open)
         self._timers = RocksTimers(self._database, options.tick_ms)
-        self.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
-        self.queries = RocksQueries(self.release_queue, self._timers)
+        self.queries = self._timers
+        self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
 
     # -- opening and closing
 

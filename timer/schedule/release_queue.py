@@ -8,7 +8,7 @@ Ticks up to the cursor are open: their pending rows are in memory. Later rows ar
 its timers may not leave (timer.schedule.blocked_targets), until none of them waits.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -91,6 +91,14 @@ class ReleaseQueue:
 
     def load_tick(self, tick: int) -> Rows:
         return self._timers.read_tick(tick, self.settled, self.key_ranges())
+
+    def rows_of_hour(self, hour: int) -> Iterator[Rows]:
+        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
+        yield self.held_rows()
+        tick: int | None = hour * HOUR_MS // self._tick_ms - 1
+        last = ((hour + 1) * HOUR_MS - 1) // self._tick_ms
+        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
+            yield self.load_tick(tick)
 
     def push(self, run: Rows) -> None:
         """Add rows in order that were just stored."""

@@ -120,7 +120,7 @@ def test_a_damaged_database_is_replaced_while_its_error_is_still_known(tmp_path:
     store = created(tmp_path)
     store.add(batch_of(*range(START_MS, START_MS + 500)), 500)
     checkpointed(store)
-    search = store.queries._all_rows()  # noqa: SLF001
+    search = store.queries.all_rows()
     next(search)
     try:
         raise CorruptStoreError("rocksdb", "damaged")

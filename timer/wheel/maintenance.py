@@ -27,7 +27,7 @@ from timer.format.unit import Ints, Rows
 from timer.index.pending_index import PendingIndex
 from timer.options import StoreOptions
 from timer.store import CheckpointWriter
-from timer.wheel.pending_units import WheelQueries
+from timer.wheel.pending_units import WheelTimers
 from timer.wheel.timer_log import FrameLog, UnitLog
 
 _STEP_UNITS = 4096
@@ -98,7 +98,7 @@ class Maintenance:
     _unit_log: UnitLog
     _body_log: FrameLog
     _index: PendingIndex
-    _queries: WheelQueries
+    _timers: WheelTimers
 
     def __post_init__(self) -> None:
         self._compaction: Compaction | None = None
@@ -174,5 +174,5 @@ class Maintenance:
             live = bodies.live_bytes(base)
             size = self._body_log.file_end(base) - base
             if 0 < live < size * self._options.compact_below and bodies.last_visit_ms(base) > far_ms:
-                return Compaction(self._unit_log, self._body_log, self._queries.rows, base, *bodies.units(base))
+                return Compaction(self._unit_log, self._body_log, self._timers.rows, base, *bodies.units(base))
         return None

@@ -1,7 +1,7 @@
 """The pending units of the TimerLog: those of a tick, those in the order of the log, and all of them at a start.
 
-    WheelTimers   the units of one tick, along the chain of its slot
-    WheelQueries  the pending units from the lowest one on: searches, listings, L, compaction
+    WheelTimers   the units of one tick, along the chain of its slot; those from the lowest one on, for L, searches,
+                  listings and compaction
     LiveScan      two passes over all units when a store is opened, block by block:
                   1   the check of each unit; delete marks -> which units have ended
                   2   of the others: chained units are pending if their key is above K or in a key range of their
@@ -21,11 +21,9 @@ from timer.errors import CorruptStoreError
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import UNITS, Checkpoint
 from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, hashes_of, isin, joined, topic_hash
-from timer.index.due_counts import DueCounts
 from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
-from timer.schedule.pending_timers import PendingTimers, Waits, pending_by_key, pending_in_order
-from timer.schedule.release_queue import ReleaseQueue
+from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
 from timer.store import StoreQueries
 from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog
 from timer.wheel.timer_wheel import Wheel
@@ -34,23 +32,30 @@ _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK_UNITS = 16
 _SPARSE_UNITS = 512
 """Units per pending unit of a tick from which following the chain is cheaper than reading the log through."""
+_READ_UNITS = 256
+_LISTED_UNITS = 1 << 13
+_LOOKED_AT_UNITS = 16
 
 
-class WheelTimers:
-    """See timer.schedule.pending_timers.PendingTimers."""
+class WheelTimers(StoreQueries):
+    """The pending timers of a store. Raises CorruptStoreError."""
 
-    def __init__(self, units: UnitLog, wheel: Wheel, index: PendingIndex) -> None:
+    def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel, index: PendingIndex) -> None:
         self._units = units
+        self._bodies = bodies
+        self._reader = BodyReader(bodies)
         self._wheel = wheel
         self._index = index
+        self.tick_ms = wheel.tick_ms
+        self.dues = index.dues
+        self.low_unit = units.end
+        """No unit below is pending."""
+        self._lowest = (-1, -1)
+        """The lowest pending unit as of the last call, and the offset of its request."""
+        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
+        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
-    @property
-    def tick_ms(self) -> int:
-        return self._wheel.tick_ms
-
-    @property
-    def dues(self) -> DueCounts:
-        return self._index.dues
+    # -- the port for the release queue
 
     @property
     def end_unit(self) -> int:
@@ -97,34 +102,7 @@ class WheelTimers:
             raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
         return number
 
-
-_READ_UNITS = 256
-_LISTED_UNITS = 1 << 13
-_LOOKED_AT_UNITS = 16
-
-
-class WheelQueries(StoreQueries):
-    """The pending units from the lowest one on. Raises CorruptStoreError."""
-
-    def __init__(
-        self,
-        release_queue: ReleaseQueue,
-        timers: PendingTimers,
-        units: UnitLog,
-        bodies: FrameLog,
-        index: PendingIndex,
-    ) -> None:
-        super().__init__(release_queue, timers)
-        self._units = units
-        self._bodies = bodies
-        self._index = index
-        self._reader = BodyReader(bodies)
-        self.low_unit = units.end
-        """No unit below is pending."""
-        self._lowest = (-1, -1)
-        """The lowest pending unit as of the last call, and the offset of its request."""
-        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
-        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
+    # -- questions
 
     @property
     def pending_bytes(self) -> int:
@@ -134,7 +112,7 @@ class WheelQueries(StoreQueries):
     def size_bytes(self) -> int:
         return self._units.size_bytes + self._bodies.size_bytes
 
-    def _all_rows(self) -> Iterator[Rows]:
+    def all_rows(self) -> Iterator[Rows]:
         for start, end in self._units.blocks(self.low_unit):
             yield self.rows(start, end)
 
@@ -164,7 +142,7 @@ class WheelQueries(StoreQueries):
         """Return the row, or none. The first call reads all units."""
         if self._index.origins is None:
             index = OriginIndex()
-            for rows in self._all_rows():
+            for rows in self.all_rows():
                 index.add(rows)
             self._index.origins = index
         for start, end in self._index.origins.places(origin_offset):
@@ -191,7 +169,7 @@ class WheelQueries(StoreQueries):
 
     def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
         """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
-        queue = self._release_queue
+        queue = self.release_queue
         is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
         start = int(run["unit"][0])
         ended = (units["magic"] & MAGIC_DELETE != 0) | self._index.ended.flags(start, start + len(run))

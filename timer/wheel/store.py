@@ -35,7 +35,7 @@ from timer.schedule.release_queue import ReleaseQueue
 from timer.store import CheckpointWriter, Store
 from timer.wheel import shutdown_snapshot
 from timer.wheel.maintenance import Maintenance
-from timer.wheel.pending_units import LiveScan, WheelQueries, WheelTimers
+from timer.wheel.pending_units import LiveScan, WheelTimers
 from timer.wheel.timer_log import FrameLog, UnitLog, delete_other_files
 from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
 
@@ -66,13 +66,12 @@ class WheelStore(Store):
             opened.pop_all()
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
         self._index = PendingIndex(self._units.per_segment, self._bodies.bases_of, self._target_of)
-        timers = WheelTimers(self._units, self._wheel, self._index)
-        self.release_queue = ReleaseQueue(timers, progress.settled, waits)
-        self.queries = self._log = WheelQueries(self.release_queue, timers, self._units, self._bodies, self._index)
-        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._index, self._log)
+        self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel, self._index)
+        self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
+        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._index, self._timers)
 
     def _target_of(self, row: Rows) -> str:
-        return self._log.peek(row).target
+        return self._timers.peek(row).target
 
     # -- opening and closing
 
@@ -86,7 +85,7 @@ class WheelStore(Store):
         """Remove everything that was written after the checkpoint."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
-        self._log.low_unit = found.low_unit
+        self._timers.low_unit = found.low_unit
 
     def _restore_snapshot(self, found: Checkpoint) -> bool:
         """Restore indexes and counts from the shutdown snapshot. False if there is none that fits."""
@@ -184,7 +183,7 @@ class WheelStore(Store):
             self._index.retain_until(at, visit_ms)
 
     def _first_pending_offset(self) -> int | None:
-        return self._log.low_offset()
+        return self._timers.low_offset()
 
     # -- checkpoints and compaction
 
@@ -197,7 +196,7 @@ class WheelStore(Store):
             segment_bytes=self._segment_bytes,
             units_end=self._units.end,
             body_end=self._bodies.end,
-            low_unit=self._log.low_unit,
+            low_unit=self._timers.low_unit,
             segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
             bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
         )
@@ -220,4 +219,4 @@ class WheelStore(Store):
         moved = self._maintenance.compact_some(self.settled.visit_ms, self._durable)
         if moved is not None:
             self.release_queue.repoint(*moved)
-            self._log.forget_read_ahead()
+            self._timers.forget_read_ahead()
