@@ -51,6 +51,15 @@ class StoreQueries(ABC):
 
     @property
     @abstractmethod
+    def pending(self) -> int:
+        """Number of pending timers, as staged."""
+
+    @abstractmethod
+    def low_offset(self) -> int | None:
+        """Return the lowest offset of a pending request or copy, None if nothing is pending."""
+
+    @property
+    @abstractmethod
     def pending_bytes(self) -> int:
         """Bytes of the bodies of pending timers. Exact after every kind of start."""
 
@@ -193,9 +202,9 @@ class Store(ABC):
         return self.release_queue.settled
 
     @property
-    @abstractmethod
     def pending(self) -> int:
         """Number of pending timers, as staged."""
+        return self.queries.pending
 
     def add(self, batch: Batch, next_offset: int) -> None:
         """Store `batch`; C becomes `next_offset`. On OSError and WheelFullError nothing is stored."""
@@ -220,13 +229,9 @@ class Store(ABC):
 
     def advance_progress(self) -> Progress:
         """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
-        low_offset = self._first_pending_offset()
+        low_offset = self.queries.low_offset()
         self._low_offset = max(self._low_offset, self._next_offset if low_offset is None else low_offset)
         return Progress(self._next_offset, self.settled, self._low_offset, era=self._committed.era)
-
-    @abstractmethod
-    def _first_pending_offset(self) -> int | None:
-        """Return the lowest offset of a pending request or copy, None if nothing is pending."""
 
     @property
     def committed_progress(self) -> Progress:

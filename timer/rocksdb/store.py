@@ -80,17 +80,10 @@ class RocksStore(Store):
 
     # -- appending
 
-    @property
-    def pending(self) -> int:
-        return self._timers.pending
-
     def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:  # noqa: ARG002
         rows, _, is_in_order, frames = batch.rows(self._timers.end_unit)
         self._timers.add(rows, is_in_order, frames)
         return rows, is_in_order
-
-    def _first_pending_offset(self) -> int | None:
-        return self._timers.low_offset()
 
     # -- checkpoints
 

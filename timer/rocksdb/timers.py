@@ -26,13 +26,12 @@ _BLOCK_ROWS = 1 << 13
 class RocksTimers(StoreQueries):
     """The database with what was removed since the last checkpoint."""
 
-    pending_bytes = 0
+    pending = pending_bytes = 0
 
     def __init__(self, database: Database, tick_ms: int) -> None:
         self.tick_ms = tick_ms
         self.database = database
         self.dues = DueCounts(self._target_of)
-        self.pending = 0
         self.end_unit = 0
         self._removed: set[int] = set()
         self._removed_rows: list[Rows] = []
@@ -121,7 +120,6 @@ class RocksTimers(StoreQueries):
     # -- in the order of the requests
 
     def low_offset(self) -> int | None:
-        """Return the lowest pending offset, None if nothing is pending."""
         if self.pending == 0:
             self._low_unit, self._lowest = self.end_unit, None
             return None

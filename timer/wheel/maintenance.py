@@ -24,7 +24,6 @@ from timer.disk import Disk
 from timer.errors import UnreadableError
 from timer.format.checkpoint import Checkpoint
 from timer.format.unit import Ints, Rows
-from timer.index.pending_index import PendingIndex
 from timer.options import StoreOptions
 from timer.store import CheckpointWriter
 from timer.wheel.pending_units import WheelTimers
@@ -97,7 +96,6 @@ class Maintenance:
     _options: StoreOptions
     _unit_log: UnitLog
     _body_log: FrameLog
-    _index: PendingIndex
     _timers: WheelTimers
 
     def __post_init__(self) -> None:
@@ -113,8 +111,8 @@ class Maintenance:
         bases, running = self._body_log.bases()[:-1], self._compaction
         if running is not None and running.first_copy is not None:
             bases = [base for base in bases if self._body_log.file_end(base) <= running.first_copy]
-        units = self._index.units.deletable(self._unit_log.segments()[:-1], before_ms)
-        return units, self._index.bodies.deletable(bases, MAX_INT64)
+        units = self._timers.index.units.deletable(self._unit_log.segments()[:-1], before_ms)
+        return units, self._timers.index.bodies.deletable(bases, MAX_INT64)
 
     def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> CheckpointWriter:
         """Start to make `checkpoint` durable, which does not name dead segments. Raises OSError, UnreadableError."""
@@ -135,11 +133,11 @@ class Maintenance:
         """Delete the dead segments of a checkpoint that is durable now."""
         for segment in written.dead_units:
             self._unit_log.drop_segment(segment)
-            self._index.units.forget(segment)
-            self._index.ended.forget(segment)
+            self._timers.index.units.forget(segment)
+            self._timers.index.ended.forget(segment)
         for base in written.dead_bodies:
             self._body_log.drop_segment(base)
-            self._index.bodies.forget(base)
+            self._timers.index.bodies.forget(base)
 
     # -- compaction
 
@@ -162,14 +160,14 @@ class Maintenance:
         if durable is not None and running.is_durable_at(durable.body_end) and not running.is_over:
             rows, positions = running.repoint_some()
             if len(rows):
-                self._index.move_bodies(rows, positions)
+                self._timers.index.move_bodies(rows, positions)
                 moved = rows["unit"], positions
         if running.is_over:
             self._compaction = None
         return moved
 
     def _worth_compacting(self, far_ms: int) -> Compaction | None:
-        bodies = self._index.bodies
+        bodies = self._timers.index.bodies
         for base in self._body_log.bases()[:-1]:
             live = bodies.live_bytes(base)
             size = self._body_log.file_end(base) - base

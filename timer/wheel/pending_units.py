@@ -40,14 +40,14 @@ _LOOKED_AT_UNITS = 16
 class WheelTimers(StoreQueries):
     """The pending timers of a store. Raises CorruptStoreError."""
 
-    def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel, index: PendingIndex) -> None:
+    def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel) -> None:
         self._units = units
         self._bodies = bodies
         self._reader = BodyReader(bodies)
         self._wheel = wheel
-        self._index = index
+        self.index = PendingIndex(units.per_segment, bodies.bases_of, lambda row: self.peek(row).target)
         self.tick_ms = wheel.tick_ms
-        self.dues = index.dues
+        self.dues = self.index.dues
         self.low_unit = units.end
         """No unit below is pending."""
         self._lowest = (-1, -1)
@@ -68,8 +68,8 @@ class WheelTimers(StoreQueries):
         if len(in_order):
             self._wheel.settle(in_order["visit_ms"])
         if has_ended:
-            self._index.ended.mark(rows["unit"])
-        self._index.remove(rows)
+            self.index.ended.mark(rows["unit"])
+        self.index.remove(rows)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
         """Return the pending rows of `tick`: along its chain if that is sparse, else block by block.
@@ -86,7 +86,7 @@ class WheelTimers(StoreQueries):
             own = (run["visit_ms"] // self._wheel.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._index.ended.flags(start, number + 1)])
+            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self.index.ended.flags(start, number + 1)])
             earliest = int(own.argmax())
             number = self._previous_unit(int(units["previous"][earliest]), start + earliest)
         run = joined(found)
@@ -105,8 +105,12 @@ class WheelTimers(StoreQueries):
     # -- questions
 
     @property
+    def pending(self) -> int:
+        return self.index.pending
+
+    @property
     def pending_bytes(self) -> int:
-        return self._index.bodies.all_bytes()
+        return self.index.bodies.all_bytes()
 
     @property
     def size_bytes(self) -> int:
@@ -127,9 +131,9 @@ class WheelTimers(StoreQueries):
 
     def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
         found: dict[bytes, Rows] = {}
-        if not len(self._index.ids):
+        if not len(self.index.ids):
             return found
-        for at, units in self._index.ids.find(hashes_of(ids)).items():
+        for at, units in self.index.ids.find(hashes_of(ids)).items():
             for unit in units:
                 _, row = self._units.read_rows(unit, unit + 1)
                 if self.peek(row).id == ids[at]:
@@ -140,12 +144,12 @@ class WheelTimers(StoreQueries):
 
     def find_origin(self, origin_offset: int) -> Rows:
         """Return the row, or none. The first call reads all units."""
-        if self._index.origins is None:
+        if self.index.origins is None:
             index = OriginIndex()
             for rows in self.all_rows():
                 index.add(rows)
-            self._index.origins = index
-        for start, end in self._index.origins.places(origin_offset):
+            self.index.origins = index
+        for start, end in self.index.origins.places(origin_offset):
             for rows in self._rows_between(max(start, self.low_unit), min(end, self._units.end)):
                 found: Rows = rows[rows["origin"] == origin_offset]
                 if len(found):
@@ -172,7 +176,7 @@ class WheelTimers(StoreQueries):
         queue = self.release_queue
         is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
         start = int(run["unit"][0])
-        ended = (units["magic"] & MAGIC_DELETE != 0) | self._index.ended.flags(start, start + len(run))
+        ended = (units["magic"] & MAGIC_DELETE != 0) | self.index.ended.flags(start, start + len(run))
         found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended
         return found
 
@@ -185,10 +189,7 @@ class WheelTimers(StoreQueries):
         return pending
 
     def low_offset(self) -> int | None:
-        """Return the lowest pending offset, None if nothing is pending.
-
-        Each unit is read once in the life of a store, as L only moves forward.
-        """
+        """Return L. Each unit is read once for it in the life of a store, as L only moves forward."""
         row = self._first_pending()
         if row is None:
             return None

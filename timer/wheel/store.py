@@ -29,7 +29,6 @@ from timer.format.unit import (
     visits_ms,
 )
 from timer.index.id_index import IdIndex
-from timer.index.pending_index import PendingIndex
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
 from timer.store import CheckpointWriter, Store
@@ -65,13 +64,10 @@ class WheelStore(Store):
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
             opened.pop_all()
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
-        self._index = PendingIndex(self._units.per_segment, self._bodies.bases_of, self._target_of)
-        self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel, self._index)
+        self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel)
+        self._index = self._timers.index
         self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
-        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._index, self._timers)
-
-    def _target_of(self, row: Rows) -> str:
-        return self._timers.peek(row).target
+        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._timers)
 
     # -- opening and closing
 
@@ -142,10 +138,6 @@ class WheelStore(Store):
 
     # -- appending
 
-    @property
-    def pending(self) -> int:
-        return self._index.pending
-
     def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         first, body_end = self._units.end, self._bodies.end
         rows, timestamps_ms, is_in_order, frames = batch.rows(first)
@@ -181,9 +173,6 @@ class WheelStore(Store):
         """Keep the delete marks of `ended`, from unit `first` on, until the ticks of `ended` have passed."""
         for at, visit_ms in enumerate(ended["visit_ms"].tolist(), first):
             self._index.retain_until(at, visit_ms)
-
-    def _first_pending_offset(self) -> int | None:
-        return self._timers.low_offset()
 
     # -- checkpoints and compaction
 
