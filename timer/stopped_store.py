@@ -41,8 +41,6 @@ class StoredTimer(NamedTuple):
 
     visit_ms: int
     body: Body
-    size: int
-    """Bytes of its frame."""
 
 
 def read_checkpoint(disk: Disk) -> Checkpoint:
@@ -129,12 +127,9 @@ class StoppedStore:
     def live(self) -> Iterator[Rows]:
         return self.rows.live()
 
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self.rows.bodies(rows)
-
     def timers(self, rows: Rows) -> list[StoredTimer]:
-        visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()
-        return [StoredTimer(*each) for each in zip(visits, self.bodies(rows), sizes, strict=True)]
+        bodies = self.rows.bodies(rows)
+        return [StoredTimer(*each) for each in zip(rows["visit_ms"].tolist(), bodies, strict=True)]
 
     def soonest(self, limit: int) -> list[StoredTimer]:
         """Return the first `limit` pending timers in the order of release. Memory for `limit` timers only."""
@@ -150,19 +145,16 @@ class StoppedStore:
         return [timer for timer in found if timer.body.id == id_]
 
     def dues(self) -> DueCounts:
-        counts = DueCounts(lambda row: self.bodies(row)[0].target)
+        counts = DueCounts(lambda row: self.rows.bodies(row)[0].target)
         for rows in self.live():
             counts.add(rows)
         return counts
 
     def ticks(self, limit: int) -> list[tuple[int, int]]:
         """Return the first `limit` ticks with pending timers: start in epoch ms, and number."""
-        counts: dict[int, int] = {}
-        tick_ms = self.checkpoint.tick_ms
+        counts, tick_ms = Counter[int](), self.checkpoint.tick_ms
         for rows in self.live():
-            starts, numbers = np.unique(rows["visit_ms"] // tick_ms * tick_ms, return_counts=True)
-            for start_ms, number in zip(starts.tolist(), numbers.tolist(), strict=True):
-                counts[start_ms] = counts.get(start_ms, 0) + number
+            counts.update((rows["visit_ms"] // tick_ms * tick_ms).tolist())
         return sorted(counts.items())[:limit]
 
 
