@@ -130,7 +130,7 @@ class ReleaseQueue:
         After a turn without room for all targets, rows in order get only half of the limit.
         """
         self._turns += 1
-        room, in_order = Room(limit, limit_bytes), (limit, limit_bytes)
+        in_order = limit, limit_bytes
         if self._first_starved is not None:
             in_order = (limit + self._turns % 2) // 2, max(1, limit_bytes // 2)
         self._open_ticks(now_ms, in_order[0])
@@ -138,10 +138,11 @@ class ReleaseQueue:
         if len(rows):
             self.has_staged = True
             rows = self._pass(rows, now_ms, gate)
-            room.spend(rows)
         if not len(self._blocked) and not len(self.out_of_order):
             self._first_starved = None
-            return Due(rows, NO_ROWS)
+            return Due(rows, NO_ROWS) if len(rows) else NOTHING_DUE
+        room = Room(limit, limit_bytes)
+        room.spend(rows)
         until_tick = max(max(now_ms, self.settled.visit_ms) // self._tick_ms, self._cursor)
         reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
         turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
@@ -215,8 +216,9 @@ class ReleaseQueue:
 
     def _release(self, rows: Rows) -> Rows:
         """Remove out-of-order rows, which leave, from the engine."""
-        self.out_of_order.forget(rows)
-        self._timers.remove(rows, NO_ROWS)
+        if len(rows):
+            self.out_of_order.forget(rows)
+            self._timers.remove(rows, NO_ROWS)
         return rows
 
     def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
