@@ -14,21 +14,16 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from timer.errors import UnreadableError
 
 _CHUNK_BYTES = 1 << 20
 _DAMAGE = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ESTALE})
 """Errors of a disk, or of a network file system, for bytes that cannot be read."""
-
-
-class LogFile(NamedTuple):
-    name: str
-    size: int
 
 
 class File(Protocol):
@@ -38,22 +33,18 @@ class File(Protocol):
 
     def read(self, at: int, size: int) -> bytes:
         """Return bytes [at, at + size), fewer at the end of the file. Raises UnreadableError."""
-        ...
 
     def append(self, data: bytes) -> None:
         """Append all of `data`. Raises OSError (disk full, EIO); then an unknown part of it may be in the file."""
-        ...
 
     def overwrite(self, at: int, data: bytes) -> None:
         """Overwrite the bytes at `at` with `data`, which must lie within the file."""
-        ...
 
     def rewrite(self) -> None:
         """Write all bytes again: after a failed sync the kernel considers them written, though they are not.
 
         Raises OSError; then all bytes still have to be rewritten. Raises UnreadableError.
         """
-        ...
 
     def truncate(self, size: int) -> None: ...
 
@@ -68,7 +59,6 @@ class MappedFile(Protocol):
 
     def drop_page_cache(self) -> None:
         """Give touched pages to the kernel's cache, so that they do not count as our memory. Loses nothing."""
-        ...
 
     def close(self) -> None: ...
 
@@ -78,11 +68,9 @@ class Syncing(Protocol):
 
     def done(self) -> bool:
         """True once it is durable. Raises OSError if it failed."""
-        ...
 
     def wait(self) -> None:
         """Wait until it is durable. Raises OSError if it failed."""
-        ...
 
 
 class Disk(Protocol):
@@ -90,50 +78,40 @@ class Disk(Protocol):
 
     def open(self, name: str) -> File:
         """Open for reading and appending; create an empty file if missing."""
-        ...
 
     def map(self, name: str, size: int) -> MappedFile:
         """Map a file of `size` bytes; a missing one or one of another size is created with zeros. OSError if full."""
-        ...
 
     def read(self, name: str) -> bytes | None:
         """Return the whole of a small file, None if missing."""
-        ...
 
     def names(self, folder: str) -> list[str]:
         """Return sorted names (without the folder) of the files in `folder`, none if it is missing."""
-        ...
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
-        ...
 
     def folder(self, name: str) -> Path:
         """Return the real path of a folder whose files a library keeps, and create it if missing."""
-        ...
 
     def remove_folder(self, name: str) -> None:
         """Remove such a folder and all that is in it, if it exists."""
-        ...
 
     def free_bytes(self) -> int:
         """Return the free bytes of the device."""
-        ...
 
     def start_sync(self, files: Sequence[File]) -> Syncing:
         """Start to make durable what `files` hold now."""
-        ...
 
     def start_replace(self, name: str, data: bytes) -> Syncing:
         """Start to set the content of `name`: atomically, also at a loss of power, and durable when done."""
-        ...
 
 
 class RealFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> None:
         self.folder = path.parent
         self._path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._descriptor).st_size
 
     def size(self) -> int:
@@ -146,18 +124,18 @@ class RealFile:
             raise UnreadableError(str(self._path), f"{size} bytes at {at} cannot be read: {error}") from error
 
     def append(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, self._size)
-            self._size += written
-            view = view[written:]
+        self._write(self._size, data)
 
     def overwrite(self, at: int, data: bytes) -> None:
         assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
+        self._write(at, data)
+
+    def _write(self, at: int, data: bytes) -> None:
         view = memoryview(data)
         while view:
             written = os.pwrite(self._descriptor, view, at)
             at, view = at + written, view[written:]
+            self._size = max(self._size, at)
 
     def rewrite(self) -> None:
         for at in range(0, self._size, _CHUNK_BYTES):
@@ -303,22 +281,13 @@ def _sync_all(descriptors: list[int]) -> None:
             os.close(descriptor)
 
 
-def _for_us_alone(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
 def _replace(path: Path, data: bytes) -> None:
-    scratch = path.with_name(path.name + ".new")
-    with open(scratch, "wb", opener=_for_us_alone) as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with closing(RealFile(path.with_name(path.name + ".new"))) as scratch:
+        scratch.truncate(0)
+        scratch.append(data)
+        _sync_all([scratch.duplicate()])
+    path.with_name(path.name + ".new").rename(path)
+    _sync_all([os.open(path.parent, os.O_RDONLY)])
 
 
 def _refuse(*_asked: object, **_named: object) -> NoReturn:
@@ -326,11 +295,6 @@ def _refuse(*_asked: object, **_named: object) -> NoReturn:
 
 
 class ReadOnlyFile(RealFile):
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = os.fstat(self._descriptor).st_size
-
     append = overwrite = rewrite = truncate = _refuse
 
 
@@ -342,7 +306,7 @@ class ReadOnlyDisk(RealDisk):
 
     def open(self, name: str) -> ReadOnlyFile:
         """Open for reading. Raises FileNotFoundError."""
-        return ReadOnlyFile(self._root / name)
+        return ReadOnlyFile(self._root / name, os.O_RDONLY)
 
     def folder(self, name: str) -> Path:
         """Return the path. Raises FileNotFoundError if there is no such folder."""

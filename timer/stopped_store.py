@@ -9,21 +9,23 @@ shown: the next start removes them, or reads their requests from Kafka again. Th
 same facts.
 """
 
-import json
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from timer.disk import Disk, LogFile
+from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
-from timer.format.unit import TIMER_ROW, Rows, hash_of
+from timer.format.unit import TIMER_ROW, Rows, hash_of, isin, topic_hash
 from timer.index.due_counts import DueCounts
 from timer.schedule.queues import in_order
+
+_FORMAT = re.compile(rb'{"format":(\d+)')
 
 
 class NoStoreError(Exception):
@@ -39,8 +41,6 @@ class StoredTimer(NamedTuple):
 
     visit_ms: int
     body: Body
-    size: int
-    """Bytes of its frame."""
 
 
 def read_checkpoint(disk: Disk) -> Checkpoint:
@@ -56,28 +56,16 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
     found = Checkpoint.from_bytes(data)
     if found is not None:
         return found
-    format_ = _format_of(data)
-    if format_ is None:
-        raise CorruptStoreError(NAME, "the checksum does not match the text")
-    if format_ == FORMAT:
-        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
-    raise NoStoreError(
-        f"the checkpoint is of format {format_}, this version knows {FORMAT}: use the timer-bridge that wrote it. A"
-        f" start of this one rebuilds the store from Kafka"
-    )
-
-
-def _format_of(data: bytes) -> int | None:
-    """Return the format of a checkpoint with a matching checksum, else None."""
     text = sound_text(data)
     if text is None:
-        return None
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    format_ = fields.get("format") if isinstance(fields, dict) else None
-    return format_ if isinstance(format_, int) else None
+        raise CorruptStoreError(NAME, "the checksum does not match the text")
+    format_ = _FORMAT.match(text)
+    if format_ is None or int(format_[1]) == FORMAT:
+        raise CorruptStoreError(NAME, "impossible contents, though the checksum matches")
+    raise NoStoreError(
+        f"the checkpoint is of format {int(format_[1])}, this version knows {FORMAT}: use the timer-bridge that wrote"
+        " it. A start of this one rebuilds the store from Kafka"
+    )
 
 
 class StoredRows(Protocol):
@@ -85,17 +73,20 @@ class StoredRows(Protocol):
 
     def live(self) -> Iterator[Rows]:
         """Yield pending rows block by block in the order of the log; of the wheel, the out-of-order ones last."""
-        ...
 
     def bodies(self, rows: Rows) -> list[Body]: ...
 
-    def files(self) -> list[LogFile]:
-        """Return the files of the logs, as they are now."""
-        ...
+    def files(self) -> dict[str, int]:
+        """Return the size of each file of the logs, as they are now."""
 
-    def verify(self, *, is_closed: bool) -> tuple[int, int]:
-        """Check what a start and deliveries read. Return the number of timers and of ticks."""
-        ...
+    def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:
+        """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id.
+
+        is_closed: the store was closed cleanly at its checkpoint.
+        """
+
+    def damaged(self, unit: int, what: str) -> CorruptStoreError:
+        """Return an error that names `unit`."""
 
     def close(self) -> None: ...
 
@@ -122,12 +113,7 @@ class StoppedStore:
     def __enter__(self) -> "StoppedStore":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self.rows.close()
 
     @property
@@ -135,18 +121,15 @@ class StoppedStore:
         """True if the store was closed cleanly at its checkpoint."""
         return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
 
-    def files(self) -> list[LogFile]:
+    def files(self) -> dict[str, int]:
         return self.rows.files()
 
     def live(self) -> Iterator[Rows]:
         return self.rows.live()
 
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self.rows.bodies(rows)
-
     def timers(self, rows: Rows) -> list[StoredTimer]:
-        visits, sizes = rows["visit_ms"].tolist(), rows["body_size"].tolist()
-        return [StoredTimer(*each) for each in zip(visits, self.bodies(rows), sizes, strict=True)]
+        bodies = self.rows.bodies(rows)
+        return [StoredTimer(*each) for each in zip(rows["visit_ms"].tolist(), bodies, strict=True)]
 
     def soonest(self, limit: int) -> list[StoredTimer]:
         """Return the first `limit` pending timers in the order of release. Memory for `limit` timers only."""
@@ -162,19 +145,16 @@ class StoppedStore:
         return [timer for timer in found if timer.body.id == id_]
 
     def dues(self) -> DueCounts:
-        counts = DueCounts(lambda row: self.bodies(row)[0].target)
+        counts = DueCounts(lambda row: self.rows.bodies(row)[0].target)
         for rows in self.live():
             counts.add(rows)
         return counts
 
     def ticks(self, limit: int) -> list[tuple[int, int]]:
         """Return the first `limit` ticks with pending timers: start in epoch ms, and number."""
-        counts: dict[int, int] = {}
-        tick_ms = self.checkpoint.tick_ms
+        counts, tick_ms = Counter[int](), self.checkpoint.tick_ms
         for rows in self.live():
-            starts, numbers = np.unique(rows["visit_ms"] // tick_ms * tick_ms, return_counts=True)
-            for start_ms, number in zip(starts.tolist(), numbers.tolist(), strict=True):
-                counts[start_ms] = counts.get(start_ms, 0) + number
+            counts.update((rows["visit_ms"] // tick_ms * tick_ms).tolist())
         return sorted(counts.items())[:limit]
 
 
@@ -201,9 +181,6 @@ class Verified:
     ticks: int = 0
     """Ticks with pending timers."""
 
-    def __str__(self) -> str:
-        return f"{self.live} live timers in {self.ticks} ticks"
-
 
 def verify(disk: Disk) -> Verified:
     """Check all that the next start and deliveries read of the store on `disk`, up to the first fault.
@@ -212,6 +189,29 @@ def verify(disk: Disk) -> Verified:
     """
     try:
         with StoppedStore(disk) as store:
-            return Verified(None, store.closed, *store.rows.verify(is_closed=store.closed))
+            return _verified(store)
     except CorruptStoreError as error:
         return Verified(StoreFault(error.where, error.at, error.what))
+
+
+def _verified(store: StoppedStore) -> Verified:
+    live = with_id = 0
+    by_tick, held = Counter[int](), list(store.checkpoint.held)
+    for rows in store.live():
+        for at in range(len(rows)):
+            _compare(store.rows, rows[at : at + 1])
+        live += len(rows)
+        with_id += int((rows["id_hash"] != 0).sum())
+        by_tick.update((rows["visit_ms"][~isin(rows["origin"], held)] // store.checkpoint.tick_ms).tolist())
+    store.rows.check(by_tick, with_id, is_closed=store.closed)
+    return Verified(None, store.closed, live, len(by_tick))
+
+
+def _compare(stored: StoredRows, row: Rows) -> None:
+    unit, *facts = (int(row[name][0]) for name in ("unit", "topic_hash", "id_hash", "due_ms"))
+    try:
+        (body,) = stored.bodies(row)
+    except CorruptStoreError as error:
+        raise stored.damaged(unit, f"no frame for it: {error}") from error
+    if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:
+        raise stored.damaged(unit, f"does not match its frame, of origin {body.origin_offset}")

@@ -29,22 +29,34 @@ from numpy.typing import NDArray
 from schemas.journal import CopyInFlight, Wait
 from schemas.progress import Key, Progress
 from timer.disk import Disk, Syncing
+from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.body import Body, Peek
-from timer.format.checkpoint import NAME, Checkpoint
+from timer.format.checkpoint import CLOSED, NAME, Checkpoint
 from timer.format.unit import Rows, topic_hash
-from timer.index.due_counts import HOUR_MS, DueRange, DueRangeSearch
+from timer.index.due_counts import DueCounts, DueRange, DueRangeSearch
 from timer.options import StoreOptions
-from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
 
 
 class StoreQueries(ABC):
-    """Changes nothing. Raises CorruptStoreError."""
+    """Questions about pending timers. They change nothing and raise CorruptStoreError.
 
-    def __init__(self, release_queue: ReleaseQueue, timers: PendingTimers) -> None:
-        self._release_queue = release_queue
-        self._timers = timers
+    The class of an engine is its port for the release queue, too (timer.schedule.pending_timers.PendingTimers).
+    """
+
+    dues: DueCounts
+    release_queue: ReleaseQueue
+    """To be set before the first question."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> int:
+        """Number of pending timers, as staged."""
+
+    @abstractmethod
+    def low_offset(self) -> int | None:
+        """Return the lowest offset of a pending request or copy, None if nothing is pending."""
 
     @property
     @abstractmethod
@@ -59,17 +71,17 @@ class StoreQueries(ABC):
     @property
     def targets(self) -> int:
         """Number of target topics with pending timers."""
-        return self._timers.dues.targets
+        return self.dues.targets
 
     def has_target(self, target: str) -> bool:
-        return self._timers.dues.has(topic_hash(target))
+        return self.dues.has(topic_hash(target))
 
     def pending_by_topic(self) -> dict[str, int]:
-        return self._timers.dues.counts()
+        return self.dues.counts()
 
     def due_hours(self) -> dict[str, dict[int, int]]:
         """Return, by target topic, the start of each hour (epoch ms) and the number of timers due in it."""
-        return self._timers.dues.hours()
+        return self.dues.hours()
 
     def due_ranges(
         self, is_over: Callable[[], bool] = lambda: False, *, needs_last: bool = True
@@ -80,20 +92,12 @@ class StoreQueries(ABC):
         `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
         hour.
         """
-        search = DueRangeSearch(self._timers.dues, self._rows_of_hour, self._all_rows)
-        return search.ranges(is_over, needs_last=needs_last)
-
-    def _rows_of_hour(self, hour: int) -> Iterator[Rows]:
-        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
-        yield self._release_queue.out_of_order.rows()
-        tick_ms = self._timers.tick_ms
-        tick: int | None = hour * HOUR_MS // tick_ms - 1
-        last = ((hour + 1) * HOUR_MS - 1) // tick_ms
-        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
-            yield self._release_queue.load_tick(tick)
+        search = DueRangeSearch(self.dues, self.release_queue.rows_of_hour, self.all_rows)
+        search.run(is_over, needs_last=needs_last)
+        return self.dues.ranges()
 
     @abstractmethod
-    def _all_rows(self) -> Iterator[Rows]:
+    def all_rows(self) -> Iterator[Rows]:
         """Yield all pending rows block by block, in the order of the log."""
 
     @abstractmethod
@@ -127,37 +131,14 @@ class StoreQueries(ABC):
 
 @dataclass(slots=True)
 class CheckpointWriter:
-    """dead_units, dead_bodies: segments without pending rows, to be deleted once `checkpoint` is durable."""
+    """A running checkpoint. First the logs become durable, then the checkpoint replaces the last one."""
 
-    disk: Disk
     checkpoint: Checkpoint
     logs: Syncing
     dead_units: Sequence[int] = ()
+    """Segments without pending rows, to be deleted once `checkpoint` is durable."""
     dead_bodies: Sequence[int] = ()
     replacing: Syncing | None = None
-
-    def poll(self) -> bool:
-        """Start the next step if the last one is done; return True once durable. Raises OSError if the disk refuses."""
-        if self.replacing is None:
-            if not self.logs.done():
-                return False
-            self.replacing = self.disk.start_replace(NAME, self.checkpoint.to_bytes())
-        return self.replacing.done()
-
-    def abandon(self) -> None:
-        """Make sure that nothing is written later: the checkpoint would name logs of another opening.
-
-        Waits for a replacement that has started.
-        """
-        if self.replacing is not None:
-            with suppress(OSError):
-                self.replacing.wait()
-
-    def wait(self) -> None:
-        """Wait until the checkpoint is durable. Raises OSError if the disk refuses."""
-        self.logs.wait()
-        if not self.poll() and self.replacing is not None:
-            self.replacing.wait()
 
 
 class Store(ABC):
@@ -178,6 +159,11 @@ class Store(ABC):
         self._committed = progress
         self._writer: CheckpointWriter | None = None
         """The running checkpoint."""
+        self._writing: tuple[object, ...] = ()
+        self._checkpointed: tuple[object, ...] = ()
+        """The states of the running checkpoint and of the last one."""
+        self._durable: Checkpoint | None = None
+        """The last checkpoint that was made since the store was opened."""
 
     # -- opening and closing
 
@@ -185,9 +171,23 @@ class Store(ABC):
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         """Bring the timers of `found` to the committed progress. held, ended: origins, as of that."""
 
-    @abstractmethod
     def close(self) -> None:
         """Close the files. The next opening goes back to the last checkpoint."""
+        if self._writer is not None:
+            with suppress(OSError):  # written later, it would name logs of another opening
+                if self._writer.replacing is not None:
+                    self._writer.replacing.wait()
+        elif self._durable is not None and self._checkpointed == self._state() and not self.release_queue.has_staged:
+            with suppress(OSError, UnreadableError):
+                self._save_snapshot(self._durable)
+                self._disk.start_replace(CLOSED, self._durable.to_bytes()).wait()
+        self._close_files()
+
+    def _save_snapshot(self, checkpoint: Checkpoint) -> None:  # noqa: B027
+        """Save what the next opening at `checkpoint`, which is the state of now, would have to rebuild."""
+
+    @abstractmethod
+    def _close_files(self) -> None: ...
 
     # -- appending
 
@@ -202,38 +202,36 @@ class Store(ABC):
         return self.release_queue.settled
 
     @property
-    @abstractmethod
     def pending(self) -> int:
         """Number of pending timers, as staged."""
+        return self.queries.pending
 
     def add(self, batch: Batch, next_offset: int) -> None:
         """Store `batch`; C becomes `next_offset`. On OSError and WheelFullError nothing is stored."""
+        queue = self.release_queue
         if len(batch):
-            self._append(batch)
+            ended = batch.ended()
+            run, is_in_order = self._append(batch, ended)
+            if not is_in_order.all():
+                queue.out_of_order.push(run[~is_in_order])
+                run = run[is_in_order]
+            queue.push(run)
+            if len(ended):
+                queue.end(ended)
         self._next_offset = next_offset
-        self.release_queue.has_staged = True
+        queue.has_staged = True
 
     @abstractmethod
-    def _append(self, batch: Batch) -> None:
-        """Store `batch`, which is not empty."""
-
-    def _enqueue(self, run: Rows, is_in_order: NDArray[np.bool_]) -> None:
-        if not is_in_order.all():
-            self.release_queue.out_of_order.push(run[~is_in_order])
-            run = run[is_in_order]
-        self.release_queue.push(run)
+    def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:
+        """Store `batch`, which is not empty. Return the rows that it adds, and which of them are in order."""
 
     # -- committing
 
     def advance_progress(self) -> Progress:
         """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
-        low_offset = self._first_pending_offset()
+        low_offset = self.queries.low_offset()
         self._low_offset = max(self._low_offset, self._next_offset if low_offset is None else low_offset)
         return Progress(self._next_offset, self.settled, self._low_offset, era=self._committed.era)
-
-    @abstractmethod
-    def _first_pending_offset(self) -> int | None:
-        """Return the lowest offset of a pending request or copy, None if nothing is pending."""
 
     @property
     def committed_progress(self) -> Progress:
@@ -249,17 +247,17 @@ class Store(ABC):
     # -- checkpoints and compaction
 
     @abstractmethod
+    def _state(self) -> tuple[object, ...]:
+        """Return what a checkpoint keeps. No new one is needed while it is the same."""
+
     def skip_checkpoint(self) -> None:
         """Behave as if a checkpoint of this state had been made."""
-
-    @abstractmethod
-    def _has_changed(self) -> bool:
-        """True if a checkpoint now would differ from the last one."""
+        self._checkpointed = self._state()
 
     @property
     def may_checkpoint(self) -> bool:
         """True if everything staged is committed and not in a checkpoint yet, and no checkpoint is running."""
-        return not self.release_queue.has_staged and self._writer is None and self._has_changed()
+        return not self.release_queue.has_staged and self._writer is None and self._checkpointed != self._state()
 
     def start_checkpoint(
         self, journal_offset: int, flights: Sequence[CopyInFlight], ended_flights: Sequence[int]
@@ -273,13 +271,14 @@ class Store(ABC):
             tick_ms=self._options.tick_ms,
             slots=self._options.slots,
             pending=self.pending,
-            held=tuple(self.release_queue.out_of_order.rows()["origin"].tolist()),
+            held=tuple(self.release_queue.held_rows()["origin"].tolist()),
             waits=self.release_queue.waits,
             flights=tuple(flights),
             ended_flights=tuple(ended_flights),
             journal_offset=journal_offset,
         )
         self._writer = self._write(found)
+        self._writing = self._state()
         return True
 
     @abstractmethod
@@ -299,15 +298,18 @@ class Store(ABC):
         if writer is None:
             return True
         try:
-            if is_last:
-                writer.wait()
-            if not writer.poll():
+            if writer.replacing is None:
+                if not _is_done(writer.logs, is_last=is_last):
+                    return False
+                writer.replacing = self._disk.start_replace(NAME, writer.checkpoint.to_bytes())
+            if not _is_done(writer.replacing, is_last=is_last):
                 return False
         except OSError:
             self._writer = None
             self._has_failed(writer)
             raise
         self._writer = None
+        self._checkpointed, self._durable = self._writing, writer.checkpoint
         self._is_durable(writer)
         return True
 
@@ -323,3 +325,10 @@ class Store(ABC):
 
     def compact_some(self) -> None:  # noqa: B027
         """Run one bounded step of a compaction; start one if it is worth it."""
+
+
+def _is_done(syncing: Syncing, *, is_last: bool) -> bool:
+    """Return True if `syncing` is done; wait for it if `is_last`."""
+    if is_last:
+        syncing.wait()
+    return is_last or syncing.done()

@@ -44,7 +44,6 @@ class Fuse:
     """
 
     def __init__(self) -> None:
-        self.steps = 0
         self.where = ""
         self.burnt = False
         self._left: float = math.inf
@@ -60,7 +59,6 @@ class Fuse:
 
     def step(self, where: str) -> None:
         """Count one call. To be called before and after every effect."""
-        self.steps += 1
         if where.startswith(self._part) and not self.burnt:
             self._left -= 1
             if self._left <= 0:

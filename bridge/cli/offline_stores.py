@@ -90,12 +90,6 @@ def store_errors(path: Path) -> Iterator[None]:
         raise BridgeError(f"{error.filename}: {error.strerror}: run as the user that the bridge runs as") from error
 
 
-@contextmanager
-def open_store(path: Path) -> Iterator[StoppedStore]:
-    with store_errors(path), StoppedStore(ReadOnlyDisk(path)) as store:
-        yield store
-
-
 def _newest(stores: Iterable[tuple[TimerPartition, Path]]) -> dict[TimerPartition, Path]:
     """Return the newest store of each partition. Several workers have one if the partition has moved."""
     found: dict[TimerPartition, list[Path]] = {}
@@ -121,7 +115,7 @@ def for_each_store(
     unfinished = []
     for partition, path in _newest(stores).items():
         try:
-            with open_store(path) as store:
+            with store_errors(path), StoppedStore(ReadOnlyDisk(path)) as store:
                 if not store.closed:
                     typer.echo(f"note: {partition} was not closed cleanly: as of its last checkpoint", err=True)
                 look(partition, store)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,19 +63,15 @@ def _fitting(rows: Rows) -> int:
 
 def _batch(partition: TimerPartition, timers: list[StoredTimer]) -> pa.RecordBatch:
     bodies = [timer.body for timer in timers]
-    columns = {
+    columns: dict[str, list[Any]] = {
+        name: [getattr(body, name) for body in bodies]
+        for name in ("origin_offset", "target", "due_ms", "timestamp_ms", "rolls", "id", "key", "value")
+    }
+    columns |= {
         "topic": [partition.topic] * len(timers),
         "partition": [partition.partition] * len(timers),
-        "origin_offset": [body.origin_offset for body in bodies],
-        "target": [body.target for body in bodies],
         "target_partition": [None if body.partition < 0 else body.partition for body in bodies],
-        "due_ms": [body.due_ms for body in bodies],
         "visit_ms": [timer.visit_ms for timer in timers],
-        "timestamp_ms": [body.timestamp_ms for body in bodies],
-        "rolls": [body.rolls for body in bodies],
-        "id": [body.id for body in bodies],
-        "key": [body.key for body in bodies],
-        "value": [body.value for body in bodies],
         "headers": [
             [{"name": name, "value": value} for name, value in unpack_headers(body.headers)] for body in bodies
         ],

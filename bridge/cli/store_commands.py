@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bridge import extras
-from bridge.cli.offline_stores import for_each_store, locked_stores, open_store, store_errors
+from bridge.cli.offline_stores import for_each_store, locked_stores, store_errors
 from bridge.cli.output import table
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
@@ -25,7 +25,7 @@ from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
 from timer.disk import ReadOnlyDisk
 from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS
-from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, Verified
+from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, StoreFault
 from timer.stopped_store import verify as verify_store
 
 _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
@@ -38,6 +38,20 @@ ForceRead = Annotated[bool, typer.Option("--force-read", help="Read even if a br
 commands = typer.Typer()
 
 
+def _each_store(
+    folder: Path, look: Callable[[ReadOnlyDisk], dict[str, Any]], *, force: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the report of each store: what `look` returns, or that it is empty."""
+    with locked_stores(folder, force=force, remedy=_REMEDY) as stores:
+        for partition, path in stores:
+            report = {"store": str(partition)}
+            try:
+                with store_errors(path):
+                    yield report | look(ReadOnlyDisk(path))
+            except EmptyStoreError as empty:
+                yield report | {"empty": str(empty)}
+
+
 @commands.command(epilog="Example: timer-bridge inspect /var/lib/timer-bridge --limit 20")
 def inspect(
     folder: Folder,
@@ -47,14 +61,12 @@ def inspect(
     force_read: ForceRead = False,
 ) -> None:
     """Show the store of a stopped bridge, as of its checkpoint: progress, logs, next ticks, timers."""
-    reports: list[dict[str, Any]] = []
-    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
-        for partition, path in stores:
-            try:
-                with open_store(path) as store:
-                    reports.append({"store": str(partition), **_describe(store, limit, id_)})
-            except EmptyStoreError as empty:
-                reports.append({"store": str(partition), "empty": str(empty)})
+
+    def describe(disk: ReadOnlyDisk) -> dict[str, Any]:
+        with StoppedStore(disk) as store:
+            return _describe(store, limit, id_)
+
+    reports = list(_each_store(folder, describe, force=force_read))
     found = any(one.get("timers") for one in reports)
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
@@ -67,20 +79,11 @@ def inspect(
 @commands.command(epilog="Example: timer-bridge verify /var/lib/timer-bridge")
 def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = False) -> None:
     """Check what a start and deliveries read of a stopped bridge's store. Exit code 1 at a fault, with its place."""
-    reports: list[dict[str, Any]] = []
-    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores:
-        for partition, path in stores:
-            try:
-                with store_errors(path):
-                    result = verify_store(ReadOnlyDisk(path))
-            except EmptyStoreError as empty:
-                reports.append({"store": str(partition), "empty": str(empty)})
-                if not as_json:
-                    typer.echo(f"{partition}: {empty}")
-                continue
-            reports.append({"store": str(partition), **asdict(result)})
-            if not as_json:
-                _print_result(partition, result)
+    reports = []
+    for one in _each_store(folder, lambda disk: asdict(verify_store(disk)), force=force_read):
+        reports.append(one)
+        if not as_json:
+            _print_result(one)
     if as_json:
         typer.echo(json.dumps({"stores": reports}, indent=2))
     if any(one.get("fault") for one in reports):
@@ -91,12 +94,14 @@ def verify(folder: Folder, as_json: AsJson = False, force_read: ForceRead = Fals
         raise typer.Exit(1)
 
 
-def _print_result(partition: TimerPartition, result: Verified) -> None:
-    if result.fault is None:
-        closed = "closed cleanly" if result.closed else "not closed cleanly"
-        typer.echo(f"{partition}: sound: {result}; {closed}")
+def _print_result(one: dict[str, Any]) -> None:
+    if "empty" in one:
+        typer.echo(f"{one['store']}: {one['empty']}")
+    elif one["fault"] is not None:
+        typer.echo(f"{one['store']}: FAULT: {StoreFault(**one['fault'])}", err=True)
     else:
-        typer.echo(f"{partition}: FAULT: {result.fault}", err=True)
+        closed = "closed cleanly" if one["closed"] else "not closed cleanly"
+        typer.echo(f"{one['store']}: sound: {one['live']} live timers in {one['ticks']} ticks; {closed}")
 
 
 @commands.command(epilog="Example: timer-bridge export /var/lib/timer-bridge pending.parquet")
@@ -170,7 +175,7 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
             "units_end": checkpoint.units_end,
             "body_end": checkpoint.body_end,
         },
-        "files": [file._asdict() for file in store.files()],
+        "files": [{"name": name, "size": size} for name, size in store.files().items()],
         "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],
         "timers": [_timer(timer) for timer in store.soonest(limit)],
     }

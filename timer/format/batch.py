@@ -4,22 +4,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timer.format.body import Body, pack
-from timer.format.unit import (
-    MAGIC_NORMAL,
-    MAGIC_ROLL,
-    MAGIC_UNCHAINED,
-    MAX_DELAY_MS,
-    UNIT,
-    UNIT_EXTRA,
-    UNIT_SIZE,
-    Ints,
-    Rows,
-    hashes_of,
-    joined,
-    topic_hash,
-)
+from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, Ints, Rows, hashes_of, joined, topic_hash
 
 TimerToAdd: TypeAlias = tuple[Body, int, int]
 """A timer, its wake-up time, and 0 or MAGIC_UNCHAINED. Bytes and columns are made for all rows at once."""
@@ -66,36 +54,29 @@ class Batch:
         """Return the rows of stored timers that end."""
         return joined(self._ended)
 
-    def units(self) -> tuple[Rows, Rows, list[bytes]]:
-        """Return UNIT rows, UNIT_EXTRA rows and frames of the timers to add.
+    def rows(self, first_unit: int) -> tuple[Rows, Ints, NDArray[np.bool_], list[bytes]]:
+        """Return rows of the timers to add, their timestamps, which of them are in order, and their frames.
 
-        The units have no previous unit and no body position yet.
+        The rows are TIMER_ROW, numbered from `first_unit` on, and have no body position yet.
         """
-        rows = self.timers()
-        units = np.zeros(len(rows), UNIT)
-        if not rows:
-            return units, np.empty(0, UNIT_EXTRA), []
-        bodies, visits, unchained = zip(*rows, strict=True)
+        added = self.timers()
+        rows = np.zeros(len(added), TIMER_ROW)
+        if not added:
+            return rows, np.empty(0, np.int64), np.empty(0, np.bool_), []
+        bodies, visits_ms, unchained = zip(*added, strict=True)
         frames = [pack(body) for body in bodies]
-        targets, _, _, timestamps, dues, _, _, _, _, origins, _, ids = zip(*bodies, strict=True)
-        visits_ms, timestamps_ms = np.array(visits, np.int64), np.array(timestamps, np.int64)
-        delays_ms = visits_ms - timestamps_ms
-        if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
-            raise ValueError(f"a wake-up time is not within {MAX_DELAY_MS} ms after its timestamp")
-        extra = np.empty(len(rows), UNIT_EXTRA)
-        extra["id_hash"], extra["due_ms"] = id_hashes(ids), dues
-        units["size"] = UNIT_SIZE
-        units["previous"] = -1
-        units["magic"] = np.where(visits_ms >= extra["due_ms"], MAGIC_NORMAL, MAGIC_ROLL) | np.array(unchained)
-        units["written_ms"] = timestamps_ms
-        units["delay_ms"] = delays_ms
-        units["body_size"] = list(map(len, frames))
-        units["topic_hash"] = list(map(topic_hash, targets))
-        units["origin"] = origins
-        return units, extra, frames
+        targets, _, _, timestamps_ms, dues_ms, _, _, _, _, origins, _, ids = zip(*bodies, strict=True)
+        rows["visit_ms"] = visits_ms
+        rows["origin"] = origins
+        rows["unit"] = np.arange(first_unit, first_unit + len(rows))
+        rows["body_size"] = list(map(len, frames))
+        rows["topic_hash"] = list(map(topic_hash, targets))
+        rows["id_hash"] = _id_hashes(ids)
+        rows["due_ms"] = dues_ms
+        return rows, np.array(timestamps_ms, np.int64), np.array(unchained) == 0, frames
 
 
-def id_hashes(ids: Sequence[bytes | None]) -> Ints:
+def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
     """Return the hash of each id, 0 for None."""
     hashes = np.zeros(len(ids), np.int64)
     if ids.count(None) == len(ids):

@@ -190,14 +190,13 @@ def pack_headers(headers: Headers) -> tuple[bytes, bool]:
     for name, value in headers:
         if plain and name not in _PLAIN_NAMES:
             plain = False
-        if value is None:
-            parts.append(_beginning(name, -1))
-            continue
+        size = -1 if value is None else len(value)
         try:
-            parts.append(_beginnings[name][len(value)])
+            parts.append(_beginnings[name, size])
         except KeyError:
-            parts.append(_beginning(name, len(value)))
-        parts.append(value)
+            parts.append(_beginning(name, size))
+        if value is not None:
+            parts.append(value)
     return b"".join(parts), plain
 
 
@@ -207,26 +206,17 @@ def _beginning(name: str, size: int) -> bytes:
     if len(raw) > MOST_NAME_BYTES:
         raise LongNameError(f"a header's name has {len(raw)} bytes: {MOST_NAME_BYTES} is the most")
     beginning = _HEADER.pack(len(raw), size) + raw
-    _remember(name, size, beginning)
+    if len(name) <= _LONGEST_NAME:
+        if len(_beginnings) >= _MOST_BEGINNINGS:
+            _beginnings.clear()
+        _beginnings[name, size] = beginning
     return beginning
 
 
-_beginnings: dict[str, dict[int, bytes]] = {}
+_beginnings: dict[tuple[str, int], bytes] = {}
 """Cache by name and size of the value. Bounded, as senders choose both."""
-_MOST_NAMES = 128
-_MOST_SIZES = 128
+_MOST_BEGINNINGS = 4096
 _LONGEST_NAME = 256
-
-
-def _remember(name: str, size: int, beginning: bytes) -> None:
-    if len(name) > _LONGEST_NAME:
-        return
-    if name not in _beginnings and len(_beginnings) >= _MOST_NAMES:
-        _beginnings.clear()
-    by_size = _beginnings.setdefault(name, {})
-    if len(by_size) >= _MOST_SIZES:
-        by_size.clear()
-    by_size[size] = beginning
 
 
 def unpack_headers(encoded: bytes) -> list[tuple[str, bytes | None]]:

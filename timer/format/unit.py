@@ -67,9 +67,6 @@ TIMER_ROW = np.dtype(
 
 NO_ROWS = np.empty(0, TIMER_ROW)
 
-UNIT_EXTRA = np.dtype([("id_hash", "i8"), ("due_ms", "i8")])
-"""Fields without room in RIP-43's unit: hash of the timer's id (0: none) and due time. Zeros for a delete mark."""
-
 _MAX_SIGN_BYTE = 0x7F
 _FEW = 64
 """Up to this many values a Python dict is faster than numpy."""
@@ -81,7 +78,7 @@ _MAX_SPREAD = 8
 """Values that span at most this many times their number are counted in a table, without a sort."""
 
 Rows: TypeAlias = NDArray[Any]
-"""A structured array of UNIT, UNIT_EXTRA or TIMER_ROW."""
+"""A structured array of UNIT, UNIT_EXTRA_DISK or TIMER_ROW."""
 Ints: TypeAlias = NDArray[np.int64]
 
 
@@ -185,6 +182,25 @@ def hashes_of(ids: Iterable[bytes]) -> Ints:
     return hashes
 
 
+def units_of(rows: Rows, timestamps_ms: Ints, is_in_order: NDArray[np.bool_]) -> Rows:
+    """Return the units of new timers. They have no previous unit and no body position yet."""
+    units = np.zeros(len(rows), UNIT)
+    if not len(rows):
+        return units
+    delays_ms = rows["visit_ms"] - timestamps_ms
+    if delays_ms.min() < 0 or delays_ms.max() > MAX_DELAY_MS:
+        raise ValueError(f"a wake-up time is not within {MAX_DELAY_MS} ms after its timestamp")
+    units["size"] = UNIT_SIZE
+    units["previous"] = -1
+    units["magic"] = np.where(rows["visit_ms"] >= rows["due_ms"], MAGIC_NORMAL, MAGIC_ROLL)
+    units["magic"][~is_in_order] |= MAGIC_UNCHAINED
+    units["written_ms"] = timestamps_ms
+    units["delay_ms"] = delays_ms
+    for name in ("body_size", "topic_hash", "origin"):
+        units[name] = rows[name]
+    return units
+
+
 def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Rows:
     """Return delete marks for `ended`, whose units are at `positions`. chained: those that join their tick's chain."""
     units = np.zeros(len(ended), UNIT)
@@ -201,7 +217,10 @@ def delete_marks(ended: Rows, positions: Ints, chained: NDArray[np.bool_]) -> Ro
 Checks = NDArray[np.uint32]
 
 UNIT_EXTRA_DISK = np.dtype([("id_hash", ">i8"), ("due_ms", ">i8"), ("check", ">u4")])
-"""UNIT_EXTRA, and the check of the unit and this row."""
+"""Fields without room in RIP-43's unit: hash of the timer's id (0: none), due time, and the check of both records.
+
+Id and due time are zeros for a delete mark.
+"""
 
 _NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("due_ms", ">i8"), ("number", ">i8")])
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")

@@ -110,49 +110,6 @@ def _options(cache: Cache, *, by_prefix: bool = False) -> Options:
     return options
 
 
-class Changes:
-    """Timers to add and to remove, written at once."""
-
-    def __init__(self, database: "Database") -> None:
-        self.batch = WriteBatch(raw_mode=True)
-        self._database = database
-
-    def add(self, rows: Rows, frames: list[bytes], in_order: Iterable[bool]) -> None:
-        put, handles = self.batch.put, self._database.handles
-        log, ids, origins = (handles[name] for name in ("log", "ids", "origins"))
-        data = rows.tobytes()
-        units = keys(rows["unit"])
-        by_due = _due_keys(rows)
-        by_id = keys(rows["id_hash"], rows["unit"])
-        for at, (is_in_order, has_id) in enumerate(zip(in_order, (rows["id_hash"] != 0).tolist(), strict=True)):
-            row = data[at * ROW_SIZE : (at + 1) * ROW_SIZE]
-            if is_in_order:
-                put(by_due[at], row)
-            put(units[at], row + frames[at], log)
-            put(by_due[at][KEY_SIZE:], b"", origins)
-            if has_id:
-                put(by_id[at], b"", ids)
-
-    def remove(self, rows: Rows) -> None:
-        delete, handles = self.batch.delete, self._database.handles
-        log, ids, origins = (handles[name] for name in ("log", "ids", "origins"))
-        for unit in keys(rows["unit"]):
-            delete(unit, log)
-        for by_due in _due_keys(rows):
-            delete(by_due)
-            delete(by_due[KEY_SIZE:], origins)
-        for by_id in keys(rows["id_hash"], rows["unit"]):
-            delete(by_id, ids)
-
-    def out_of_order(self, row: Rows) -> None:
-        """Take `row`, which stays pending, out of the order of release."""
-        for by_due in _due_keys(row):
-            self.batch.delete(by_due)
-
-    def set_state(self, state: bytes) -> None:
-        self.batch.put(_STATE, state, self._database.handles["state"])
-
-
 class Database:
     """Raises CorruptStoreError and OSError."""
 
@@ -176,10 +133,49 @@ class Database:
             for each in (*self._families.values(), self._db):
                 each.close()
 
-    def write(self, changes: Changes) -> None:
-        """Write all changes, or none."""
+    # -- changes: each writes all that it says, or nothing
+
+    def write(self, changes: WriteBatch) -> None:
         with _errors(self._folder):
-            self._db.write(changes.batch, self._no_log)
+            self._db.write(changes, self._no_log)
+
+    def add(self, rows: Rows, frames: list[bytes], in_order: Iterable[bool]) -> None:
+        changes = WriteBatch(raw_mode=True)
+        put, log, ids, origins, _ = changes.put, *self.handles.values()
+        data = rows.tobytes()
+        units = keys(rows["unit"])
+        by_due = _due_keys(rows)
+        by_id = keys(rows["id_hash"], rows["unit"])
+        for at, (is_in_order, has_id) in enumerate(zip(in_order, (rows["id_hash"] != 0).tolist(), strict=True)):
+            row = data[at * ROW_SIZE : (at + 1) * ROW_SIZE]
+            if is_in_order:
+                put(by_due[at], row)
+            put(units[at], row + frames[at], log)
+            put(by_due[at][KEY_SIZE:], b"", origins)
+            if has_id:
+                put(by_id[at], b"", ids)
+        self.write(changes)
+
+    def take_out_of_order(self, row: Rows) -> None:
+        """Take `row`, which stays pending, out of the order of release."""
+        changes = WriteBatch(raw_mode=True)
+        for by_due in _due_keys(row):
+            changes.delete(by_due)
+        self.write(changes)
+
+    def remove(self, rows: Rows, state: bytes) -> None:
+        """Remove `rows`; the state becomes `state`."""
+        changes = WriteBatch(raw_mode=True)
+        delete, log, ids, origins, of_state = changes.delete, *self.handles.values()
+        for unit in keys(rows["unit"]):
+            delete(unit, log)
+        for by_due in _due_keys(rows):
+            delete(by_due)
+            delete(by_due[KEY_SIZE:], origins)
+        for by_id in keys(rows["id_hash"], rows["unit"]):
+            delete(by_id, ids)
+        changes.put(_STATE, state, of_state)
+        self.write(changes)
 
     def checkpoint(self, folder: Path) -> None:
         """Make a durable copy in `folder`, which must not exist. Files are linked, not copied."""
@@ -265,7 +261,7 @@ class Database:
             return found
 
     def count(self, index: str) -> int:
-        """Return the number of keys in `ids` or `origins`. Reads them all, with their checksums."""
+        """Return the number of keys in a family. Reads them all, with their checksums."""
         options = ReadOptions()
         options.set_total_order_seek(True)
         with _errors(self._folder):

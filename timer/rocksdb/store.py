@@ -8,81 +8,26 @@ therefore undoes all uncommitted changes, as with the wheel, and the database in
 """
 
 import shutil
-from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
 from timer.format.batch import Batch
-from timer.format.body import Body, Peek, peek
 from timer.format.checkpoint import CLOSED, DATABASE, Checkpoint
-from timer.format.unit import NO_ROWS, Rows, hashes_of
+from timer.format.unit import Rows
 from timer.options import StoreOptions
-from timer.rocksdb.database import OPEN, ROW_SIZE, Database, link, rows_of
-from timer.rocksdb.timers import RocksTimers, rows_and_frames
+from timer.rocksdb.database import OPEN, Database, link
+from timer.rocksdb.timers import RocksTimers
 from timer.schedule.pending_timers import pending_by_key
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import CheckpointWriter, Store, StoreQueries
-
-
-class RocksQueries(StoreQueries):
-    def __init__(self, release_queue: ReleaseQueue, timers: RocksTimers) -> None:
-        super().__init__(release_queue, timers)
-        self._rocks = timers
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._rocks.pending_bytes
-
-    @property
-    def size_bytes(self) -> int:
-        return self._rocks.database.size_bytes
-
-    def _all_rows(self) -> Iterator[Rows]:
-        return self._rocks.blocks()
-
-    def list_pending(self, first: int) -> tuple[Rows, int | None]:
-        return self._rocks.block(first)
-
-    def pending_at(self, unit: int) -> Rows:
-        return self._rocks.at(unit)
-
-    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
-        if not self._rocks.pending:
-            return {}
-        hashes = zip(ids, hashes_of(ids).tolist(), strict=True)
-        asked = [(id_, unit) for id_, hash_ in hashes for unit in self._rocks.units("ids", hash_)]
-        values = self._rocks.database.values(np.array([unit for _, unit in asked], np.int64))
-        return {
-            id_: rows_of([value])
-            for (id_, unit), value in zip(asked, values, strict=True)
-            if peek(value[ROW_SIZE:], unit).id == id_
-        }
-
-    def find_origin(self, origin_offset: int) -> Rows:
-        units = self._rocks.units("origins", origin_offset)
-        return self._rocks.at(units[0]) if units else NO_ROWS
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self._rocks.bodies(rows)
-
-    def peek(self, row: Rows) -> Peek:
-        return peek(self._rocks.frame(row), int(row["unit"][0]))
-
-
-class _Changed(NamedTuple):
-    """The state that a checkpoint keeps. No new checkpoint is needed if it is the same."""
-
-    progress: Progress
-    end_unit: int
-    pending: int
+from timer.store import CheckpointWriter, Store
 
 
 class RocksStore(Store):
@@ -106,12 +51,8 @@ class RocksStore(Store):
                 raise CorruptStoreError(DATABASE, f"folder {self._number} is missing or incomplete") from missing
         self._database = Database(self._open)
         self._timers = RocksTimers(self._database, options.tick_ms)
-        self.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
-        self.queries = RocksQueries(self.release_queue, self._timers)
-        self._writing: _Changed | None = None
-        self._durable: _Changed | None = None
-        self._checkpoint: Checkpoint | None = None
-        """The last checkpoint that was made since the store was opened."""
+        self.queries = self._timers
+        self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
 
     # -- opening and closing
 
@@ -124,7 +65,7 @@ class RocksStore(Store):
             if not len(row):
                 continue
             if origin_offset in held_now:
-                timers.take_out_of_order(row)
+                self._database.take_out_of_order(row)
                 queue.out_of_order.push(row)
             else:
                 timers.remove(row)
@@ -134,41 +75,20 @@ class RocksStore(Store):
         for rows in timers.in_order(0, max([queue.settled, *begins]).visit_ms + 1):
             timers.remove(rows[~pending_by_key(rows, queue.settled, key_ranges)])
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-        elif self._checkpoint is not None and self._durable == self._state() and not self.release_queue.has_staged:
-            with suppress(OSError):
-                self._disk.start_replace(CLOSED, self._checkpoint.to_bytes()).wait()
+    def _close_files(self) -> None:
         self._database.close()
 
     # -- appending
 
-    @property
-    def pending(self) -> int:
-        return self._timers.pending
-
-    def _append(self, batch: Batch) -> None:
-        rows, in_order, frames = rows_and_frames(batch, self._timers.end_unit)
-        self._timers.add(rows, in_order, frames)
-        self._enqueue(rows, in_order)
-        ended = batch.ended()
-        if len(ended):
-            self.release_queue.end(ended)
-
-    def _first_pending_offset(self) -> int | None:
-        return self._timers.low_offset()
+    def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:  # noqa: ARG002
+        rows, _, is_in_order, frames = batch.rows(self._timers.end_unit)
+        self._timers.add(rows, is_in_order, frames)
+        return rows, is_in_order
 
     # -- checkpoints
 
-    def _state(self) -> _Changed:
-        return _Changed(self._committed, self._timers.end_unit, self.pending)
-
-    def skip_checkpoint(self) -> None:
-        self._durable = self._state()
-
-    def _has_changed(self) -> bool:
-        return self._durable != self._state()
+    def _state(self) -> tuple[object, ...]:
+        return self._committed, self._timers.end_unit, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""
@@ -185,11 +105,9 @@ class RocksStore(Store):
             bodies=(),
             database=self._number,
         )
-        self._writing = self._state()
-        return CheckpointWriter(self._disk, found, self._disk.start_sync([]))
+        return CheckpointWriter(found, self._disk.start_sync([]))
 
-    def _is_durable(self, written: CheckpointWriter) -> None:
-        self._checkpoint, self._durable = written.checkpoint, self._writing
+    def _is_durable(self, written: CheckpointWriter) -> None:  # noqa: ARG002
         self._delete_other_folders()
 
     def _delete_other_folders(self) -> None:

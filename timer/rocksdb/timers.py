@@ -12,26 +12,26 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
-from timer.format.batch import Batch, id_hashes
-from timer.format.body import Body, pack, unpack
+from timer.format.body import Body, Peek, peek, unpack
 from timer.format.checkpoint import DATABASE
-from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, joined, topic_hash
+from timer.format.unit import NO_ROWS, Rows, hashes_of, joined
 from timer.index.due_counts import DueCounts
-from timer.rocksdb.database import ROW_SIZE, Changes, Database, rows_of
+from timer.rocksdb.database import ROW_SIZE, Database, rows_of
 from timer.schedule.pending_timers import EmptyTicks, Waits
+from timer.store import StoreQueries
 
 _BLOCK_ROWS = 1 << 13
 
 
-class RocksTimers:
-    """See timer.schedule.pending_timers.PendingTimers."""
+class RocksTimers(StoreQueries):
+    """The database with what was removed since the last checkpoint."""
+
+    pending = pending_bytes = 0
 
     def __init__(self, database: Database, tick_ms: int) -> None:
         self.tick_ms = tick_ms
         self.database = database
         self.dues = DueCounts(self._target_of)
-        self.pending = 0
-        self.pending_bytes = 0
         self.end_unit = 0
         self._removed: set[int] = set()
         self._removed_rows: list[Rows] = []
@@ -68,23 +68,14 @@ class RocksTimers:
         """Store `rows`. On OSError nothing has changed."""
         if not len(rows):
             return
-        changes = Changes(self.database)
-        changes.add(rows, frames, in_order.tolist())
-        self.database.write(changes)
+        self.database.add(rows, frames, in_order.tolist())
         self.end_unit += len(rows)
         self.pending += len(rows)
         self.pending_bytes += int(rows["body_size"].sum())
         self.dues.add(rows)
         self._empty.forget()
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:  # noqa: ARG002
-        self.remove(rows)
-
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:  # noqa: ARG002
-        self.remove(rows)
-
-    def remove(self, rows: Rows) -> None:
-        """Remove `rows`, which are not pending any more."""
+    def remove(self, rows: Rows, in_order: Rows = NO_ROWS, *, has_ended: bool = False) -> None:  # noqa: ARG002
         if not len(rows):
             return
         units = rows["unit"].tolist()
@@ -96,18 +87,9 @@ class RocksTimers:
         if self._lowest is not None and self._lowest[0] in self._removed:
             self._lowest = None
 
-    def take_out_of_order(self, row: Rows) -> None:
-        """Take `row`, which stays pending, out of the order of release."""
-        changes = Changes(self.database)
-        changes.out_of_order(row)
-        self.database.write(changes)
-
     def flush(self) -> None:
         """Delete what was removed, and write the state: the database holds the pending timers and nothing else."""
-        changes = Changes(self.database)
-        changes.remove(joined(self._removed_rows))
-        changes.set_state(self.state())
-        self.database.write(changes)
+        self.database.remove(joined(self._removed_rows), self.state())
         self._removed, self._removed_rows = set(), []
 
     # -- in the order of release
@@ -138,7 +120,6 @@ class RocksTimers:
     # -- in the order of the requests
 
     def low_offset(self) -> int | None:
-        """Return the lowest pending offset, None if nothing is pending."""
         if self.pending == 0:
             self._low_unit, self._lowest = self.end_unit, None
             return None
@@ -151,65 +132,59 @@ class RocksTimers:
                 raise CorruptStoreError(DATABASE, f"no timer in the log, {self.pending} are counted")
         return self._lowest[1]
 
-    def block(self, first_unit: int) -> tuple[Rows, int | None]:
-        """Return the pending rows of one block of the log, and where the next one begins, None at the end."""
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
         values: list[bytes] = []
-        for unit, value in self.database.log(max(first_unit, self._low_unit)):
+        for unit, value in self.database.log(max(first, self._low_unit)):
             if len(values) == _BLOCK_ROWS:
                 return self._without_removed(rows_of(values)), unit
             values.append(value[:ROW_SIZE])
         return self._without_removed(rows_of(values)), None
 
-    def blocks(self) -> Iterator[Rows]:
-        """Yield all pending rows block by block."""
+    def all_rows(self) -> Iterator[Rows]:
         following: int | None = 0
         while following is not None:
-            rows, following = self.block(following)
+            rows, following = self.list_pending(following)
             yield rows
 
     def bodies(self, rows: Rows) -> list[Body]:
-        """Return the bodies of `rows`, in their order; each is compared with its row."""
         values = self.database.values(rows["unit"])
         units, origins = rows["unit"].tolist(), rows["origin"].tolist()
         return [_body(value, *row) for value, *row in zip(values, units, origins, strict=True)]
 
-    def at(self, unit: int) -> Rows:
-        """Return the row of `unit`, no row if it is not pending."""
+    def pending_at(self, unit: int) -> Rows:
         value = None if unit in self._removed else self.database.value(unit)
         return NO_ROWS if value is None else rows_of([value])
 
-    def units(self, index: str, first: int) -> list[int]:
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        if not self.pending:
+            return {}
+        hashes = zip(ids, hashes_of(ids).tolist(), strict=True)
+        asked = [(id_, unit) for id_, hash_ in hashes for unit in self._units("ids", hash_)]
+        values = self.database.values(np.array([unit for _, unit in asked], np.int64))
+        return {
+            id_: rows_of([value])
+            for (id_, unit), value in zip(asked, values, strict=True)
+            if peek(value[ROW_SIZE:], unit).id == id_
+        }
+
+    def find_origin(self, origin_offset: int) -> Rows:
+        units = self._units("origins", origin_offset)
+        return self.pending_at(units[0]) if units else NO_ROWS
+
+    def _units(self, index: str, first: int) -> list[int]:
         """Return the pending units in `index` (ids, origins) whose keys begin with `first`."""
         return [unit for unit in self.database.units(index, first) if unit not in self._removed]
 
-    def frame(self, row: Rows) -> bytes:
-        """Return the frame of `row`, one TIMER_ROW."""
+    def peek(self, row: Rows) -> Peek:
         (value,) = self.database.values(row["unit"])
-        return value[ROW_SIZE:]
+        return peek(value[ROW_SIZE:], int(row["unit"][0]))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.database.size_bytes
 
     def _target_of(self, row: Rows) -> str:
-        return unpack(self.frame(row), int(row["unit"][0])).target
-
-
-def rows_and_frames(batch: Batch, first_unit: int) -> tuple[Rows, NDArray[np.bool_], list[bytes]]:
-    """Return TIMER_ROW rows of the timers that `batch` adds, which of them are in order, and their frames.
-
-    first_unit: number of the first one. Body positions are 0.
-    """
-    added = batch.timers()
-    rows = np.zeros(len(added), TIMER_ROW)
-    if not added:
-        return rows, np.empty(0, np.bool_), []
-    bodies, visits, unchained = zip(*added, strict=True)
-    frames = [pack(body) for body in bodies]
-    rows["visit_ms"] = visits
-    rows["origin"] = [body.origin_offset for body in bodies]
-    rows["unit"] = np.arange(first_unit, first_unit + len(rows))
-    rows["body_size"] = list(map(len, frames))
-    rows["topic_hash"] = [topic_hash(body.target) for body in bodies]
-    rows["id_hash"] = id_hashes([body.id for body in bodies])
-    rows["due_ms"] = [body.due_ms for body in bodies]
-    return rows, np.array(unchained) == 0, frames
+        return self.peek(row).target
 
 
 def _body(value: bytes, unit: int, origin_offset: int) -> Body:

@@ -39,6 +39,8 @@ class BlockedTarget:
     hash: int = field(init=False)
     covered: Key = field(init=False)
     rows: RowQueue = field(default_factory=RowQueue)
+    held: RowQueue = field(default_factory=RowQueue)
+    """Its out-of-order rows whose wake-up time has come."""
     look_ms: int = 0
     """The target sleeps until then; 0: it is awake."""
     is_empty: bool = False
@@ -80,6 +82,11 @@ class BlockedTarget:
 
     def wake(self) -> None:
         self.look_ms = 0
+
+    def first_ms(self) -> int | None:
+        """Return the first wake-up time of its rows in memory."""
+        times_ms = (self.rows.next_visit_ms(), self.held.next_visit_ms())
+        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def push(self, run: Rows) -> None:
         """Add rows of this target that were just stored, if their keys are in the part that is loaded."""
@@ -167,6 +174,7 @@ class BlockedTargets:
     def remove(self, run: Rows) -> None:
         for blocked in self._blocked_in(run):
             blocked.rows.remove(run["unit"])
+            blocked.held.remove(run["unit"])
 
     def _blocked_in(self, run: Rows) -> list[BlockedTarget]:
         """Return the blocked targets with rows in `run`, and wake them."""
@@ -180,6 +188,7 @@ class BlockedTargets:
     def repoint(self, units: Ints, bodies: Ints) -> None:
         for each in self:
             each.rows.repoint(units, bodies)
+            each.held.repoint(units, bodies)
 
     def start_roll_pass(self, now_ms: int, before_ms: int, units_end: int) -> int:
         """Return the unit below which timers that waited since before `before_ms` roll now.

@@ -65,23 +65,18 @@ class PendingTimers(Protocol):
     @property
     def end_unit(self) -> int:
         """Return the number of the next timer that will be stored."""
-        ...
 
     def next_tick(self, after: int, until: int) -> int | None:
         """Return the first tick in (after, until] with a pending timer in order."""
-        ...
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
         """Return the pending rows of `tick` that are in order, in any sequence. Raises CorruptStoreError."""
-        ...
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:
-        """Remove `rows`, which leave. Their bodies can be read until the transaction is committed."""
-        ...
+    def remove(self, rows: Rows, in_order: Rows, *, has_ended: bool = False) -> None:
+        """Remove `rows`, which leave or have ended. Bodies can be read until the transaction is committed.
 
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
-        """Remove `rows`, which have ended before they left. in_order: which of them are."""
-        ...
+        in_order: those of them that are in order. has_ended: they have ended before they left.
+        """
 
 
 class EmptyTicks:

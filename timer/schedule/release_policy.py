@@ -56,11 +56,9 @@ class Gate(Protocol):
 
     def allowance(self, target: str, now_ms: int) -> int | None:
         """Return how many may leave; None: any number."""
-        ...
 
     def spend(self, target: str, timers: int, now_ms: int) -> None:
         """Count `timers` that leave."""
-        ...
 
 
 @dataclass(slots=True)

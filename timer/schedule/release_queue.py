@@ -8,7 +8,7 @@ Ticks up to the cursor are open: their pending rows are in memory. Later rows ar
 its timers may not leave (timer.schedule.blocked_targets), until none of them waits.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kafka_timer.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import NOTHING_SETTLED, Key
-from timer.format.unit import NO_ROWS, Ints, Rows, joined
+from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 from timer.index.due_counts import HOUR_MS
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget, BlockedTargets
 from timer.schedule.pending_timers import PendingTimers, Waits
@@ -53,10 +53,6 @@ class Due(NamedTuple):
 
 
 NOTHING_DUE = Due(NO_ROWS, NO_ROWS)
-
-
-def _earliest(*times_ms: int | None) -> int | None:
-    return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
 
 class _Turn(NamedTuple):
@@ -96,6 +92,14 @@ class ReleaseQueue:
     def load_tick(self, tick: int) -> Rows:
         return self._timers.read_tick(tick, self.settled, self.key_ranges())
 
+    def rows_of_hour(self, hour: int) -> Iterator[Rows]:
+        """Yield out-of-order rows, then the pending rows of each tick of `hour` (since the epoch)."""
+        yield self.held_rows()
+        tick: int | None = hour * HOUR_MS // self._tick_ms - 1
+        last = ((hour + 1) * HOUR_MS - 1) // self._tick_ms
+        while tick is not None and (tick := self._timers.next_tick(tick, last)) is not None:
+            yield self.load_tick(tick)
+
     def push(self, run: Rows) -> None:
         """Add rows in order that were just stored."""
         self._blocked.push(run)
@@ -104,7 +108,7 @@ class ReleaseQueue:
 
     def end(self, rows: Rows) -> None:
         """Remove pending `rows` that have ended before they left."""
-        self._timers.end(rows, ~self.out_of_order.has(rows["unit"]))
+        self._timers.remove(rows, rows[~self.out_of_order.has(rows["unit"])], has_ended=True)
         self._queue.remove(rows["unit"])
         self._blocked.remove(rows)
         self.out_of_order.remove(rows["unit"])
@@ -112,7 +116,7 @@ class ReleaseQueue:
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Set the body positions of the rows of `units` that are in memory."""
         self._queue.repoint(units, bodies)
-        self.out_of_order.repoint(units, bodies)
+        self.out_of_order.queue.repoint(units, bodies)
         self._blocked.repoint(units, bodies)
 
     # -- due
@@ -130,57 +134,56 @@ class ReleaseQueue:
         if self._first_starved is not None:
             in_order = (limit + self._turns % 2) // 2, max(1, limit_bytes // 2)
         self._open_ticks(now_ms, in_order[0])
-        before, rows = self.settled, self._queue.take(now_ms, *in_order)
-        if not len(rows) and not len(self._blocked) and not len(self.out_of_order):
+        rows = self._queue.take(now_ms, *in_order)
+        if len(rows):
+            self.has_staged = True
+            rows = self._pass(rows, now_ms, gate)
+        if not len(self._blocked) and not len(self.out_of_order):
             self._first_starved = None
-            return NOTHING_DUE
-        until_tick = max(max(now_ms, before.visit_ms) // self._tick_ms, self._cursor)
+            return Due(rows, NO_ROWS) if len(rows) else NOTHING_DUE
+        room = Room(limit, limit_bytes)
+        room.spend(rows)
+        until_tick = max(max(now_ms, self.settled.visit_ms) // self._tick_ms, self._cursor)
         reader = BacklogReader(self.load_tick, self._timers.next_tick, self._tick_ms, until_tick)
-        turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), Room(limit, limit_bytes), gate, reader)
-        parts = [Due(self._take_in_order(rows, before, turn), NO_ROWS)]
-        targets = rotated_to(self._first_starved, [_OUT_OF_ORDER, *self._blocked.awake(now_ms)])
-        for hash_ in targets:
+        turn = _Turn(now_ms, max(-1, now_ms - most_wait_ms), room, gate, reader)
+        parts = [Due(rows, NO_ROWS)]
+        for hash_ in rotated_to(self._first_starved, [_OUT_OF_ORDER, *self._blocked.awake(now_ms)]):
             is_target = hash_ != _OUT_OF_ORDER
             parts.append(self._take_waiting(hash_, turn) if is_target else self._take_out_of_order(turn))
         due = Due(*map(joined, zip(*parts, strict=True)))
-        self._first_starved = turn.room.next_first
+        self._first_starved = room.next_first
         self.has_staged |= due.total > 0
         return due
 
-    def _take_in_order(self, rows: Rows, before: Key, turn: _Turn) -> Rows:
-        """Move K past `rows`; return those that leave. The targets of the others are blocked. before: K until now."""
-        if not len(rows):
-            return rows
-        self.settled = last_key(rows)
-        if turn.gate is not None and not (leaves := self._leaving(rows, turn)).all():
+    def _pass(self, rows: Rows, now_ms: int, gate: Gate | None) -> Rows:
+        """Move K past `rows` in order; return those that leave. The targets of the others are blocked."""
+        before, self.settled = self.settled, last_key(rows)
+        if gate is not None and not (leaves := self._leaving(rows, now_ms, gate)).all():
             for hash_ in np.unique(rows["topic_hash"][~leaves]).tolist():
                 gone = rows[leaves & (rows["topic_hash"] == hash_)]
                 self._block(self._timers.dues.name(hash_), last_key(gone) if len(gone) else before)
             rows = rows[leaves]
-        turn.room.spend(rows)
-        self._settle(rows)
+        self._timers.remove(rows, rows)
         return rows
 
-    def _leaving(self, rows: Rows, turn: _Turn) -> NDArray[np.bool_]:
-        """Return which of `rows` leave by the allowances of their targets, and spend these."""
+    def _leaving(self, rows: Rows, now_ms: int, gate: Gate | None) -> NDArray[np.bool_]:
+        """Return which of `rows` leave by the allowances of their targets, and spend these.
+
+        None leave for a target that is blocked: its timers go in turn.
+        """
         allowances: dict[int, int] = {}
-        if turn.gate is not None or len(self._blocked):
+        if gate is not None or len(self._blocked):
             for hash_ in np.unique(rows["topic_hash"]).tolist():
-                allowed = self._allowed(self._timers.dues.name(hash_), turn)
+                target = self._timers.dues.name(hash_)
+                allowed = 0 if self.must_wait(target) else None if gate is None else gate.allowance(target, now_ms)
                 if allowed is not None:
                     allowances[hash_] = allowed
-        leaves = leaving(rows, allowances, turn.now_ms)
-        if turn.gate is not None:
+        leaves = leaving(rows, allowances, now_ms)
+        if gate is not None:
             for hash_ in allowances:
                 left = rows[leaves & (rows["topic_hash"] == hash_)]
-                turn.gate.spend(self._timers.dues.name(hash_), count_due(left, turn.now_ms), turn.now_ms)
+                gate.spend(self._timers.dues.name(hash_), count_due(left, now_ms), now_ms)
         return leaves
-
-    def _allowed(self, target: str, turn: _Turn) -> int | None:
-        """Return how many timers of `target` may leave now, None for any number. Those of a blocked one go in turn."""
-        if self._blocked.get(target) is not None:
-            return 0
-        return None if turn.gate is None else turn.gate.allowance(target, turn.now_ms)
 
     def _take_out_of_order(self, turn: _Turn) -> Due:
         """Take out-of-order rows whose wake-up time has come. Block those that their target may not have."""
@@ -189,11 +192,17 @@ class ReleaseQueue:
         if first_ms is None or first_ms > turn.now_ms or turn.room.is_full_for(_OUT_OF_ORDER):
             return NOTHING_DUE
         run = queue.take(turn.now_ms, turn.room.timers, turn.room.size_bytes)
-        leaves = self._leaving(run, turn) | (run["due_ms"] > turn.now_ms)
-        for hash_ in self.out_of_order.block(run[~leaves]):
-            self._block(self._timers.dues.name(hash_), self.settled).wake()
+        leaves = self._leaving(run, turn.now_ms, turn.gate) | (run["due_ms"] > turn.now_ms)
+        self._hold(run[~leaves])
         turn.room.spend(run[leaves])
         return Due(NO_ROWS, self._release(run[leaves]))
+
+    def _hold(self, run: Rows) -> None:
+        """Let out-of-order rows that were taken from their queue wait for their targets."""
+        for hash_ in np.unique(run["topic_hash"]).tolist():
+            blocked = self._block(self._timers.dues.name(hash_), self.settled)
+            blocked.held.push(run[run["topic_hash"] == hash_])
+            blocked.wake()
 
     def _open_ticks(self, now_ms: int, enough: int) -> None:
         now_tick = now_ms // self._tick_ms
@@ -205,24 +214,21 @@ class ReleaseQueue:
                 self._queue.push(self._blocked.without(self.load_tick(tick)))
                 self._cursor = tick
 
-    def _settle(self, rows: Rows) -> Rows:
-        """Remove rows in order, which leave, from the engine."""
-        if len(rows):
-            self._timers.leave(rows, is_in_order=True)
-        return rows
-
     def _release(self, rows: Rows) -> Rows:
         """Remove out-of-order rows, which leave, from the engine."""
         if len(rows):
             self.out_of_order.forget(rows)
-            self._timers.leave(rows, is_in_order=False)
+            self._timers.remove(rows, NO_ROWS)
         return rows
 
     def take_overflow(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Take the oldest blocked out-of-order timers. They roll, so that their copies get a place in the order."""
-        self.out_of_order.block_due(self._blocked.hashes(), now_ms)
-        room = Room(limit, limit_bytes)
-        taken = [room.take(self.out_of_order.blocked(each.hash), now_ms, limit) for each in self._blocked]
+        queue, room = self.out_of_order.queue, Room(limit, limit_bytes)
+        run = queue.rows()
+        run = run[(run["visit_ms"] <= now_ms) & isin(run["topic_hash"], self._blocked.hashes())]
+        queue.remove(run["unit"])
+        self._hold(run)
+        taken = [room.take(each.held, now_ms, limit) for each in self._blocked]
         rows = self._release(joined(taken))
         self.has_staged |= len(rows) > 0
         return rows
@@ -231,7 +237,8 @@ class ReleaseQueue:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
         tick = self._timers.next_tick(self._cursor, until_ms // self._tick_ms)
         tick_start_ms = None if tick is None else tick * self._tick_ms
-        return _earliest(self._queue.next_visit_ms(), self.out_of_order.queue.next_visit_ms(), tick_start_ms)
+        times_ms = (self._queue.next_visit_ms(), self.out_of_order.queue.next_visit_ms(), tick_start_ms)
+        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
 
     def advance_settled(self, before_ms: int, step_ms: int) -> None:
         """Move K to `before_ms`, or to the first pending timer before it, in steps of at least `step_ms`.
@@ -253,6 +260,10 @@ class ReleaseQueue:
     def held(self) -> int:
         """Number of pending out-of-order timers; the journal names each of them."""
         return len(self.out_of_order)
+
+    def held_rows(self) -> Rows:
+        """Return the rows of these timers, in no order."""
+        return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self._blocked)])
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -294,7 +305,7 @@ class ReleaseQueue:
         dues, hour = self._timers.dues, now_ms // HOUR_MS
         found = []
         for each in self._blocked:
-            first_ms = self._first_waiting_ms(each)
+            first_ms = each.first_ms()
             since_ms = first_ms if first_ms is not None and first_ms <= now_ms else None
             found.append(Backlog(each.target, each.is_paused, dues.due_by(each.hash, hour), since_ms))
         return found
@@ -311,25 +322,21 @@ class ReleaseQueue:
         for each in self._blocked:
             if each.look_ms:
                 times += [] if each.is_empty else [max(each.look_ms, pass_ms)]
-            elif (first_ms := self._first_waiting_ms(each)) is not None:
+            elif (first_ms := each.first_ms()) is not None:
                 old_ms = max(first_ms + most_wait_ms, pass_ms)
                 times.append(old_ms if each.is_paused else min(old_ms, max(first_ms, may_leave_ms(each.target))))
         return min(times, default=None)
 
-    def _first_waiting_ms(self, blocked: BlockedTarget) -> int | None:
-        """Return the first wake-up time of the loaded and the out-of-order timers of a target."""
-        return _earliest(blocked.rows.next_visit_ms(), self.out_of_order.blocked(blocked.hash).next_visit_ms())
-
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
         """Take the timers of one blocked target that may leave, and those that must roll."""
-        blocked, held = self._blocked.by_hash(hash_), self.out_of_order.blocked(hash_)
+        blocked = self._blocked.by_hash(hash_)
         is_read = turn.reader.load_ahead(blocked)
-        rows, released = self._take_allowed(blocked, held, turn)
-        old, old_released = self._take_old(blocked.rows, hash_, turn), self._take_old(held, hash_, turn)
+        rows, released = self._take_allowed(blocked, turn)
+        old, old_released = (self._take_old(queue, hash_, turn) for queue in (blocked.rows, blocked.held))
         for run in (rows, old):
             if len(run):
                 blocked.left_until(last_key(run))
-                self._settle(run)
+                self._timers.remove(run, run)
         due = Due(rows, self._release(released), old, self._release(old_released))
         if not (turn.reader.load_ahead(blocked) and is_read):
             turn.room.starved.append(hash_)
@@ -338,10 +345,10 @@ class ReleaseQueue:
             self._put_to_sleep(blocked, turn)
         return due
 
-    def _take_allowed(self, blocked: BlockedTarget, held: RowQueue, turn: _Turn) -> tuple[Rows, Rows]:
-        """Take the timers of a target that may leave, in order of their wake-up times: from the backlog and `held`."""
-        now_ms, room, gate, rows = turn.now_ms, turn.room, turn.gate, blocked.rows
-        first_ms = self._first_waiting_ms(blocked)
+    def _take_allowed(self, blocked: BlockedTarget, turn: _Turn) -> tuple[Rows, Rows]:
+        """Take the timers of a target that may leave, in order of their wake-up times: in order, and out of order."""
+        now_ms, room, gate, rows, held = turn.now_ms, turn.room, turn.gate, blocked.rows, blocked.held
+        first_ms = blocked.first_ms()
         if first_ms is None or first_ms > now_ms:
             return NO_ROWS, NO_ROWS
         allowed = 0 if blocked.is_paused else None if gate is None else gate.allowance(blocked.target, now_ms)
@@ -386,16 +393,15 @@ class ReleaseQueue:
         """Return a target without waiting timers to the common order. False if it has some, or is paused."""
         if blocked.is_paused or blocked.gaps or not turn.reader.has_read_all(blocked):
             return False
-        after, first_ms, main_ms = blocked.after, self._first_waiting_ms(blocked), self._queue.next_visit_ms()
+        after, first_ms, main_ms = blocked.after, blocked.first_ms(), self._queue.next_visit_ms()
         is_waiting = first_ms is not None and first_ms <= max(turn.now_ms, self.settled.visit_ms)
         is_ahead = after > self.settled and (
             self._cursor < after.visit_ms // self._tick_ms or (main_ms is not None and main_ms <= after.visit_ms)
         )
-        if is_waiting or is_ahead or len(self.out_of_order.blocked(blocked.hash)):
+        if is_waiting or is_ahead or len(blocked.held):
             return False
         self.settled = max(self.settled, after)
         self._blocked.end(blocked)
-        self.out_of_order.unblock(blocked.hash)
         run = blocked.rows.rows()
         self._queue.push(run[run["visit_ms"] // self._tick_ms <= self._cursor])
         self.has_staged = True
@@ -406,7 +412,7 @@ class ReleaseQueue:
         now_ms, most_wait_ms = turn.now_ms, turn.now_ms - turn.old_ms
         if not blocked.is_paused or turn.room.timers == 0 or blocked.hash in turn.room.starved:
             return
-        first_ms = self._first_waiting_ms(blocked)
+        first_ms = blocked.first_ms()
         if first_ms is None:
             blocked.sleep(turn.reader.end_ms, is_empty=True)
         elif first_ms <= now_ms:

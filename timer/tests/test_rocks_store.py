@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rocksdict import Cache
+from rocksdict import Cache, WriteBatch
 
 from schemas.progress import NOTHING_SETTLED, Progress
 from timer.disk import RealDisk
@@ -16,7 +16,7 @@ from timer.format.batch import Batch
 from timer.format.checkpoint import NAME, Checkpoint
 from timer.options import StoreOptions
 from timer.rocksdb import database
-from timer.rocksdb.database import Changes, Database, keys
+from timer.rocksdb.database import Database, keys
 from timer.stopped_store import verify
 from timer.store import Store
 from timer.tests.history import START_MS, body
@@ -120,7 +120,7 @@ def test_a_damaged_database_is_replaced_while_its_error_is_still_known(tmp_path:
     store = created(tmp_path)
     store.add(batch_of(*range(START_MS, START_MS + 500)), 500)
     checkpointed(store)
-    search = store.queries._all_rows()  # noqa: SLF001
+    search = store.queries.all_rows()
     next(search)
     try:
         raise CorruptStoreError("rocksdb", "damaged")
@@ -178,7 +178,7 @@ def test_damage_is_found_by_verify_and_by_the_next_opening(
 
 @pytest.mark.parametrize(
     ("family", "told"),
-    [("ids", "499 ids, 500 timers have one"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
+    [("ids", "499 ids"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
 )
 def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str, told: str) -> None:
     """A database that RocksDB finds sound, but without one key."""
@@ -193,13 +193,13 @@ def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str,
     (rows,) = changed.in_order(START_MS, START_MS + 1, 10)
     key = {"ids": keys(rows["id_hash"], rows["unit"]), "origins": keys(rows["origin"], rows["unit"])}
     key |= {"log": keys(rows["unit"]), "": keys(rows["visit_ms"], rows["origin"], rows["unit"])}
-    changes = Changes(changed)
-    changes.batch.delete(key[family][0], *([changed.handles[family]] if family else []))
+    changes = WriteBatch(raw_mode=True)
+    changes.delete(key[family][0], *([changed.handles[family]] if family else []))
     changed.write(changes)
     changed.close()
     fault = verify(RealDisk(tmp_path)).fault
     assert fault is not None
-    assert told in fault.what or (family == "log" and "missing in the log" in fault.what)
+    assert told in fault.what
 
 
 def read_all(folder: Path) -> None:

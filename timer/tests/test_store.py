@@ -29,7 +29,7 @@ from timer.errors import CorruptStoreError, UnreadableError, WheelFullError
 from timer.format.batch import Batch
 from timer.format.body import Body
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.unit import UNIT, UNIT_EXTRA, UNIT_SIZE
+from timer.format.unit import TIMER_ROW, UNIT, UNIT_SIZE
 from timer.index import due_counts as dues
 from timer.index.due_counts import HOUR_MS
 from timer.options import StoreOptions
@@ -984,7 +984,7 @@ def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_go
     for seed in range(20):
         disk = SimDisk(random.Random(seed))
         log = UnitLog(disk, "timer", "ids", 68 * 4, ())
-        log.append(units, np.zeros(9, UNIT_EXTRA))
+        log.append(units, np.zeros(9, TIMER_ROW))
         disk.start_sync(log.take_dirty()).wait()
         log.repoint(0, 4711)
         disk = disk.reopen()

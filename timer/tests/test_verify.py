@@ -1,7 +1,6 @@
 """Tests of `verify`: it finds a flipped byte anywhere and records that contradict each other, and nothing else."""
 
 import random
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant
 
-from timer.disk import Disk, ReadOnlyDisk, RealDisk
+from timer.disk import Disk, ReadOnlyDisk
 from timer.format.batch import Batch
-from timer.format.checkpoint import CLOSED, NAME, Checkpoint
-from timer.format.unit import MAGIC_DELETE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, Rows, unit_checks
+from timer.format.checkpoint import NAME, Checkpoint
+from timer.format.unit import MAGIC_DELETE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, unit_checks
 from timer.options import StoreOptions
 from timer.stopped_store import NoStoreError, StoppedStore, StoreFault, verify
 from timer.testing import SimDisk
@@ -110,17 +109,6 @@ def check_flipped(disk: SimDisk, name: str, at: int, change: int = 0x40) -> None
         assert found.at == begin
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("folder", ["timer", "ids", "body", "wheel", NAME, CLOSED, "resume"])
-def test_a_flipped_byte_is_found_in_each_kind_of_file(closed: SimDisk, folder: str) -> None:
-    """About 30 bytes of each kind, spread over all of its files and fields."""
-    names = [name for name in closed.contents() if name.partition("/")[0] == folder]
-    places = [(name, at) for name in names for at in range(len(closed.read(name) or b""))]
-    for name, at in places[:: max(1, len(places) // 30)]:
-        if not is_harmless(closed, name, at):
-            check_flipped(closed, name, at)
-
-
 def any_history(disk: SimDisk, rng: random.Random) -> History:
     history = History(disk, StoreOptions(tick_ms=rng.choice((100, 1000)), slots=512, segment_bytes=400))
     now = 0
@@ -164,19 +152,6 @@ def test_a_flipped_byte_anywhere_is_found(seed: int, life: str, part: float, cha
     at = int(part * sizes[name])
     if not is_harmless(disk, name, at):
         check_flipped(disk, name, at, change)
-
-
-def test_a_real_folder_is_verified_like_a_simulated_one(tmp_path: Path) -> None:
-    disk = RealDisk(tmp_path)
-    full_history(disk).closes()
-    disk.close()
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    seen = verify(ReadOnlyDisk(tmp_path))
-    assert (seen.fault, seen.closed) == (None, True)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    damaged = max((tmp_path / "body").iterdir())
-    damaged.write_bytes(before[damaged][:-1] + b"?")
-    assert "no frame for it: body" in fault_of(ReadOnlyDisk(tmp_path)).what
 
 
 def test_a_read_only_disk_refuses_writes(tmp_path: Path) -> None:
@@ -232,10 +207,6 @@ def three_in_a_tick() -> tuple[SimDisk, History]:
 @pytest.mark.parametrize(
     ("number", "field", "value"),
     [
-        (2, "previous", -1),  # the chain ends too early
-        (2, "previous", 0),  # passes over unit 1
-        (2, "previous", 3 * UNIT_SIZE),  # forwards
-        (2, "previous", 2 * UNIT_SIZE),  # a link to itself
         (1, "origin", 7),
         (1, "topic_hash", 7),
         (1, "id_hash", 7),
@@ -247,7 +218,7 @@ def three_in_a_tick() -> tuple[SimDisk, History]:
         (1, "size", 53),
     ],
 )
-def test_a_unit_that_contradicts_its_frame_or_its_chain(number: int, field: str, value: int) -> None:
+def test_a_unit_that_contradicts_its_frame(number: int, field: str, value: int) -> None:
     disk, history = three_in_a_tick()
     history.store.close()
     name, at = rewrite_unit(disk, number, **{field: value})
@@ -266,43 +237,22 @@ def test_a_delete_mark_of_no_unit(body_at: int) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [
-        ("num", 2),
-        ("num", 4),
-        ("time", (START_MS + 5000) // OPTIONS.tick_ms + OPTIONS.slots),
-        ("first", 1 * UNIT_SIZE),
-        ("last", 1 * UNIT_SIZE),
-    ],
+    [("num", 2), ("num", 4), ("time", (START_MS + 5000) // OPTIONS.tick_ms + OPTIONS.slots)],
 )
 @pytest.mark.parametrize("slot", [0, 2])
 def test_a_slot_that_contradicts_the_log(slot: int, field: str, value: int) -> None:
-    """The slot of units 0, 1 and 2, and an empty one."""
+    """The slot of units 0, 1 and 2, and an empty one, which may have any time."""
     disk, history = three_in_a_tick()
     history.store.close()
     slot += (START_MS + 5000) // OPTIONS.tick_ms % OPTIONS.slots
     file = disk.open("wheel")
     found = np.frombuffer(file.read(slot * SLOT_SIZE, SLOT_SIZE), SLOT).copy()
-    is_empty = not found["num"][0]
+    is_harmless = field == "time" and not found["num"][0]
     found[field] = value
     found["magic"] = slot_checks(found)
     file.overwrite(slot * SLOT_SIZE, found.tobytes())
-    if is_empty and field != "num":
-        assert verify(disk).fault is None, "an empty slot may say anything"
-    else:
-        fault = fault_of(disk)
-        assert (fault.file, fault.at) == ("wheel", slot * SLOT_SIZE)
-
-
-def test_a_slot_may_begin_and_end_at_an_ended_unit() -> None:
-    disk, history = three_in_a_tick()
-    history.receives(5003)
-    history.cancels(1)  # in the middle; its delete mark is the last of the chain
-    history.receives(5004)
-    history.releases(5000)  # the first
-    history.closes()
-    slot = np.frombuffer(disk.read("wheel") or b"", SLOT)[(START_MS + 5000) // OPTIONS.tick_ms % OPTIONS.slots]
-    assert (int(slot["first"]), int(slot["num"])) == (0, 3)
-    assert verify(disk).fault is None
+    fault = verify(disk).fault
+    assert (fault and (fault.file, fault.at)) == (None if is_harmless else ("wheel", slot * SLOT_SIZE))
 
 
 def test_a_checkpoint_with_another_count(closed: SimDisk) -> None:
@@ -327,57 +277,27 @@ def test_a_file_that_is_missing_or_empty(closed: SimDisk) -> None:
             assert fault_of(disk).file.startswith(("timer", "ids", "body"))
 
 
-@pytest.mark.parametrize("name", [f"timer/{7:020d}", f"ids/{0:020d}", f"body/{1:020d}", "body/notes.txt"])
-def test_a_file_outside_the_checkpoint_is_deleted_at_the_next_start(closed: SimDisk, name: str) -> None:
-    disk = closed.copy()
-    disk.open(name).append(b"as it was once")
-    seen = verify(disk)
-    assert (seen.fault, seen.closed) == (None, True)
-    history = History.__new__(History)
-    history.disk, history.options = disk, OPTIONS
-    history.starts_again()
-    assert disk.read(name) is None
-
-
-def test_no_store_and_a_store_of_a_newer_version(closed: SimDisk) -> None:
-    with pytest.raises(NoStoreError, match="no checkpoint"):
-        verify(SimDisk())
-    disk = closed.copy()
-    text = (disk.read(NAME) or b"").partition(b"\n")[2].replace(b'"format":3', b'"format":4,"more":[1]')
-    disk.start_replace(NAME, b"%08x\n%s" % (zlib.crc32(text), text)).wait()
-    with pytest.raises(NoStoreError, match="format 4"):
-        verify(disk)
-
-
 # -- stores that were not closed cleanly
 
 
 def test_a_killed_store_has_no_fault() -> None:
-    disk, history = three_in_a_tick()
-    history.receives(5003, 9000)
-    history.releases(5001)
-    disk.kill()
-    disk = disk.reopen()
-    seen = verify(disk)
-    assert (seen.fault, seen.closed, seen.live) == (None, False, 5)
-    history.disk = disk
-    history.starts_again()
-    assert verify(disk).fault is None
-
-
-def test_a_frame_that_a_kill_has_torn_after_the_checkpoint_is_no_fault() -> None:
+    """Also if the kill has torn a frame after the checkpoint."""
     disk = SimDisk()
     history = History(disk, replace(OPTIONS, segment_bytes=4000))
     history.receives(5000, 6000)
     history.checkpoints()
     history.receives(7000)
+    history.releases(5001)
     disk.kill()
     disk = disk.reopen()
     (name,) = disk.names("body")
     torn = disk.open(f"body/{name}")
     torn.truncate(torn.size() - 1)
     seen = verify(disk)
-    assert (seen.fault, seen.live) == (None, 2)
+    assert (seen.fault, seen.closed, seen.live) == (None, False, 2)
+    history.disk = disk.copy()
+    history.starts_again()
+    assert verify(history.disk).fault is None
     torn.truncate(10)
     assert "no frame for it" in fault_of(disk).what
 
@@ -426,27 +346,6 @@ def test_units_in_a_pending_chain_stay_after_a_restart() -> None:
     assert due.total == 2 + 12 - len(ended)
 
 
-def test_a_compaction_leaves_no_fault_at_any_step() -> None:
-    disk = SimDisk(random.Random(0))
-    history = History(disk, StoreOptions(tick_ms=1000, slots=4096, segment_bytes=4000, compact_below=0.3))
-    history.receives(*[2000] * 30, *[3_000_000] * 5, *[2000] * 30)
-    history.checkpoints()
-    history.releases(2000)
-    history.receives(*[4_000_000] * 60)
-    old = disk.names("body")[0]
-    steps = 0
-    while old in disk.names("body"):
-        history.store.compact_some()
-        assert verify(disk).fault is None
-        history.receives(4_000_000)
-        history.checkpoints()
-        assert verify(disk).fault is None
-        steps += 1
-        assert steps < 20, "nothing was compacted"
-    history.closes()
-    assert (verify(disk).fault, verify(disk).closed) == (None, True)
-
-
 class StoreIsSound(StoreAgainstList):
     """After each step of any history, after kills and losses of power, the files have no fault."""
 
@@ -470,11 +369,3 @@ class StoreIsSound(StoreAgainstList):
 
 TestStoreIsSound = pytest.mark.thorough(StoreIsSound.TestCase)
 TestStoreIsSound.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-
-
-@given(st.integers(0, SLOT_SIZE - 5), st.integers(1, 255), st.binary(min_size=SLOT_SIZE, max_size=SLOT_SIZE))
-def test_the_check_of_a_slot_covers_every_byte(at: int, change: int, data: bytes) -> None:
-    damaged = bytearray(data)
-    damaged[at] ^= change
-    slots: Rows = np.frombuffer(data + bytes(damaged), SLOT)
-    assert len(set(slot_checks(slots).tolist())) == 2

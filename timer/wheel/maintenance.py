@@ -20,15 +20,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kafka_timer.headers import MAX_INT64
-from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import UnreadableError
 from timer.format.checkpoint import Checkpoint
 from timer.format.unit import Ints, Rows
-from timer.index.pending_index import PendingIndex
 from timer.options import StoreOptions
 from timer.store import CheckpointWriter
-from timer.wheel.pending_units import PendingLog
+from timer.wheel.pending_units import WheelTimers
 from timer.wheel.timer_log import FrameLog, UnitLog
 
 _STEP_UNITS = 4096
@@ -98,24 +96,12 @@ class Maintenance:
     _options: StoreOptions
     _unit_log: UnitLog
     _body_log: FrameLog
-    _index: PendingIndex
-    _pending_log: PendingLog
+    _timers: WheelTimers
 
     def __post_init__(self) -> None:
-        self.durable: Checkpoint | None = None
-        """The last checkpoint that was made since the store was opened."""
-        self._checkpointed: Progress | None = None
         self._compaction: Compaction | None = None
 
     # -- checkpoints
-
-    def has_changed(self, committed: Progress) -> bool:
-        """True if a checkpoint now would differ from the last one."""
-        return self._checkpointed != committed or self._compaction is not None
-
-    def skip_checkpoint_at(self, committed: Progress) -> None:
-        """Behave as if a checkpoint with this progress had been made."""
-        self._checkpointed = committed
 
     def deletable(self, before_ms: int) -> tuple[list[int], list[int]]:
         """Return segments of the TimerLog and the body log without pending rows and wake-up times from `before_ms` on.
@@ -125,8 +111,8 @@ class Maintenance:
         bases, running = self._body_log.bases()[:-1], self._compaction
         if running is not None and running.first_copy is not None:
             bases = [base for base in bases if self._body_log.file_end(base) <= running.first_copy]
-        units = self._index.units.deletable(self._unit_log.segments()[:-1], before_ms)
-        return units, self._index.bodies.deletable(bases, MAX_INT64)
+        units = self._timers.index.units.deletable(self._unit_log.segments()[:-1], before_ms)
+        return units, self._timers.index.bodies.deletable(bases, MAX_INT64)
 
     def start(self, checkpoint: Checkpoint, dead_units: list[int], dead_bodies: list[int]) -> CheckpointWriter:
         """Start to make `checkpoint` durable, which does not name dead segments. Raises OSError, UnreadableError."""
@@ -134,33 +120,32 @@ class Maintenance:
             files = self._unit_log.take_dirty() + self._body_log.take_dirty()
             logs = self._disk.start_sync(files)
         except (OSError, UnreadableError):
-            self.restore_dirty(has_failed=False)
+            self.restore_dirty()
             raise
-        return CheckpointWriter(self._disk, checkpoint, logs, dead_units, dead_bodies)
+        return CheckpointWriter(checkpoint, logs, dead_units, dead_bodies)
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """Sync the files again that were taken last. has_failed: it is unknown which log writes are durable."""
-        self._unit_log.restore_dirty(has_failed=has_failed)
-        self._body_log.restore_dirty(has_failed=has_failed)
+    def restore_dirty(self) -> None:
+        """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
+        self._unit_log.restore_dirty()
+        self._body_log.restore_dirty()
 
     def delete_dead(self, written: CheckpointWriter) -> None:
         """Delete the dead segments of a checkpoint that is durable now."""
-        self._checkpointed = written.checkpoint.progress
-        self.durable = written.checkpoint
         for segment in written.dead_units:
             self._unit_log.drop_segment(segment)
-            self._index.units.forget(segment)
-            self._index.ended.forget(segment)
+            self._timers.index.units.forget(segment)
+            self._timers.index.ended.forget(segment)
         for base in written.dead_bodies:
             self._body_log.drop_segment(base)
-            self._index.bodies.forget(base)
+            self._timers.index.bodies.forget(base)
 
     # -- compaction
 
-    def compact_some(self, settled_ms: int) -> tuple[Ints, Ints] | None:
+    def compact_some(self, settled_ms: int, durable: Checkpoint | None) -> tuple[Ints, Ints] | None:
         """Run one bounded step. Return units whose bodies have moved and their new positions, None if there are none.
 
-        settled_ms: K. Bodies that leave soon after K are not worth a copy. Raises OSError if the disk is full.
+        settled_ms: K. Bodies that leave soon after K are not worth a copy. durable: the last checkpoint. Raises
+        OSError if the disk is full.
         """
         running = self._compaction
         if running is None:
@@ -172,20 +157,20 @@ class Maintenance:
             self._compaction = None
             raise
         moved = None
-        if self.durable is not None and running.is_durable_at(self.durable.body_end) and not running.is_over:
+        if durable is not None and running.is_durable_at(durable.body_end) and not running.is_over:
             rows, positions = running.repoint_some()
             if len(rows):
-                self._index.move_bodies(rows, positions)
+                self._timers.index.move_bodies(rows, positions)
                 moved = rows["unit"], positions
         if running.is_over:
             self._compaction = None
         return moved
 
     def _worth_compacting(self, far_ms: int) -> Compaction | None:
-        bodies = self._index.bodies
+        bodies = self._timers.index.bodies
         for base in self._body_log.bases()[:-1]:
             live = bodies.live_bytes(base)
             size = self._body_log.file_end(base) - base
             if 0 < live < size * self._options.compact_below and bodies.last_visit_ms(base) > far_ms:
-                return Compaction(self._unit_log, self._body_log, self._pending_log.rows, base, *bodies.units(base))
+                return Compaction(self._unit_log, self._body_log, self._timers.rows, base, *bodies.units(base))
         return None

@@ -1,7 +1,7 @@
 """The pending units of the TimerLog: those of a tick, those in the order of the log, and all of them at a start.
 
-    WheelTimers   the units of one tick, along the chain of its slot
-    PendingLog    the pending units from the lowest one on, for L, listings and compaction
+    WheelTimers   the units of one tick, along the chain of its slot; those from the lowest one on, for L, searches,
+                  listings and compaction
     LiveScan      two passes over all units when a store is opened, block by block:
                   1   the check of each unit; delete marks -> which units have ended
                   2   of the others: chained units are pending if their key is above K or in a key range of their
@@ -18,36 +18,44 @@ from numpy.typing import NDArray
 
 from schemas.progress import Key
 from timer.errors import CorruptStoreError
+from timer.format.body import Body, Peek
 from timer.format.checkpoint import UNITS, Checkpoint
-from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, isin, joined, topic_hash
-from timer.index.due_counts import DueCounts
+from timer.format.unit import MAGIC_DELETE, MAGIC_UNCHAINED, NO_ROWS, Ints, Rows, hashes_of, isin, joined, topic_hash
+from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
 from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
-from timer.schedule.release_queue import ReleaseQueue
-from timer.wheel.timer_log import BodyReader, UnitLog
+from timer.store import StoreQueries
+from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog
 from timer.wheel.timer_wheel import Wheel
 
 _SCAN_UNITS = 1 << 16
 _FIRST_BLOCK_UNITS = 16
 _SPARSE_UNITS = 512
 """Units per pending unit of a tick from which following the chain is cheaper than reading the log through."""
+_READ_UNITS = 256
+_LISTED_UNITS = 1 << 13
+_LOOKED_AT_UNITS = 16
 
 
-class WheelTimers:
-    """See timer.schedule.pending_timers.PendingTimers."""
+class WheelTimers(StoreQueries):
+    """The pending timers of a store. Raises CorruptStoreError."""
 
-    def __init__(self, units: UnitLog, wheel: Wheel, index: PendingIndex) -> None:
+    def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel) -> None:
         self._units = units
+        self._bodies = bodies
+        self._reader = BodyReader(bodies)
         self._wheel = wheel
-        self._index = index
+        self.index = PendingIndex(units.per_segment, bodies.bases_of, lambda row: self.peek(row).target)
+        self.tick_ms = wheel.tick_ms
+        self.dues = self.index.dues
+        self.low_unit = units.end
+        """No unit below is pending."""
+        self._lowest = (-1, -1)
+        """The lowest pending unit as of the last call, and the offset of its request."""
+        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
+        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
 
-    @property
-    def tick_ms(self) -> int:
-        return self._wheel.tick_ms
-
-    @property
-    def dues(self) -> DueCounts:
-        return self._index.dues
+    # -- the port for the release queue
 
     @property
     def end_unit(self) -> int:
@@ -56,15 +64,12 @@ class WheelTimers:
     def next_tick(self, after: int, until: int) -> int | None:
         return self._wheel.next_time(after, until)
 
-    def leave(self, rows: Rows, *, is_in_order: bool) -> None:
-        if is_in_order:
-            self._wheel.settle(rows["visit_ms"])
-        self._index.remove(rows)
-
-    def end(self, rows: Rows, in_order: NDArray[np.bool_]) -> None:
-        self._wheel.settle(rows["visit_ms"][in_order])
-        self._index.ended.mark(rows["unit"])
-        self._index.remove(rows)
+    def remove(self, rows: Rows, in_order: Rows, *, has_ended: bool = False) -> None:
+        if len(in_order):
+            self._wheel.settle(in_order["visit_ms"])
+        if has_ended:
+            self.index.ended.mark(rows["unit"])
+        self.index.remove(rows)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
         """Return the pending rows of `tick`: along its chain if that is sparse, else block by block.
@@ -81,7 +86,7 @@ class WheelTimers:
             own = (run["visit_ms"] // self._wheel.tick_ms == tick) & (units["magic"] & MAGIC_UNCHAINED == 0)
             if not own[-1]:
                 raise CorruptStoreError(f"wheel, tick {tick}", f"unit {number} belongs to another tick")
-            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self._index.ended.flags(start, number + 1)])
+            found.append(run[own & (units["magic"] & MAGIC_DELETE == 0) & ~self.index.ended.flags(start, number + 1)])
             earliest = int(own.argmax())
             number = self._previous_unit(int(units["previous"][earliest]), start + earliest)
         run = joined(found)
@@ -97,32 +102,81 @@ class WheelTimers:
             raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
         return number
 
+    # -- questions
 
-_READ_UNITS = 256
-_LOOKED_AT_UNITS = 16
+    @property
+    def pending(self) -> int:
+        return self.index.pending
 
+    @property
+    def pending_bytes(self) -> int:
+        return self.index.bodies.all_bytes()
 
-class PendingLog:
-    """Raises CorruptStoreError."""
+    @property
+    def size_bytes(self) -> int:
+        return self._units.size_bytes + self._bodies.size_bytes
 
-    def __init__(self, units: UnitLog, body_reader: BodyReader, release_queue: ReleaseQueue, ended: EndedUnits) -> None:
-        self._units = units
-        self._ended = ended
-        self._body_reader = body_reader
-        self._release_queue = release_queue
-        self.low_unit = units.end
-        """No unit below is pending."""
-        self._lowest = (-1, -1)
-        """The lowest pending unit as of the last call, and the offset of its request."""
-        self._read: tuple[Rows, Rows] = NO_ROWS, NO_ROWS
-        """Units from `low_unit` on that were read ahead, and the same as TIMER_ROW."""
+    def all_rows(self) -> Iterator[Rows]:
+        for start, end in self._units.blocks(self.low_unit):
+            yield self.rows(start, end)
+
+    def list_pending(self, first: int) -> tuple[Rows, int | None]:
+        ranges = self._units.blocks(max(first, self.low_unit), _LISTED_UNITS)
+        here, following = next(ranges, None), next(ranges, None)
+        rows = NO_ROWS if here is None else self.rows(*here)
+        return rows, None if following is None else following[0]
+
+    def pending_at(self, unit: int) -> Rows:
+        return self.rows(unit, unit + 1) if self.low_unit <= unit < self._units.end else NO_ROWS
+
+    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
+        found: dict[bytes, Rows] = {}
+        if not len(self.index.ids):
+            return found
+        for at, units in self.index.ids.find(hashes_of(ids)).items():
+            for unit in units:
+                _, row = self._units.read_rows(unit, unit + 1)
+                if self.peek(row).id == ids[at]:
+                    found[ids[at]] = row
+                else:  # another id with that hash, or damage: then this raises
+                    self.bodies(row)
+        return found
+
+    def find_origin(self, origin_offset: int) -> Rows:
+        """Return the row, or none. The first call reads all units."""
+        if self.index.origins is None:
+            index = OriginIndex()
+            for rows in self.all_rows():
+                index.add(rows)
+            self.index.origins = index
+        for start, end in self.index.origins.places(origin_offset):
+            for rows in self._rows_between(max(start, self.low_unit), min(end, self._units.end)):
+                found: Rows = rows[rows["origin"] == origin_offset]
+                if len(found):
+                    return found
+        return NO_ROWS
+
+    def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
+        """Yield the pending rows among units [start, end) by segment."""
+        while start < end:
+            stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
+            yield self.rows(start, stop)
+            start = stop
+
+    def bodies(self, rows: Rows) -> list[Body]:
+        return self._reader.read(rows)
+
+    def peek(self, row: Rows) -> Peek:
+        return self._reader.peek(row)
+
+    # -- the pending units, and the lowest one
 
     def _are_pending(self, units: Rows, run: Rows) -> NDArray[np.bool_]:
         """Return which of `units` of one segment are pending. run: the same units as TIMER_ROW."""
-        queue = self._release_queue
+        queue = self.release_queue
         is_in_order = pending_in_order(units, run, queue.settled, queue.key_ranges())
         start = int(run["unit"][0])
-        ended = (units["magic"] & MAGIC_DELETE != 0) | self._ended.flags(start, start + len(run))
+        ended = (units["magic"] & MAGIC_DELETE != 0) | self.index.ended.flags(start, start + len(run))
         found: NDArray[np.bool_] = (is_in_order | queue.out_of_order.has(run["unit"])) & ~ended
         return found
 
@@ -135,15 +189,12 @@ class PendingLog:
         return pending
 
     def low_offset(self) -> int | None:
-        """Return the lowest pending offset, None if nothing is pending.
-
-        Each unit is read once in the life of a store, as L only moves forward.
-        """
+        """Return L. Each unit is read once for it in the life of a store, as L only moves forward."""
         row = self._first_pending()
         if row is None:
             return None
         if self.low_unit != self._lowest[0]:
-            (body,) = self._body_reader.read(row)
+            (body,) = self.bodies(row)
             self._lowest = self.low_unit, body.offset  # the offset of a copy is not its origin
         return self._lowest[1]
 

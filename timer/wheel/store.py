@@ -6,127 +6,37 @@ A delete mark ends a row; a delivery writes no mark. A segment without pending r
 does not name it is durable. Checkpoints, deletion of files and compaction: timer.wheel.maintenance.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, closing
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
-from timer.errors import UnreadableError
 from timer.format.batch import Batch
-from timer.format.body import Body, Peek
-from timer.format.checkpoint import BODIES, CLOSED, IDS, UNITS, WHEEL, Checkpoint, runs
+from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
 from timer.format.unit import (
     MAGIC_UNCHAINED,
-    NO_ROWS,
+    TIMER_ROW,
     UNIT,
-    UNIT_EXTRA,
     Ints,
     Rows,
     delete_marks,
-    hashes_of,
     joined,
-    run_of,
+    units_of,
     visits_ms,
 )
-from timer.index.id_index import IdIndex, OriginIndex
-from timer.index.pending_index import PendingIndex
+from timer.index.id_index import IdIndex
 from timer.options import StoreOptions
-from timer.schedule.pending_timers import PendingTimers
 from timer.schedule.release_queue import ReleaseQueue
-from timer.store import CheckpointWriter, Store, StoreQueries
+from timer.store import CheckpointWriter, Store
 from timer.wheel import shutdown_snapshot
 from timer.wheel.maintenance import Maintenance
-from timer.wheel.pending_units import LiveScan, PendingLog, WheelTimers
-from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog, delete_other_files
+from timer.wheel.pending_units import LiveScan, WheelTimers
+from timer.wheel.timer_log import FrameLog, UnitLog, delete_other_files
 from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
-
-_LISTED_UNITS = 1 << 13
-
-
-class WheelQueries(StoreQueries):
-    def __init__(
-        self,
-        release_queue: ReleaseQueue,
-        timers: PendingTimers,
-        units: UnitLog,
-        bodies: FrameLog,
-        index: PendingIndex,
-        log: PendingLog,
-        body_reader: BodyReader,
-    ) -> None:
-        super().__init__(release_queue, timers)
-        self._units = units
-        self._bodies = bodies
-        self._index = index
-        self._log = log
-        self._body_reader = body_reader
-
-    @property
-    def pending_bytes(self) -> int:
-        return self._index.bodies.all_bytes()
-
-    @property
-    def size_bytes(self) -> int:
-        return self._units.size_bytes + self._bodies.size_bytes
-
-    def _all_rows(self) -> Iterator[Rows]:
-        for start, end in self._units.blocks(self._log.low_unit):
-            yield self._log.rows(start, end)
-
-    def list_pending(self, first: int) -> tuple[Rows, int | None]:
-        ranges = self._units.blocks(max(first, self._log.low_unit), _LISTED_UNITS)
-        here, following = next(ranges, None), next(ranges, None)
-        rows = NO_ROWS if here is None else self._log.rows(*here)
-        return rows, None if following is None else following[0]
-
-    def pending_at(self, unit: int) -> Rows:
-        return self._log.rows(unit, unit + 1) if self._log.low_unit <= unit < self._units.end else NO_ROWS
-
-    def find(self, ids: list[bytes]) -> dict[bytes, Rows]:
-        found: dict[bytes, Rows] = {}
-        if not len(self._index.ids):
-            return found
-        for at, units in self._index.ids.find(hashes_of(ids)).items():
-            for unit in units:
-                _, row = self._units.read_rows(unit, unit + 1)
-                if self.peek(row).id == ids[at]:
-                    found[ids[at]] = row
-                else:  # another id with that hash, or damage: then this raises
-                    self.bodies(row)
-        return found
-
-    def find_origin(self, origin_offset: int) -> Rows:
-        """See StoreQueries.find_origin.
-
-        The first call reads all units: 0.08 us each (2 million timers, quiet).
-        """
-        if self._index.origins is None:
-            index = OriginIndex()
-            for rows in self._all_rows():
-                index.add(rows)
-            self._index.origins = index
-        for start, end in self._index.origins.places(origin_offset):
-            for rows in self._rows_between(max(start, self._log.low_unit), min(end, self._units.end)):
-                found: Rows = rows[rows["origin"] == origin_offset]
-                if len(found):
-                    return found
-        return NO_ROWS
-
-    def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
-        """Yield the pending rows among units [start, end) by segment."""
-        while start < end:
-            stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
-            yield self._log.rows(start, stop)
-            start = stop
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self._body_reader.read(rows)
-
-    def peek(self, row: Rows) -> Peek:
-        return self._body_reader.peek(row)
 
 
 def _origins(origins: Collection[int]) -> Ints:
@@ -154,15 +64,10 @@ class WheelStore(Store):
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
             opened.pop_all()
         self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
-        reader = BodyReader(self._bodies)
-        self._index = PendingIndex(self._units.per_segment, self._bodies.bases_of, lambda row: reader.peek(row).target)
-        timers = WheelTimers(self._units, self._wheel, self._index)
-        self.release_queue = ReleaseQueue(timers, progress.settled, waits)
-        self._log = PendingLog(self._units, reader, self.release_queue, self._index.ended)
-        self.queries = WheelQueries(
-            self.release_queue, timers, self._units, self._bodies, self._index, self._log, reader
-        )
-        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._index, self._log)
+        self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel)
+        self._index = self._timers.index
+        self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
+        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._timers)
 
     # -- opening and closing
 
@@ -176,7 +81,7 @@ class WheelStore(Store):
         """Remove everything that was written after the checkpoint."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
-        self._log.low_unit = found.low_unit
+        self._timers.low_unit = found.low_unit
 
     def _restore_snapshot(self, found: Checkpoint) -> bool:
         """Restore indexes and counts from the shutdown snapshot. False if there is none that fits."""
@@ -209,73 +114,50 @@ class WheelStore(Store):
             first = self._units.end
             is_chained = np.zeros(len(newly_ended), np.bool_)
             marks = delete_marks(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)
-            self._units.append(marks, np.zeros(len(marks), UNIT_EXTRA))
+            self._units.append(marks, np.zeros(len(marks), TIMER_ROW))
             self._retain_marks(first, newly_ended)
 
     def _restore_rows(self, run: Rows) -> None:
         self._bodies.check_frames_exist(run["body"], run["body_size"])
         self._index.add(run)
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()
-        if self._maintenance.durable is not None and self._is_as(self._maintenance.durable):
-            self._mark_closed(self._maintenance.durable)
+    def _close_files(self) -> None:
         with ExitStack() as ends:
             ends.callback(self._bodies.close)
             ends.callback(self._units.close)
             ends.callback(self._mapping.close)
             ends.callback(self._wheel.close)
 
-    def _is_as(self, checkpoint: Checkpoint) -> bool:
-        """True if nothing has changed since `checkpoint`."""
-        state = (self._units.end, self._bodies.end, self.pending, self._committed)
-        is_same = state == (checkpoint.units_end, checkpoint.body_end, checkpoint.pending, checkpoint.progress)
-        return is_same and not self.release_queue.has_staged and self._writer is None
-
-    def _mark_closed(self, checkpoint: Checkpoint) -> None:
-        """Write the shutdown snapshot and `closed`. Without them the next opening is as after a kill."""
-        with suppress(OSError, UnreadableError), closing(self._disk.open(WHEEL)) as wheel:
+    def _save_snapshot(self, checkpoint: Checkpoint) -> None:
+        with closing(self._disk.open(WHEEL)) as wheel:
             # A compaction may have changed units since the checkpoint; a restored snapshot does not check them.
             dirty = self._units.take_dirty() + self._bodies.take_dirty()
-            state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.out_of_order.rows())
+            state = shutdown_snapshot.Snapshot.of(self._index, self.release_queue.held_rows())
             shutdown_snapshot.write(self._disk, checkpoint, state)
             self._disk.start_sync([*dirty, wheel]).wait()
-            self._disk.start_replace(CLOSED, checkpoint.to_bytes()).wait()
 
     # -- appending
 
-    @property
-    def pending(self) -> int:
-        return self._index.pending
-
-    def _append(self, batch: Batch) -> None:
+    def _append(self, batch: Batch, ended: Rows) -> tuple[Rows, NDArray[np.bool_]]:
         first, body_end = self._units.end, self._bodies.end
-        ended = batch.ended()
-        added, extra, frames = batch.units()
-        units = self._with_delete_marks(added, ended)
-        timers = units[: len(added)]
-        is_timer = np.arange(len(units)) < len(added)
+        rows, timestamps_ms, is_in_order, frames = batch.rows(first)
+        units = self._with_delete_marks(units_of(rows, timestamps_ms, is_in_order), ended)
+        is_timer = np.arange(len(units)) < len(rows)
         chained = units["magic"] & MAGIC_UNCHAINED == 0
         positions = self._units.positions(np.arange(first, first + len(units)))
         links = self._wheel.plan(visits_ms(units)[chained], positions[chained], is_timer[chained])
         units["previous"][chained] = links.previous
         try:
             if frames:
-                timers["body"] = self._bodies.append(frames)
-            self._units.append(
-                units, np.concatenate([extra, np.zeros(len(ended), UNIT_EXTRA)]) if len(ended) else extra
-            )
+                rows["body"] = units["body"][: len(rows)] = self._bodies.append(frames)
+            self._units.append(units, joined([rows, np.zeros(len(ended), TIMER_ROW)]))
         except OSError:
             self._bodies.truncate(body_end)
             raise
         self._wheel.link(links)
-        self._retain_marks(first + len(added), ended)
-        run = run_of(timers, extra, first)
-        self._index.add(run)
-        self._enqueue(run, chained[: len(added)])
-        if len(ended):
-            self.release_queue.end(ended)
+        self._retain_marks(first + len(rows), ended)
+        self._index.add(rows)
+        return rows, is_in_order
 
     def _with_delete_marks(self, added: Rows, ended: Rows) -> Rows:
         """Return `added` and a delete mark for each of `ended`."""
@@ -292,16 +174,10 @@ class WheelStore(Store):
         for at, visit_ms in enumerate(ended["visit_ms"].tolist(), first):
             self._index.retain_until(at, visit_ms)
 
-    def _first_pending_offset(self) -> int | None:
-        return self._log.low_offset()
-
     # -- checkpoints and compaction
 
-    def skip_checkpoint(self) -> None:
-        self._maintenance.skip_checkpoint_at(self._committed)
-
-    def _has_changed(self) -> bool:
-        return self._maintenance.has_changed(self._committed)
+    def _state(self) -> tuple[object, ...]:
+        return self._committed, self._units.end, self._bodies.end, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
@@ -309,7 +185,7 @@ class WheelStore(Store):
             segment_bytes=self._segment_bytes,
             units_end=self._units.end,
             body_end=self._bodies.end,
-            low_unit=self._log.low_unit,
+            low_unit=self._timers.low_unit,
             segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
             bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
         )
@@ -321,14 +197,15 @@ class WheelStore(Store):
         self._maintenance.delete_dead(written)
 
     def _has_failed(self, failed: CheckpointWriter) -> None:
-        self._maintenance.restore_dirty(has_failed=failed.replacing is None)
+        if failed.replacing is None:  # else the logs are durable
+            self._maintenance.restore_dirty()
 
     def release_memory(self) -> None:
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
         self._mapping.drop_page_cache()
 
     def compact_some(self) -> None:
-        moved = self._maintenance.compact_some(self.settled.visit_ms)
+        moved = self._maintenance.compact_some(self.settled.visit_ms, self._durable)
         if moved is not None:
             self.release_queue.repoint(*moved)
-            self._log.forget_read_ahead()
+            self._timers.forget_read_ahead()

@@ -105,12 +105,11 @@ class _Segments:
         """Let the next sync cover all files. They are not rewritten if it fails, as they may be many."""
         self._unsynced_before = set(self.bases)
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
+    def restore_dirty(self) -> None:
         own, former = self._syncing
         self._dirty |= own
+        self._failed |= own
         self._unsynced_before |= former
-        if has_failed:
-            self._failed |= own
 
     def take_dirty(self) -> list[File]:
         for base in sorted(self._failed & self.files.keys()):
@@ -156,10 +155,10 @@ class _Log:
         """
         return [file for folder in self._folders for file in folder.take_dirty()]
 
-    def restore_dirty(self, *, has_failed: bool) -> None:
-        """Put the files taken last back. has_failed: a sync of them was tried."""
+    def restore_dirty(self) -> None:
+        """Put the files taken last back, as their sync has failed."""
         for folder in self._folders:
-            folder.restore_dirty(has_failed=has_failed)
+            folder.restore_dirty()
 
     def close(self) -> None:
         for folder in self._folders:
@@ -228,7 +227,7 @@ class UnitLog(_Log):
                 start, size = start + size, min(_BLOCK_UNITS, size * 4)
 
     def append(self, units: Rows, extra: Rows) -> None:
-        """Append all of `units` with a UNIT_EXTRA row for each. On OSError nothing changes."""
+        """Append all of `units`. extra: TIMER_ROW rows with their ids and due times. On OSError nothing changes."""
         assert units.dtype == UNIT, f"expected UNIT rows, not {units.dtype}"
         start = self.end
         try:
@@ -354,8 +353,7 @@ class FrameLog(_Log):
 
     def read(self, position: int, size: int) -> bytes:
         """Return `size` bytes from `position` on, of one file. Raises CorruptStoreError if some are missing."""
-        base = self._segments.base_of(position)
-        data = self._segments.files[base].read(position - base, size)
+        data = self.read_upto(position, size)
         if len(data) != size:
             raise CorruptStoreError(f"{self._segments.folder} at {position}", f"the file ends before {position + size}")
         return data
@@ -429,10 +427,6 @@ class BodyReader:
                 bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
             at = upto
         return bodies
-
-    def read_one(self, position: int, size: int, origin_offset: int) -> Body:
-        """Return one body. Raises CorruptStoreError."""
-        return _unpack(self._log.read(position, size), position, origin_offset)
 
     def _span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
         """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""

@@ -17,7 +17,6 @@ from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir, worker_folder
 from bridge.errors import BridgeError, SettingsError
-from bridge.loop.tests.test_histories import PARTITION, World
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.pending_table import PENDING, parse_stores
@@ -123,24 +122,6 @@ def test_verify_of_a_killed_bridge_finds_no_fault(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "timer.requests/3: sound" in result.stdout
     assert "not closed cleanly" in result.stdout
-
-
-def test_the_store_of_a_stopped_bridge_is_sound(tmp_path: Path) -> None:
-    world = World()
-    world.send("a", 500, id_="a")
-    world.send("b", 700, id_="b")
-    world.send("c", 5000)
-    world.cancel("a")
-    world.bridge.run(800)
-    world.bridge.stop()
-    for name, content in world.bridge.disks[PARTITION].contents().items():
-        path = tmp_path / PARTITION.topic / str(PARTITION.partition) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    result = run("verify", tmp_path)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "sound: 1 live timers" in result.stdout
-    assert "not closed" not in result.stdout
 
 
 # -- inspect

@@ -127,7 +127,7 @@ def ahead_not_taken_back(patches: Patches) -> None:
     """A store keeps what it held beyond its checkpoint; then the same requests are read again."""
 
     def take_back(self: WheelStore, found: Checkpoint) -> Checkpoint:
-        self._log.low_unit = found.low_unit
+        self._timers.low_unit = found.low_unit
         return found
 
     _replace(patches, WheelStore, "_truncate_to_checkpoint", take_back)
