@@ -41,7 +41,8 @@ LOOKED_UP = 1_000
 _SEED = 43
 _INTAKE_S = 900.0
 _START_S = 600.0
-_LEAST_SLOPE_MS = 2_000
+_LEAST_RATE_MS = 2_000
+"""Shorter times show the transactions, not the rate."""
 
 
 class CpuCost(NamedTuple):
@@ -264,13 +265,9 @@ def drain_per_s(deliveries: Sequence[Delivery]) -> float:
 
 
 def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
-    """Return the rate of deliveries while others are still sent.
-
-    The slope of their count over time: steps of a tick do not bend it.
-    """
-    appended_ms = np.sort(np.array([delivery.appended_ms for delivery in deliveries], np.int64))
-    appended_ms = appended_ms[appended_ms < until_ms]
-    if not len(appended_ms) or appended_ms[-1] - appended_ms[0] < _LEAST_SLOPE_MS:
+    """Return the rate of deliveries while others are still sent."""
+    early = [delivery for delivery in deliveries if delivery.appended_ms < until_ms]
+    first_ms = min((delivery.appended_ms for delivery in early), default=until_ms)
+    if until_ms - first_ms < _LEAST_RATE_MS:
         return drain_per_s(deliveries)
-    slope, _ = np.polyfit(appended_ms - appended_ms[0], np.arange(len(appended_ms)), 1)
-    return float(slope) * 1000
+    return len(early) * 1000 / (until_ms - first_ms)
