@@ -194,8 +194,7 @@ class TopicFixture:
             while seen.lost and now_ms() < last_due_ms + GIVE_UP_S * 1000:
                 alive()
                 deliveries += (came := receiver.poll(0.5))
-                for delivery in came:
-                    seen.note(delivery.origin)
+                seen.note(came)
             while not seen.lost and (came := receiver.poll(_QUIET_S)):
                 deliveries += came
         return deliveries
