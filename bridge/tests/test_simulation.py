@@ -32,7 +32,7 @@ FOUND_BY = {
     "checkpoints not used": 4,
     "copies judged again": 19,
     "copies missing by origin": 5,
-    "copies of this and of the next occurrence": 32,
+    "copies of this and of the next occurrence": 57,
     "digest not compared": 20,
     "dropped not journalled": 161,
     "held not journalled": 19,
