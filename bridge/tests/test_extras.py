@@ -26,6 +26,8 @@ BLOCKED = dedent(
     """
 )
 
+COMMAND = "from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()"
+
 
 def run_alone(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-c", BLOCKED + dedent(program), *arguments]
@@ -104,16 +106,21 @@ def test_probes_and_metrics_need_no_extra() -> None:
     ],
 )
 def test_a_setting_that_needs_an_extra_names_it(setting: str, extra: str) -> None:
-    call = "from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()"
-    server = ["--bootstrap-servers", "127.0.0.1:9"]
-    done = run_alone(call, "check-config", *server, *setting.split())
+    done = check_config(*setting.split())
     assert (done.returncode, f"pip install 'kafka-timer-bridge[{extra}]'" in done.stderr) == (1, True), done.stderr
-    assert run_alone(call, "check-config", *server, "--http-port", "8321").returncode == 0
+
+
+def test_probes_need_no_extra_by_their_setting() -> None:
+    assert check_config("--http-port", "8321").returncode == 0
+
+
+def check_config(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_alone(COMMAND, "check-config", "--bootstrap-servers", "127.0.0.1:9", *arguments)
 
 
 @pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])
 def test_a_command_that_needs_spark_names_its_extra(command: str) -> None:
-    done = run_alone("from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()", command)
+    done = run_alone(COMMAND, command)
     assert (done.returncode, "pip install 'kafka-timer-bridge[spark]'" in done.stderr) == (1, True), done.stderr
 
 

@@ -14,7 +14,7 @@ from scripts.common.processes import BridgeProcess
 
 __all__ = ["names"]
 
-OCCURRENCES = 6
+OCCURRENCES = 4
 
 
 @pytest.mark.broker

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -276,28 +277,35 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
     assert (ended.returncode, "right (an ACL)" in ended.stderr) == (1, True), ended.stderr
 
 
+REMEDIES: dict[str, dict[str, str]] = {
+    r"authentication failed.*look at .*sasl\.password": {},
+    r"certificate.*look at .*ssl\.ca\.location": {"ssl.ca.location": ""},
+    r"security\.protocol": {"security.protocol": "SASL_PLAINTEXT"},
+}
+"""What is told of changed settings; without any, the password is wrong."""
+
+
 @pytest.mark.broker
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({}, r"authentication failed.*look at .*sasl\.password"),
-        ({"ssl.ca.location": ""}, r"certificate.*look at .*ssl\.ca\.location"),
-        ({"security.protocol": "SASL_PLAINTEXT"}, r"security\.protocol"),
-    ],
-)
-def test_who_is_not_let_in_ends_with_the_remedy(
-    secured: Secured, names: Names, tmp_path: Path, changed: dict[str, str], told: str
-) -> None:
+def test_who_is_not_let_in_ends_with_the_remedy(secured: Secured, names: Names, tmp_path: Path) -> None:
+    """All of them at once, as each waits for the end of its start time-out."""
     user, wrong = secured.user(), uuid4().hex
-    config = user.config(tmp_path, user.password if changed else wrong, **changed)
-    ended = secured.run(names, tmp_path, config, "--kafka", "debug=security,broker,protocol,conf")
-    assert ended.returncode == 1
-    *logged, last = ended.stderr.splitlines()
-    for told_in in (last, "\n".join(logged)):
-        assert re.search(told, told_in, re.IGNORECASE), ended.stderr
-    assert "Traceback" not in ended.stderr
-    for secret in (user.password, wrong):
-        assert secret not in ended.stdout + ended.stderr
+
+    def start(told: str) -> "subprocess.CompletedProcess[str]":
+        changed = REMEDIES[told]
+        (folder := tmp_path / str(list(REMEDIES).index(told))).mkdir()
+        config = user.config(folder, user.password if changed else wrong, **changed)
+        return secured.run(names, folder, config, "--kafka", "debug=security,broker,protocol,conf")
+
+    with ThreadPoolExecutor() as starts:
+        ends = zip(REMEDIES, starts.map(start, REMEDIES), strict=True)
+    for told, ended in ends:
+        assert ended.returncode == 1
+        *logged, last = ended.stderr.splitlines()
+        for told_in in (last, "\n".join(logged)):
+            assert re.search(told, told_in, re.IGNORECASE), ended.stderr
+        assert "Traceback" not in ended.stderr
+        for secret in (user.password, wrong):
+            assert secret not in ended.stdout + ended.stderr
 
 
 @pytest.mark.broker

@@ -26,7 +26,7 @@ from timer.stopped_store import verify
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
 ENDED, KEPT = "cancelled", "kept"
