@@ -51,7 +51,6 @@ class Figure(NamedTuple):
 _FULL_SPEED = {
     "drain": _DRAIN,
     "rocketmq_drain": f"rocketmq.{_DRAIN}",
-    "copy_loop": "copy.per_s",
     "intake": "intake.per_s",
     "steady": _FULL,
 }
@@ -67,9 +66,6 @@ _PENDING = {
 
 def _all_figures() -> Iterator[Figure]:
     yield Figure("drain_to_rocketmq", "", _DRAIN, f"rocketmq.{_DRAIN}", ">= 1.2")
-    yield Figure("drain_to_copy", "", _DRAIN, "copy.per_s", ">= 1.3")
-    yield Figure("intake_to_copy", "", "intake.per_s", "copy.per_s", ">= 0.8")
-    yield Figure("steady_to_copy", "in and out at once", _FULL, "copy.per_s", ">= 0.6")
     for rate in GOAL_RATES:
         cpu, plain = f"steady.{rate}.cpu_us", f"plain.{rate}.cpu_us"
         yield Figure(f"cpu_{rate}_to_plain", f"CPU at {rate:,}/s", cpu, plain, "<= 2")

@@ -1,6 +1,6 @@
 """Parts of the bench. Each has a broker of its own, and can be run alone.
 
-core       burst, copy loop, full load, intake
+core       burst, full load, intake
 steady     in and out at once, at each of RATES; plain transactions alone
 burst      bodies of 0.1, 1, 10 KB; one partition
 pending    10 M timers that stay              idle      16 partitions, no timers
@@ -65,7 +65,6 @@ def core(servers: BenchServers, tries: Tries) -> None:
         for one, begin, topics, folder in _turns(servers, kafka, tries):
             with topics.bridge(folder) as bridge:
                 one[f"{begin}burst"] = scenarios.burst(topics, bridge)
-                one[f"{begin}copy"] = scenarios.copy(topics)
                 one[f"{begin}steady.{FULL_PER_S}"] = scenarios.steady(topics, bridge, FULL_PER_S, FULL_S)
             one[f"{begin}intake"] = scenarios.intake(topics, folder)
 

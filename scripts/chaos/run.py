@@ -1,7 +1,7 @@
 """`make chaos`: random faults in two bridges and three brokers under load, then an audit by Spark.
 
 load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.bills
-faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
+faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, audit/
 at the end: everything is repaired, and the audit finds each timer delivered once; exceptions.jsonl has the others
 
 python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 failed, 2 wrong call, 3 a fault
@@ -30,7 +30,7 @@ from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim
 from scripts.chaos.load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, now_ms
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -54,7 +54,7 @@ _MOST_ROWS = 20
 
 
 class Chaos:
-    """One run. `story`: its events, with times; `skipped`: kinds of faults that are impossible here, and why."""
+    """One run. `skipped`: kinds of faults that are impossible here, and why."""
 
     def __init__(
         self,
@@ -70,7 +70,6 @@ class Chaos:
         self._workers, self._jars_cache = workers, jars_cache
         self._began_s = time.monotonic()
         self._victims: list[Victim] = []
-        self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
 
@@ -111,14 +110,13 @@ class Chaos:
             for end_s, fault in [each for each in open_ if each[0] <= now_s]:
                 open_.remove((end_s, fault))
                 fault.repair()
-                self._record("repaired", fault)
+                self._say(f"{fault.name}: {fault.subject}, repaired")
             if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in schedule.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
                 begun = schedule.begin({fault.subject for _, fault in open_})
                 if begun is not None:
                     open_.append((now_s + begun.seconds, begun))
-                    self._record("begun", begun)
                     self.counts[f"fault: {begun.name}"] += 1
                     self._say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
@@ -157,10 +155,6 @@ class Chaos:
             self._say(f"the records of the faulty timers could not be read: {error}")
         return verdict
 
-    def _record(self, what: str, fault: ChaosFault) -> None:
-        event = {"what": what, "fault": fault.name, "subject": fault.subject, "seconds": round(fault.seconds, 2)}
-        self.story.append({"at_ms": now_ms(), **event})
-
     def _say(self, what: str) -> None:
         self._console.print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", highlight=False)
 
@@ -195,7 +189,6 @@ def _shown(message: Message) -> dict[str, Any]:
 
 def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
     """Write the report and return the exit code. A pending timer is a fault, too: every timer was due."""
-    (folder / "faults.jsonl").write_text("".join(json.dumps(event) + "\n" for event in chaos.story))
     pending = verdict.counts["pending"]
     report = {
         **{name: getattr(args, name) for name in ("seed", "minutes", "workers")},
