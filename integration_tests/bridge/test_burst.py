@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
 from scripts.common.processes import BridgeProcess
@@ -26,7 +26,7 @@ def test_case_6_a_crowd_of_one_millisecond_leaves_once_in_order_and_in_bounded_m
     kafka: Broker, tmp_path: Path
 ) -> None:
     names, servers = Names(), kafka.bootstrap_servers
-    admin, group = Admin(servers), names.arguments[names.arguments.index("--group") + 1]
+    admin, group = Admin(servers), names.group
     admin.create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
     due_ms = time.time_ns() // 1_000_000 + 10_000 + BURST // 20
     with BridgeProcess(tmp_path, servers, names.arguments) as bridge:

@@ -28,8 +28,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from integration_tests.bridge.test_run import Names, command, run
 from integration_tests.conftest import ROOT, missing, started
+from integration_tests.support.bridge_command import Names, command, run
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import TimerProducer
@@ -204,11 +204,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     )
     yield Secured(broker, trusted, password)
     broker.stop()
-
-
-@pytest.fixture
-def names() -> Names:
-    return Names()
 
 
 def soon(target: str, delay_ms: int = 200) -> Headers:

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from bridge.dev.embedded_kafka import HOST, free_port
-from integration_tests.bridge.test_health import get
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
+from integration_tests.support.bridge_command import get
 from integration_tests.support.images import build_arguments, run
 from integration_tests.support.patience import until
 from integration_tests.support.prometheus import promtool
