@@ -157,12 +157,13 @@ def conclude(sent: int, verdict: AuditVerdict, console: Console) -> int:
     """Print the verdict and return the exit code. In a demo, a rejected or pending timer is a fault, too."""
     late, delivered = verdict.lateness, verdict.counts["delivered"]
     console.print(f"{verdict.headline}. Report: {verdict.report}", soft_wrap=True)
-    console.print(*verdict.notes, sep="\n")
+    for note in verdict.notes:
+        console.print(note)
     console.print(f"late by the broker's clock: p50 {late.p50_ms}, p99 {late.p99_ms}, max {late.max_ms} ms")
     if verdict.clean and delivered == sent:
         console.print(f"[bold green]{sent:,} flights: each came once, none early.[/]")
     else:
-        console.print(f"[bold red]{sent:,} flights were sent, but {delivered:,} delivered: see the report[/]")
+        console.print(f"[bold red]{sent:,} flights were sent, {delivered:,} delivered, faults: {verdict.faults}[/]")
     console.print(BY_HAND, soft_wrap=True)
     return 0 if verdict.clean and delivered == sent else command.FAULT_FOUND
 
