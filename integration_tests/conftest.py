@@ -22,6 +22,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import KAFKA_VERSION
 from bridge.errors import BridgeError
+from integration_tests.support.bridge_command import Names
 from integration_tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +62,12 @@ def kafka() -> Iterator[Broker]:
         missing("CI tests against the container image, and no Docker engine answers: scripts/start-docker.sh")
     else:
         yield from embedded()
+
+
+@pytest.fixture
+def names() -> Names:
+    """Return names of topics and a group of the test's own."""
+    return Names()
 
 
 @pytest.fixture

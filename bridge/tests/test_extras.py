@@ -94,28 +94,42 @@ def test_probes_and_metrics_need_no_extra() -> None:
     ], done.stderr
 
 
-@pytest.mark.parametrize(
-    ("setting", "extra"),
-    [
-        ("--http-port 8321 --page true", "page"),
-        ("--http-port 8321 --workers 2", "page"),
-        ("--workers 2", "page"),
-        ("--engine rocksdb", "rocksdb"),
-        ("--http-port 8321 --page true --audit-tables /tmp/audit", "page"),
-    ],
-)
-def test_a_setting_that_needs_an_extra_names_it(setting: str, extra: str) -> None:
-    call = "from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()"
-    server = ["--bootstrap-servers", "127.0.0.1:9"]
-    done = run_alone(call, "check-config", *server, *setting.split())
-    assert (done.returncode, f"pip install 'kafka-timer-bridge[{extra}]'" in done.stderr) == (1, True), done.stderr
-    assert run_alone(call, "check-config", *server, "--http-port", "8321").returncode == 0
+CHECK = "check-config --bootstrap-servers 127.0.0.1:9"
+NEEDED = {
+    f"{CHECK} --http-port 8321": "",
+    f"{CHECK} --http-port 8321 --page true": "page",
+    f"{CHECK} --http-port 8321 --workers 2": "page",
+    f"{CHECK} --workers 2": "page",
+    f"{CHECK} --engine rocksdb": "rocksdb",
+    f"{CHECK} --http-port 8321 --page true --audit-tables /tmp/audit": "page",
+    **dict.fromkeys(("audit", "backfill", "archive", "import"), "spark"),
+}
+"""The extra that a call needs."""
 
 
-@pytest.mark.parametrize("command", ["audit", "backfill", "archive", "import"])
-def test_a_command_that_needs_spark_names_its_extra(command: str) -> None:
-    done = run_alone("from bridge.cli import main; sys.argv = ['timer-bridge', *sys.argv[1:]]; main()", command)
-    assert (done.returncode, "pip install 'kafka-timer-bridge[spark]'" in done.stderr) == (1, True), done.stderr
+def test_a_setting_or_command_that_needs_an_extra_names_it() -> None:
+    done = run_alone(
+        """
+        import contextlib, io
+        from bridge.cli import main
+
+        for call in sys.argv[1:]:
+            sys.argv = ["timer-bridge", *call.split()]
+            said, code = io.StringIO(), 0
+            with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+                try:
+                    main()
+                except SystemExit as ended:
+                    code = ended.code or 0
+            print(code, " ".join(said.getvalue().split()))
+        """,
+        *NEEDED,
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == len(NEEDED), done.stderr
+    for line, (call, extra) in zip(said, NEEDED.items(), strict=True):
+        wanted = ("1", f"pip install 'kafka-timer-bridge[{extra}]'") if extra else ("0", "")
+        assert (line[0], wanted[1] in line) == (wanted[0], True), f"{call}: {line}"
 
 
 def test_every_extra_of_the_distribution_is_installed_for_the_tests() -> None:

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.bridge.test_health import until
-from integration_tests.bridge.test_run import Names, command
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, command
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.processes import BridgeProcess
 
@@ -30,7 +30,7 @@ def private(file: Path, text: str) -> str:
 @contextmanager
 def member_at(broker: Broker, names: Names, address: str) -> Iterator[None]:
     """Run a consumer in the bridges' group that announces `address`, as any user with Read on the group can."""
-    group = names.arguments[names.arguments.index("--group") + 1]
+    group = names.group
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": group, "client.id": f"x@{address}"}
     member = Consumer({**settings, "partition.assignment.strategy": "cooperative-sticky"})
     member.subscribe([names.timers])

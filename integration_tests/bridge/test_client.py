@@ -17,8 +17,8 @@ import pytest
 from confluent_kafka import Producer, admin
 
 from bridge.errors import BridgeError
-from integration_tests.bridge.test_run import COMMAND, Names, read
 from integration_tests.conftest import ROOT, Broker
+from integration_tests.support.bridge_command import COMMAND, Names, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import TimerProducer, partition_for
@@ -62,7 +62,7 @@ class Served:
 @pytest.fixture
 def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
     names = Names()
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         yield Served(kafka, names)

@@ -2,8 +2,6 @@
 
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
-from integration_tests.bridge.test_run import Names, command, run
 from integration_tests.conftest import FAST_RESTART, start, to_be_started
+from integration_tests.support.bridge_command import Names, command, get, run
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -27,17 +25,6 @@ def later_kafka() -> Iterator[EmbeddedKafka]:
     broker = to_be_started("health", FAST_RESTART)
     yield broker
     broker.stop()
-
-
-def get(port: int, path: str) -> tuple[int, Any]:
-    """Return status and body; status 0 if the port does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as refused:
-        return refused.code, json.load(refused)
-    except OSError:
-        return 0, None
 
 
 def until(look: Callable[[], tuple[int, Any]], is_so: Callable[[int, Any], bool]) -> Any:

@@ -16,10 +16,10 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from bridge.dev.embedded_kafka import free_port
-from integration_tests.bridge.test_health import get, until
-from integration_tests.bridge.test_run import Names, read
+from integration_tests.bridge.test_health import until
 from integration_tests.conftest import Broker
 from integration_tests.support.axe import violations
+from integration_tests.support.bridge_command import Names, get, read
 from integration_tests.support.browser import Visitor, chromium
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import TimerProducer
@@ -85,7 +85,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
     ]
     try:
         bridges[0].start()
-        Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+        names.create_target(kafka)
         bridges[1].start()
         with TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=names.timers) as timers:
             made = Group(names, ports, bridges, timers, folder)

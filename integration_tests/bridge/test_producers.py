@@ -12,11 +12,10 @@ import pytest
 from bridge.dev.embedded_kafka import find_java
 from bridge.dev.kafka_jars import ensure_jars
 from bridge.errors import BridgeError
-from integration_tests.bridge.test_run import Names, read
 from integration_tests.conftest import JARS_CACHE, ROOT, Broker, missing
+from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import partition_for
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
 PARTITIONS = 4
@@ -89,7 +88,7 @@ def test_a_producer_of_the_docs_schedules_a_timer_that_cancels_find(
     names, folder = Names(), tmp_path / "program"
     folder.mkdir()
     command = language(folder, program(language.__name__, kafka, names))
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, [*names.arguments, "--partitions", str(PARTITIONS)]):
         done = run(folder, *command)
         assert done.returncode == 0, done.stderr

@@ -15,14 +15,12 @@ from bridge.canary.canary import CanaryMetrics
 from bridge.dev.embedded_kafka import HOST, free_port
 from bridge.loop.tests.test_histories import World
 from bridge.observe.tests.test_metrics import text_of
-from integration_tests.bridge.test_health import get
-from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import ROOT, Broker
+from integration_tests.support.bridge_command import Names, get
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import RULES, Prometheus, promtool
 from kafka_timer import TimerProducer
 from schemas.tables import AuditClass
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit_run.arguments import parse
 from spark_jobs.report.metrics import AuditMetrics
@@ -58,7 +56,7 @@ def seen(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
     names, folder = Names(), tmp_path_factory.mktemp("prometheus")
     arguments = [*names.arguments, "--partitions", "1"]
     ports = [free_port(), free_port()]
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     bridges = [
         BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])
         for port in ports

@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from integration_tests.bridge.test_run import Names, names, read
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, read
 from kafka_timer import Repeat, TimerProducer
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
-__all__ = ["names"]
-
-OCCURRENCES = 6
+OCCURRENCES = 4
 
 
 @pytest.mark.broker
 def test_each_occurrence_is_delivered_once_though_the_bridge_is_killed_in_between(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
         pass
     broker = {"bootstrap.servers": kafka.bootstrap_servers}

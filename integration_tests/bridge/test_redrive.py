@@ -13,14 +13,13 @@ from bridge.kafka import Retrier
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.redrive.rules import Parked, RedriveFilter, marker_of
 from bridge.redrive.sender import ConfluentRedrive
-from integration_tests.bridge.test_run import COMMAND, SOON, Names, read, send
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import COMMAND, SOON, Names, read, send
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer.headers import Headers
 from schemas.resent import Job, MarkTopics
 from schemas.rules import Rules
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
 pytestmark = pytest.mark.broker
@@ -93,7 +92,7 @@ def test_what_was_parked_by_a_bridge_is_delivered_once_its_topic_is_there(kafka:
             send(kafka, names, b"%d" % number, to, SOON, ("trace", b"x"), ("timer-id", b"%d" % number))
         send(kafka, names, b"bad", to, ("timer-delay-ms", b"-1"))
         read(kafka, names.rejected, 4)
-        Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+        names.create_target(kafka)
         looked = redrive()
         assert looked["records"] == [
             {"code": "bad-header", "topic": names.target, "parked": 1, "redriven": 0, "selected": 0},

@@ -6,13 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from integration_tests.bridge.test_run import Names, names, read
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, read
 from kafka_timer import TimerProducer
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
-
-__all__ = ["names"]
 
 PER_S, OVERDUE, ON_TIME = 20, 100, 20
 
@@ -22,7 +19,7 @@ def test_case_35_targets_wait_through_a_kill_and_a_lost_disk_and_delay_no_other(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
     limited, paused = f"limited-{uuid4().hex[:8]}", f"paused-{uuid4().hex[:8]}"
-    Admin(kafka.bootstrap_servers).create_topics([names.target, limited, paused], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka, limited, paused)
     config = tmp_path / "bridge.toml"
     config.write_text(f'[targets."{limited}"]\nmax_per_s = {PER_S}\n')
     arguments = [*names.arguments, "--config", str(config)]

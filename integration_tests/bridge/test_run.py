@@ -3,8 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -13,65 +11,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import SOON, Names, read, run
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.wire import limit_producer, produce_raw
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, send_all, timer
 from scripts.common.processes import BridgeProcess, workers
-
-COMMAND = str(Path(sys.executable).with_name("timer-bridge"))
-SOON: tuple[str, bytes] = ("timer-delay-ms", b"200")
-
-
-class Names:
-    """Topics and a group of a test's own."""
-
-    def __init__(self) -> None:
-        mark = uuid4().hex[:8]
-        self.timers, self.rejected, self.target = f"timers-{mark}", f"rejected-{mark}", f"orders-{mark}"
-        self.journal, self.receipts = f"journal-{mark}", f"receipts-{mark}"
-        self.control = f"control-{mark}"
-        self.arguments = ["--group", f"group-{mark}", "--partitions", "2", "--timer-topic", self.timers]
-        self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", self.journal]
-        self.arguments += ["--receipts-topic", self.receipts, "--control-topic", self.control]
-
-
-@pytest.fixture
-def names() -> Names:
-    return Names()
-
-
-def send(broker: Broker, names: Names, value: bytes | None, *headers: tuple[str, bytes | None]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    producer.produce(names.timers, value, b"key", headers=list(headers))
-    assert producer.flush(PATIENCE_S) == 0
-
-
-def read(broker: Broker, topic: str, count: int) -> list[Any]:
-    """The first `count` committed records of a topic with one or more partitions."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": uuid4().hex,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
-    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
-    found: list[Any] = []
-    while len(found) < count:
-        message: Any = reader.poll(PATIENCE_S)
-        assert message is not None, f"{len(found)} of {count} records came on {topic}"
-        assert message.error() is None, message.error()
-        found.append(message)
-    reader.close()
-    return found
-
 
 LIMIT_BYTES = 2 << 20
 Pairs = list[tuple[str, bytes | None]]
@@ -151,7 +100,7 @@ def test_case_31_records_come_back_as_they_went(kafka: Broker, names: Names, tmp
 def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behind_it_goes_on(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     ours = [(b"timer-topic", names.target.encode()), (b"timer-delay-ms", b"3000")]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
         produce_raw(kafka.bootstrap_servers, names.timers, 0, b"raw", [(b"\xff\xfe", b"1"), *ours])
@@ -223,7 +172,7 @@ def test_sigterm_in_a_burst_ends_in_time_and_nothing_is_lost_or_doubled(
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
     count = 30_000
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
         pass
     due_ms = time.time_ns() // 1_000_000
@@ -253,7 +202,7 @@ def test_a_quota_of_the_broker_delays_records_and_each_comes_once(
     kafka: Broker, names: Names, tmp_path: Path, bytes_per_s: float
 ) -> None:
     count, client = 400, f"client-{uuid4().hex[:8]}"
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
         pass
     due_ms = time.time_ns() // 1_000_000
@@ -269,21 +218,6 @@ def test_a_quota_of_the_broker_delays_records_and_each_comes_once(
     assert float(throttled) > 1 or bytes_per_s > 1_000_000, "the broker did not hold anything back, or nobody heard"
     assert sorted(record.value() for record in found) == values
     assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == count
-
-
-def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return command("run", *arguments, **environment)
-
-
-def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [COMMAND, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, **environment},
-    )
 
 
 @pytest.mark.thorough
@@ -310,16 +244,13 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_case_16_a_retention_that_would_lose_timers_is_refused(
-    kafka: Broker, names: Names, tmp_path: Path, workers: str
+def test_case_16_a_retention_that_would_lose_timers_is_refused_by_workers_too(
+    kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
     settings = {**BROKER_CLOCK, "retention.ms": "1000", "compression.type": "uncompressed"}
     Admin(kafka.bootstrap_servers).create_topics([names.timers], partitions=1, settings=settings)
-    data = str(tmp_path / "data")
-    ended = run(
-        "--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", data, *names.arguments, "--workers", workers
-    )
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "data")]
+    ended = run(*where, *names.arguments, "--workers", "2")
     assert ended.returncode == 2
     assert "retention.ms is 1000" in ended.stderr
     assert "set retention.ms to" in ended.stderr

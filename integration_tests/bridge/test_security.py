@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,8 +28,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
-from integration_tests.bridge.test_run import Names, command, run
 from integration_tests.conftest import ROOT, missing, started
+from integration_tests.support.bridge_command import Names, command, run
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import TimerProducer
@@ -205,11 +206,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     broker.stop()
 
 
-@pytest.fixture
-def names() -> Names:
-    return Names()
-
-
 def soon(target: str, delay_ms: int = 200) -> Headers:
     return [("timer-topic", target.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
 
@@ -276,28 +272,35 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
     assert (ended.returncode, "right (an ACL)" in ended.stderr) == (1, True), ended.stderr
 
 
+REMEDIES: dict[str, dict[str, str]] = {
+    r"authentication failed.*look at .*sasl\.password": {},
+    r"certificate.*look at .*ssl\.ca\.location": {"ssl.ca.location": ""},
+    r"security\.protocol": {"security.protocol": "SASL_PLAINTEXT"},
+}
+"""What is told of changed settings; without any, the password is wrong."""
+
+
 @pytest.mark.broker
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({}, r"authentication failed.*look at .*sasl\.password"),
-        ({"ssl.ca.location": ""}, r"certificate.*look at .*ssl\.ca\.location"),
-        ({"security.protocol": "SASL_PLAINTEXT"}, r"security\.protocol"),
-    ],
-)
-def test_who_is_not_let_in_ends_with_the_remedy(
-    secured: Secured, names: Names, tmp_path: Path, changed: dict[str, str], told: str
-) -> None:
+def test_who_is_not_let_in_ends_with_the_remedy(secured: Secured, names: Names, tmp_path: Path) -> None:
+    """All of them at once, as each waits for the end of its start time-out."""
     user, wrong = secured.user(), uuid4().hex
-    config = user.config(tmp_path, user.password if changed else wrong, **changed)
-    ended = secured.run(names, tmp_path, config, "--kafka", "debug=security,broker,protocol,conf")
-    assert ended.returncode == 1
-    *logged, last = ended.stderr.splitlines()
-    for told_in in (last, "\n".join(logged)):
-        assert re.search(told, told_in, re.IGNORECASE), ended.stderr
-    assert "Traceback" not in ended.stderr
-    for secret in (user.password, wrong):
-        assert secret not in ended.stdout + ended.stderr
+
+    def start(told: str) -> "subprocess.CompletedProcess[str]":
+        changed = REMEDIES[told]
+        (folder := tmp_path / str(list(REMEDIES).index(told))).mkdir()
+        config = user.config(folder, user.password if changed else wrong, **changed)
+        return secured.run(names, folder, config, "--kafka", "debug=security,broker,protocol,conf")
+
+    with ThreadPoolExecutor() as starts:
+        ends = zip(REMEDIES, starts.map(start, REMEDIES), strict=True)
+    for told, ended in ends:
+        assert ended.returncode == 1
+        *logged, last = ended.stderr.splitlines()
+        for told_in in (last, "\n".join(logged)):
+            assert re.search(told, told_in, re.IGNORECASE), ended.stderr
+        assert "Traceback" not in ended.stderr
+        for secret in (user.password, wrong):
+            assert secret not in ended.stdout + ended.stderr
 
 
 @pytest.mark.broker

@@ -8,13 +8,10 @@ from confluent_kafka import Producer
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import ConfluentTopics, Retrier
-from integration_tests.bridge.test_run import Names, names, read
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
-
-__all__ = ["names"]
 
 PER_S, COUNT = 10, 60
 
@@ -43,7 +40,7 @@ def test_two_timer_topics_with_their_own_targets_and_a_limited_one_delays_not_th
     kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
     paid = f"paid-{uuid4().hex[:8]}"
-    Admin(kafka.bootstrap_servers).create_topics([names.target, paid], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka, paid)
     second = Second(tmp_path, paid)
     arguments = [*names.arguments, "--config", str(second.config)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):

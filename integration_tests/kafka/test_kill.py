@@ -17,6 +17,7 @@ from uuid import uuid4
 import pytest
 
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerSender, cancel, named_timer, timer
@@ -26,7 +27,7 @@ from timer.stopped_store import verify
 
 pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
 ENDED, KEPT = "cancelled", "kept"
@@ -82,48 +83,38 @@ def await_deliveries(servers: str, target: str, expected: int) -> None:
                 count, deadline = count + len(found), time.monotonic() + PATIENCE_S
 
 
-@pytest.fixture
-def names() -> dict[str, str]:
-    mark = uuid4().hex[:8]
-    return {name: f"{name}-{mark}" for name in ("requests", "rejected", "journal", "receipts", "target", "group")}
-
-
 @pytest.mark.parametrize(
     "engines",
     [("wheel",), ("rocksdb",), pytest.param(("wheel", "rocksdb"), marks=pytest.mark.slow)],
     ids="-then-".join,
 )
 def test_case_22_and_23_killed_under_load_each_timer_comes_once(
-    kafka: Broker, names: dict[str, str], tmp_path: Path, engines: tuple[str, ...]
+    kafka: Broker, names: Names, tmp_path: Path, engines: tuple[str, ...]
 ) -> None:
     """engines: the engine of each start, in turn. A start with another engine rebuilds the store."""
-    servers = kafka.bootstrap_servers
-    admin = Admin(servers)
-    admin.create_topics([names["target"]], partitions=2, settings=BROKER_CLOCK)
-    arguments = ["--partitions", "2", "--group", names["group"], "--roll-window", "2s"]
-    for kind in ("timer", "rejected", "journal", "receipts"):
-        arguments += [f"--{kind}-topic", names["requests" if kind == "timer" else kind]]
+    servers, arguments = kafka.bootstrap_servers, [*names.arguments, "--roll-window", "2s"]
+    Admin(servers).create_topics([names.target], partitions=2, settings=BROKER_CLOCK)
     engine = cycle(engines)
     bridge = BridgeProcess(tmp_path, servers, [*arguments, "--engine", next(engine)])
     bridge.start()
     rng = random.Random(11)
-    with Load(servers, names["requests"], names["target"]) as load:
+    with Load(servers, names.timers, names.target) as load:
         for kill in range(KILLS):
             time.sleep(rng.uniform(*LIFE_S))
             bridge.kill()
             if kill == KILLS // 2:
-                shutil.rmtree(tmp_path / "timer-data" / names["requests"])
+                shutil.rmtree(tmp_path / "timer-data" / names.timers)
             bridge = BridgeProcess(tmp_path, servers, [*arguments, "--engine", next(engine)])
             bridge.start()
-    await_deliveries(servers, names["target"], load.kept)
+    await_deliveries(servers, names.target, load.kept)
     bridge.stop()
     stores = [path.parent for path in (tmp_path / "timer-data").rglob("checkpoint")]
     assert [verify(RealDisk(store)).fault for store in stores] == [None, None]
     cluster = Cluster(servers)  # reads all records, as no process writes any more
-    receipts = [json.loads(value or b"") for value in cluster.values(names["receipts"])]
+    receipts = [json.loads(value or b"") for value in cluster.values(names.receipts)]
     told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")
     assert (len(told), set(told.values())) == (load.cancelled, {1})
-    found = cluster.read(names["target"])
+    found = cluster.read(names.target)
     origins = Counter(dict(message.headers())["timer-origin"] for message in found)
     assert [origin for origin, count in origins.items() if count > 1] == []
     assert len(found) == load.kept

@@ -5,9 +5,10 @@ A `Harness` is one Kafka of either kind, and what other clients do to it: sender
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
@@ -52,7 +53,7 @@ class Published(NamedTuple):
     timestamp_ms: int
 
 
-class Harness(Protocol):
+class Harness(ABC):
     """`timers` and `journal` have two partitions, `target` three. `small` has one, and takes small records only."""
 
     timers: str
@@ -60,49 +61,60 @@ class Harness(Protocol):
     target: str
     small: str
 
+    @property
+    def first(self) -> TimerPartition:
+        return TimerPartition(self.timers, 0)
+
+    @property
+    def second(self) -> TimerPartition:
+        return TimerPartition(self.timers, 1)
+
+    @abstractmethod
     def source(self) -> Source: ...
 
+    @abstractmethod
     def history(self) -> History: ...
 
+    @abstractmethod
     def sink(self, name: str = "one") -> Sink: ...
 
+    @abstractmethod
     def send(self, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0) -> None:
         """Send a request."""
-        ...
 
+    @abstractmethod
     def send_aborted(self) -> None:
         """Send a record to the first timer partition, in a transaction that is aborted."""
-        ...
 
+    @abstractmethod
     def hang(self, topic: str) -> Callable[[], None]:
         """Send a record to the first partition of `topic`, in an open transaction.
 
         Return a function: HANG_MS after its call the transaction is aborted.
         """
-        ...
 
+    @abstractmethod
     def hang_progress(self, progress: Progress) -> None:
         """Send progress of the first timer partition, in a transaction that is committed HANG_MS from now."""
-        ...
 
+    @abstractmethod
     def read(self, topic: str) -> list[Published]:
         """Return the committed records, in order in each partition."""
-        ...
 
+    @abstractmethod
     def commit_offset(self, offset: int) -> None:
         """Commit an offset of the first timer partition, as another client of our group does."""
-        ...
 
+    @abstractmethod
     def delete_before(self, offset: int) -> None:
         """Delete records of the first timer partition, as retention does."""
-        ...
 
+    @abstractmethod
     def now_ms(self) -> int:
         """Return the brokers' time."""
-        ...
 
 
-class FakeHarness:
+class FakeHarness(Harness):
     timers, journal, target, small = "timers", "journal", "target", "small"
 
     def __init__(self) -> None:
@@ -137,7 +149,7 @@ class FakeHarness:
 
     def hang_progress(self, progress: Progress) -> None:
         transaction, timeline = self._kafka.begin("sender"), self._kafka.timeline
-        self._kafka.send_offsets(transaction, "group", {TimerPartition(self.timers, 0): progress})
+        self._kafka.send_offsets(transaction, "group", {self.first: progress})
         timeline.at(timeline.now_ms + HANG_MS, lambda: self._kafka.commit(transaction))
 
     def read(self, topic: str) -> list[Published]:
@@ -148,16 +160,16 @@ class FakeHarness:
         ]
 
     def commit_offset(self, offset: int) -> None:
-        self._kafka.commit_offset("group", TimerPartition(self.timers, 0), offset)
+        self._kafka.commit_offset("group", self.first, offset)
 
     def delete_before(self, offset: int) -> None:
-        self._kafka.partition(TimerPartition(self.timers, 0)).delete_before(offset)
+        self._kafka.partition(self.first).delete_before(offset)
 
     def now_ms(self) -> int:
         return self._kafka.timeline.now_ms
 
 
-class ConfluentHarness:
+class ConfluentHarness(Harness):
     def __init__(self, bootstrap_servers: str) -> None:
         name = uuid4().hex[:8]
         self.timers, self.journal, self.target, self.small = (
@@ -347,80 +359,63 @@ class Reader:
 
 
 @pytest.fixture
-def timer_partition(harness: Harness) -> TimerPartition:
-    return TimerPartition(harness.timers, 0)
-
-
-@pytest.fixture
 def reader(harness: Harness) -> Reader:
     """Return a reader that owns both partitions; neither is started."""
     return Reader(harness.source()).own(2)
 
 
 class TestSource:
-    def test_a_partition_is_read_from_its_start_offset(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_partition_is_read_from_its_start_offset(self, harness: Harness, reader: Reader) -> None:
         for value in (b"a", b"b", b"c"):
             harness.send(value)
         reader.poll(3)
         assert reader.records == []
-        reader.source.start(timer_partition, 1)
+        reader.source.start(harness.first, 1)
         assert reader.offsets(2) == [1, 2]
         assert [record.value for record in reader.records] == [b"b", b"c"]
 
-    def test_a_partition_may_be_started_again(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_partition_may_be_started_again(self, harness: Harness, reader: Reader) -> None:
         for value in (b"a", b"b"):
             harness.send(value)
-        reader.source.start(timer_partition, 0)
+        reader.source.start(harness.first, 0)
         assert reader.offsets(2) == [0, 1]
-        reader.source.start(timer_partition, 1)
+        reader.source.start(harness.first, 1)
         assert reader.offsets(3) == [0, 1, 1]
 
-    def test_a_poll_returns_at_most_max_records(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_poll_returns_at_most_max_records(self, harness: Harness, reader: Reader) -> None:
         for number in range(7):
             harness.send(b"%d" % number)
-        reader.source.start(timer_partition, 0)
+        reader.source.start(harness.first, 0)
         assert reader.offsets(7, max_records=3) == list(range(7))
         assert reader.most <= 3
 
-    def test_a_record_is_returned_as_it_was_sent(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_record_is_returned_as_it_was_sent(self, harness: Harness, reader: Reader) -> None:
         headers = [("a", b"1"), ("a", b"1"), ("none", None), ("raw", b"\xff\xfe"), ("empty", b"")]
         harness.send(None, key=None, headers=headers)
         harness.send(b"", key=b"", headers=())
-        reader.source.start(timer_partition, 0)
+        reader.source.start(harness.first, 0)
         reader.offsets(2)
         told = [(record.key, record.value, list(record.headers)) for record in reader.records]
         assert told == [(None, None, headers), (b"", b"", [])]
         assert all(abs(record.timestamp_ms - harness.now_ms()) < 60_000 for record in reader.records)
 
-    def test_aborted_and_open_records_are_not_returned(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_aborted_and_open_records_are_not_returned(self, harness: Harness, reader: Reader) -> None:
         harness.send(b"a")
         harness.send_aborted()
         harness.send(b"b")
         harness.hang(harness.timers)()
         harness.send(b"c")
-        reader.source.start(timer_partition, 0)
+        reader.source.start(harness.first, 0)
         reader.offsets(3)
         assert [record.value for record in reader.records] == [b"a", b"b", b"c"]
 
-    def test_a_paused_partition_returns_nothing_and_loses_nothing(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_paused_partition_returns_nothing_and_loses_nothing(self, harness: Harness, reader: Reader) -> None:
         for number in range(50):
             harness.send(b"%d" % number)
-        reader.source.start(timer_partition, 0)
+        reader.source.start(harness.first, 0)
         reader.poll_until(lambda: len(reader.records) > 0, max_records=5)
         for _ in range(3):
-            reader.paused = {timer_partition}
+            reader.paused = {harness.first}
             before = len(reader.records)
             reader.poll()
             reader.source.serve_rebalance()
@@ -429,13 +424,11 @@ class TestSource:
             reader.poll(max_records=5)
         assert reader.offsets(50) == list(range(50))
 
-    def test_serving_a_rebalance_takes_no_record_and_ends_no_pause(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
-        other = TimerPartition(harness.timers, 1)
-        for each in (timer_partition, other):
+    def test_serving_a_rebalance_takes_no_record_and_ends_no_pause(self, harness: Harness, reader: Reader) -> None:
+        other = harness.second
+        for each in (harness.first, other):
             reader.source.start(each, 0)
-        reader.paused = {timer_partition}
+        reader.paused = {harness.first}
         harness.send(b"a")
         harness.send(b"b", partition=1)
         for _ in range(5):
@@ -489,51 +482,54 @@ def order(
     return Outgoing(topic or harness.target, partition, key, value, headers, 1_700_000_000_123)
 
 
-class TestSink:
-    def carry(
-        self, timer_partition: TimerPartition, group_metadata: object, *records: Outgoing, progress: Progress = READ
-    ) -> Transaction:
-        return Transaction(list(records), {timer_partition: b"decided"}, {timer_partition: progress}, group_metadata)
+def progress(number: int) -> Progress:
+    return Progress(number, Key(number, number), number)
 
-    def test_a_transaction_is_committed_as_a_whole(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+
+def carry(harness: Harness, group_metadata: object, number: int, *records: Outgoing) -> Transaction:
+    """Return a transaction that moves progress of the first partition to `number`, and has it as its decision."""
+    return Transaction(
+        list(records), {harness.first: b"%d" % number}, {harness.first: progress(number)}, group_metadata
+    )
+
+
+def commit(sink: Sink, transaction: Transaction) -> None:
+    assert sink.submit(transaction).wait() == Committed()
+
+
+def journal(harness: Harness, from_offset: int | None = None, since_ms: int | None = None) -> list[bytes]:
+    """Return the decisions of the first partition."""
+    return list(harness.history().journal(harness.first, from_offset=from_offset, since_ms=since_ms))
+
+
+class TestSink:
+    def test_a_transaction_is_committed_as_a_whole(self, harness: Harness, reader: Reader) -> None:
         first, tombstone = order(harness, b"a", partition=0, key=b"k"), order(harness, None, partition=1)
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(self.carry(timer_partition, reader.group_metadata, first, tombstone)).wait() == Committed()
-        assert history.progress(timer_partition) == READ
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"decided"]
+        commit(sink, carry(harness, reader.group_metadata, 1, first, tombstone))
+        assert history.progress(harness.first) == progress(1)
+        assert journal(harness) == [b"1"]
         assert harness.read(harness.target) == [
             Published(0, b"k", b"a", first.headers, first.timestamp_ms),
             Published(1, None, None, tombstone.headers, tombstone.timestamp_ms),
         ]
 
-    def test_a_transaction_may_hold_progress_alone(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_transaction_may_hold_progress_alone(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(Transaction([], {}, {timer_partition: READ}, reader.group_metadata)).wait() == Committed()
-        assert history.progress(timer_partition) == READ
+        commit(sink, Transaction([], {}, {harness.first: progress(1)}, reader.group_metadata))
+        assert history.progress(harness.first) == progress(1)
 
-    def test_one_transaction_follows_another(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_one_transaction_follows_another(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
         for number in range(5):
-            progress = Progress(number, Key(number, number), number)
-            carried = self.carry(
-                timer_partition, reader.group_metadata, order(harness, b"%d" % number, partition=0), progress=progress
-            )
-            assert sink.submit(carried).wait() == Committed()
-        assert history.progress(timer_partition) == Progress(4, Key(4, 4), 4)
+            commit(sink, carry(harness, reader.group_metadata, number, order(harness, b"%d" % number, partition=0)))
+        assert history.progress(harness.first) == progress(4)
         assert values(harness) == [b"%d" % number for number in range(5)]
 
-    def test_keys_choose_their_partition_as_java_clients_do(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_keys_choose_their_partition_as_java_clients_do(self, harness: Harness, reader: Reader) -> None:
         keys = [b"a", b"bc", b"def", b"N14228", b"tail-number"]
         sent = [order(harness, key, key=key) for key in keys]
-        assert harness.sink().submit(self.carry(timer_partition, reader.group_metadata, *sent)).wait() == Committed()
+        commit(harness.sink(), carry(harness, reader.group_metadata, 1, *sent))
         found = {record.key: record.partition for record in harness.read(harness.target)}
         assert found == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in keys}
 
@@ -549,9 +545,7 @@ class TestSink:
                     transaction.outgoing = [record for record in transaction.outgoing if record not in codes]
         pytest.fail(f"not after 20 tries; refused: {refused}")
 
-    def test_refused_records_are_named_and_the_rest_is_committed_once(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_refused_records_are_named_and_the_rest_is_committed_once(self, harness: Harness, reader: Reader) -> None:
         records = [
             order(harness, b"good", partition=0),
             order(harness, b"no topic", topic="nowhere-to-be-found"),
@@ -560,7 +554,7 @@ class TestSink:
             order(harness, b"large" * SMALL_BYTES, topic=harness.small),
             order(harness, b"good too", partition=0),
         ]
-        refused = self.publish_all(harness.sink(), self.carry(timer_partition, reader.group_metadata, *records))
+        refused = self.publish_all(harness.sink(), carry(harness, reader.group_metadata, 1, *records))
         assert refused == {
             b"no topic": "unknown-topic",
             b"no partition": "unknown-partition",
@@ -570,15 +564,13 @@ class TestSink:
         assert [record.value for record in harness.read(harness.small)] == [b"small"]
 
     def test_small_records_are_accepted_if_only_their_batch_is_too_large(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+        self, harness: Harness, reader: Reader
     ) -> None:
         records = [order(harness, b"%100d" % number, topic=harness.small) for number in range(30)]
-        assert self.publish_all(harness.sink(), self.carry(timer_partition, reader.group_metadata, *records)) == {}
+        assert self.publish_all(harness.sink(), carry(harness, reader.group_metadata, 1, *records)) == {}
         assert len(harness.read(harness.small)) == 30
 
-    def test_stale_group_metadata_publishes_nothing(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_stale_group_metadata_publishes_nothing(self, harness: Harness, reader: Reader) -> None:
         stale = reader.group_metadata
         second = Reader(harness.source())
 
@@ -588,130 +580,96 @@ class TestSink:
 
         second.poll_until(shared)
         sink, history = harness.sink(), harness.history()
-        assert sink.submit(self.carry(timer_partition, stale, order(harness, b"a"))).wait() == Aborted({})
-        assert history.progress(timer_partition) is None
+        assert sink.submit(carry(harness, stale, 1, order(harness, b"a"))).wait() == Aborted({})
+        assert history.progress(harness.first) is None
         assert harness.read(harness.target) == []
         reader.see(reader.source.serve_rebalance())
-        assert (
-            sink.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"b"))).wait() == Committed()
-        )
+        commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"b")))
 
-    def test_a_second_sink_of_the_same_id_ends_the_first(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader) -> None:
         first, second = harness.sink("same"), harness.sink("same")
         with pytest.raises(FencedError):
-            first.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"a"))).wait()
-        assert (
-            second.submit(self.carry(timer_partition, reader.group_metadata, order(harness, b"b"))).wait()
-            == Committed()
-        )
+            first.submit(carry(harness, reader.group_metadata, 1, order(harness, b"a"))).wait()
+        commit(second, carry(harness, reader.group_metadata, 1, order(harness, b"b")))
         assert values(harness) == [b"b"]
 
 
 class TestTwoInFlight:
     """A second transaction is submitted before the outcome of the first is known."""
 
-    def carry(
-        self, timer_partition: TimerPartition, group_metadata: object, number: int, *records: Outgoing
-    ) -> Transaction:
-        """Return a transaction that moves progress to `number`."""
-        return Transaction(
-            list(records), {timer_partition: b"%d" % number}, {timer_partition: self.progress(number)}, group_metadata
-        )
-
-    def progress(self, number: int) -> Progress:
-        return Progress(number, Key(number, number), number)
-
-    def test_both_are_committed_in_order(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_both_are_committed_in_order(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
         numbers = [b"%d" % number for number in range(600)]
         sent = [order(harness, value, partition=0) for value in numbers]
-        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 1, *sent[:300]))
-        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *sent[300:]))
+        first = sink.submit(carry(harness, reader.group_metadata, 1, *sent[:300]))
+        second = sink.submit(carry(harness, reader.group_metadata, 2, *sent[300:]))
         assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
         assert first.is_done()
         assert second.is_done()
-        assert history.progress(timer_partition) == self.progress(2)
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"2"]
+        assert history.progress(harness.first) == progress(2)
+        assert journal(harness) == [b"1", b"2"]
         assert values(harness) == numbers
 
-    def test_a_third_follows_when_the_first_is_committed_and_so_on(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_third_follows_when_the_first_is_committed_and_so_on(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
         in_flight: list[SubmittedTransaction] = []
         for number in range(12):
             while len(in_flight) >= MAX_IN_FLIGHT:
                 assert in_flight.pop(0).wait() == Committed()
-                assert (history.progress(timer_partition) or self.progress(0)).next_offset <= number
+                assert (history.progress(harness.first) or progress(0)).next_offset <= number
             record = order(harness, b"%d" % number, partition=0)
-            in_flight.append(sink.submit(self.carry(timer_partition, reader.group_metadata, number, record)))
+            in_flight.append(sink.submit(carry(harness, reader.group_metadata, number, record)))
         assert [each.wait() for each in in_flight] == [Committed()] * MAX_IN_FLIGHT
-        assert history.progress(timer_partition) == self.progress(11)
+        assert history.progress(harness.first) == progress(11)
         numbers = [b"%d" % number for number in range(12)]
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == numbers
+        assert journal(harness) == numbers
         assert values(harness) == numbers
 
-    def test_if_the_earlier_is_refused_the_later_is_aborted_too(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_if_the_earlier_is_refused_the_later_is_aborted_too(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
-        assert (
-            sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"0", partition=0))).wait()
-            == Committed()
-        )
+        commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"0", partition=0)))
         bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
         good = order(harness, b"2", partition=0)
-        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *bad))
-        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
+        first = sink.submit(carry(harness, reader.group_metadata, 2, *bad))
+        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({bad[1]: "unknown-topic"}), Aborted({})]
-        assert history.progress(timer_partition) == self.progress(1)
-        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, bad[0]))
-        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
+        assert history.progress(harness.first) == progress(1)
+        first = sink.submit(carry(harness, reader.group_metadata, 2, bad[0]))
+        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
         assert [first.wait(), second.wait()] == [Committed(), Committed()]
-        assert history.progress(timer_partition) == self.progress(3)
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"2", b"3"]
+        assert history.progress(harness.first) == progress(3)
+        assert journal(harness) == [b"1", b"2", b"3"]
         assert values(harness) == [b"0", b"1", b"2"]
 
     def test_the_later_is_aborted_before_the_caller_knows_that_the_earlier_was(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
+        self, harness: Harness, reader: Reader
     ) -> None:
         """If the later one were committed, its progress would skip the timers of the earlier one."""
         sink, history = harness.sink(), harness.history()
-        assert (
-            sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0))).wait()
-            == Committed()
-        )
+        commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
         bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
-        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, *bad))
+        first = sink.submit(carry(harness, reader.group_metadata, 2, *bad))
         becomes(first.is_done, True)
         good = order(harness, b"3", partition=0)
-        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good))
+        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
         fate = second.wait()
         assert (fate, first.wait()) == (Aborted({}), Aborted({bad[1]: "unknown-topic"}))
-        assert history.progress(timer_partition) == self.progress(1)
-        assert sink.submit(self.carry(timer_partition, reader.group_metadata, 3, good)).wait() == Committed()
-        assert history.progress(timer_partition) == self.progress(3)
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == [b"1", b"3"]
+        assert history.progress(harness.first) == progress(1)
+        commit(sink, carry(harness, reader.group_metadata, 3, good))
+        assert history.progress(harness.first) == progress(3)
+        assert journal(harness) == [b"1", b"3"]
 
-    def test_if_the_later_is_refused_the_earlier_is_committed(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_if_the_later_is_refused_the_earlier_is_committed(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
-        first = sink.submit(self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0)))
+        first = sink.submit(carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
         bad = order(harness, b"bad", partition=3)
-        second = sink.submit(self.carry(timer_partition, reader.group_metadata, 2, bad))
+        second = sink.submit(carry(harness, reader.group_metadata, 2, bad))
         assert [first.wait(), second.wait()] == [Committed(), Aborted({bad: "unknown-partition"})]
-        assert history.progress(timer_partition) == self.progress(1)
+        assert history.progress(harness.first) == progress(1)
         assert values(harness) == [b"1"]
 
-    def test_if_the_earlier_is_stale_the_later_is_aborted_too(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_if_the_earlier_is_stale_the_later_is_aborted_too(self, harness: Harness, reader: Reader) -> None:
         stale = reader.group_metadata
         second_reader = Reader(harness.source())
 
@@ -723,32 +681,24 @@ class TestTwoInFlight:
         reader.see(reader.source.serve_rebalance())
         group_metadata = reader.group_metadata
         sink, history = harness.sink(), harness.history()
-        first = sink.submit(self.carry(timer_partition, stale, 1, order(harness, b"1", partition=0)))
-        second = sink.submit(self.carry(timer_partition, group_metadata, 2, order(harness, b"2", partition=0)))
+        first = sink.submit(carry(harness, stale, 1, order(harness, b"1", partition=0)))
+        second = sink.submit(carry(harness, group_metadata, 2, order(harness, b"2", partition=0)))
         fates = [first.wait(), second.wait()]
         assert fates == [Aborted({}), Aborted({})]
-        assert history.progress(timer_partition) is None
+        assert history.progress(harness.first) is None
         assert harness.read(harness.target) == []
-        repeated = self.carry(timer_partition, group_metadata, 1, order(harness, b"1", partition=0))
-        assert sink.submit(repeated).wait() == Committed()
+        repeated = carry(harness, group_metadata, 1, order(harness, b"1", partition=0))
+        commit(sink, repeated)
         assert values(harness) == [b"1"]
 
-    def test_a_second_sink_of_the_same_id_ends_both(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader) -> None:
         first = harness.sink("same")
-        assert (
-            first.submit(
-                self.carry(timer_partition, reader.group_metadata, 1, order(harness, b"1", partition=0))
-            ).wait()
-            == Committed()
-        )
+        commit(first, carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
         second = harness.sink("same")
 
         def begin_and_wait() -> None:
             transactions = [
-                self.carry(timer_partition, reader.group_metadata, 2, order(harness, b"no", partition=0))
-                for _ in range(2)
+                carry(harness, reader.group_metadata, 2, order(harness, b"no", partition=0)) for _ in range(2)
             ]
             in_flight = [first.submit(transaction) for transaction in transactions]
             in_flight[1].wait()
@@ -756,164 +706,128 @@ class TestTwoInFlight:
         for _ in range(2):
             with pytest.raises(FencedError):
                 begin_and_wait()
-        assert (
-            second.submit(
-                self.carry(timer_partition, reader.group_metadata, 2, order(harness, b"2", partition=0))
-            ).wait()
-            == Committed()
-        )
+        commit(second, carry(harness, reader.group_metadata, 2, order(harness, b"2", partition=0)))
         assert values(harness) == [b"1", b"2"]
 
 
 class TestHistory:
-    def test_without_a_commit_there_is_no_progress(self, harness: Harness, timer_partition: TimerPartition) -> None:
+    def test_without_a_commit_there_is_no_progress(self, harness: Harness) -> None:
         history = harness.history()
-        assert history.progress(timer_partition) is None
-        assert history.journal_end(timer_partition) == 0
-        assert history.journal_bounds(timer_partition) == (0, 0)
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=None)) == []
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=5)) == []
-        assert history.bounds(timer_partition) == (0, 0)
+        assert history.progress(harness.first) is None
+        assert history.journal_end(harness.first) == 0
+        assert history.journal_bounds(harness.first) == (0, 0)
+        assert journal(harness) == []
+        assert journal(harness, since_ms=5) == []
+        assert history.bounds(harness.first) == (0, 0)
 
-    def test_progress_that_may_still_change_is_waited_for(
-        self, harness: Harness, timer_partition: TimerPartition
-    ) -> None:
+    def test_progress_that_may_still_change_is_waited_for(self, harness: Harness) -> None:
         history = harness.history()
-        becomes(lambda: history.with_open_transactions([timer_partition]), set())
+        becomes(lambda: history.with_open_transactions([harness.first]), set())
         harness.hang_progress(READ)
-        assert history.with_open_transactions([timer_partition]) == {timer_partition}
-        assert history.progress(timer_partition) == READ
-        becomes(lambda: history.with_open_transactions([timer_partition]), set())
+        assert history.with_open_transactions([harness.first]) == {harness.first}
+        assert history.progress(harness.first) == READ
+        becomes(lambda: history.with_open_transactions([harness.first]), set())
 
-    def test_an_offset_that_no_bridge_committed_is_foreign(
-        self, harness: Harness, timer_partition: TimerPartition
-    ) -> None:
+    def test_an_offset_that_no_bridge_committed_is_foreign(self, harness: Harness) -> None:
         harness.send(b"a")
         harness.commit_offset(1)
         with pytest.raises(ForeignProgressError):
-            harness.history().progress(timer_partition)
+            harness.history().progress(harness.first)
 
-    def test_a_partition_with_an_open_transaction_in_its_journal_is_named(
-        self, harness: Harness, timer_partition: TimerPartition
-    ) -> None:
-        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
-        becomes(lambda: history.with_open_transactions([timer_partition, other]), set())
+    def test_a_partition_with_an_open_transaction_in_its_journal_is_named(self, harness: Harness) -> None:
+        history, other = harness.history(), harness.second
+        becomes(lambda: history.with_open_transactions([harness.first, other]), set())
         end = harness.hang(harness.journal)
-        becomes(lambda: history.with_open_transactions([timer_partition, other]), {timer_partition})
+        becomes(lambda: history.with_open_transactions([harness.first, other]), {harness.first})
         end()
-        list(history.journal(timer_partition, from_offset=None, since_ms=None))  # waits for it
-        becomes(lambda: history.with_open_transactions([timer_partition, other]), set())
+        journal(harness)  # waits for it
+        becomes(lambda: history.with_open_transactions([harness.first, other]), set())
 
-    def test_an_open_transaction_shows_between_stable_offset_and_end(
-        self, harness: Harness, timer_partition: TimerPartition
-    ) -> None:
-        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
+    def test_an_open_transaction_shows_between_stable_offset_and_end(self, harness: Harness) -> None:
+        history, other = harness.history(), harness.second
         harness.send(b"a")
         end = harness.hang(harness.timers)
         harness.send(b"b")
-        becomes(
-            lambda: history.stable_and_end_offsets([timer_partition, other]), {timer_partition: (1, 3), other: (0, 0)}
-        )
+        becomes(lambda: history.stable_and_end_offsets([harness.first, other]), {harness.first: (1, 3), other: (0, 0)})
         end()
 
-    def test_first_offsets_follow_retention(self, harness: Harness, timer_partition: TimerPartition) -> None:
-        history, other = harness.history(), TimerPartition(timer_partition.topic, 1)
+    def test_first_offsets_follow_retention(self, harness: Harness) -> None:
+        history, other = harness.history(), harness.second
         for value in (b"a", b"b"):
             harness.send(value)
-        becomes(lambda: history.first_offsets([timer_partition, other]), {timer_partition: 0, other: 0})
+        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 0, other: 0})
         harness.delete_before(1)
-        becomes(lambda: history.first_offsets([timer_partition, other]), {timer_partition: 1, other: 0})
-        assert history.bounds(timer_partition) == (1, 2)
-        assert history.offset_at(timer_partition, 0) == 1
+        becomes(lambda: history.first_offsets([harness.first, other]), {harness.first: 1, other: 0})
+        assert history.bounds(harness.first) == (1, 2)
+        assert history.offset_at(harness.first, 0) == 1
         assert history.first_offsets([]) == {}
 
-    def test_requests_are_the_committed_records_of_a_range(
-        self, harness: Harness, timer_partition: TimerPartition
-    ) -> None:
+    def test_requests_are_the_committed_records_of_a_range(self, harness: Harness) -> None:
         for value in (b"a", b"b"):
             harness.send(value)
         harness.send_aborted()
         for value in (b"c", b"d"):
             harness.send(value)
         history = harness.history()
-        told = [(r.offset, r.value) for batch in history.requests(timer_partition, 1, 6) for r in batch]
+        told = [(r.offset, r.value) for batch in history.requests(harness.first, 1, 6) for r in batch]
         assert [value for _, value in told] == [b"b", b"c", b"d"]
         last = told[-1][0]
-        assert [r.value for batch in history.requests(timer_partition, 1, last) for r in batch] == [b"b", b"c"]
-        assert [r.value for batch in history.requests(timer_partition, 2, told[1][0]) for r in batch] == []
-        assert history.bounds(timer_partition) == (0, 6)
+        assert [r.value for batch in history.requests(harness.first, 1, last) for r in batch] == [b"b", b"c"]
+        assert [r.value for batch in history.requests(harness.first, 2, told[1][0]) for r in batch] == []
+        assert history.bounds(harness.first) == (0, 6)
 
-    def test_offsets_by_time(self, harness: Harness, timer_partition: TimerPartition) -> None:
+    def test_offsets_by_time(self, harness: Harness) -> None:
         for value in (b"a", b"b", b"c"):
             harness.send(value)
             time.sleep(0.02)
         history = harness.history()
-        times = [record.timestamp_ms for batch in history.requests(timer_partition, 0, 3) for record in batch]
+        times = [record.timestamp_ms for batch in history.requests(harness.first, 0, 3) for record in batch]
         asked = [times[0] - 1, times[1], times[1] + 1, times[2] + 1]
-        assert [history.offset_at(timer_partition, at) for at in asked] == [0, 1, 2, 3]
+        assert [history.offset_at(harness.first, at) for at in asked] == [0, 1, 2, 3]
 
-    def test_the_journal_from_an_offset_and_from_a_time(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_the_journal_from_an_offset_and_from_a_time(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
         ends = []
         for value in (b"one", b"two", b"three"):
-            ends.append(history.journal_end(timer_partition))
-            assert (
-                sink.submit(
-                    Transaction([], {timer_partition: value}, {timer_partition: READ}, reader.group_metadata)
-                ).wait()
-                == Committed()
-            )
-            harness.history().progress(timer_partition)  # waits until it is visible
+            ends.append(history.journal_end(harness.first))
+            commit(sink, Transaction([], {harness.first: value}, {harness.first: READ}, reader.group_metadata))
+            harness.history().progress(harness.first)  # waits until it is visible
         assert ends == [0, 2, 4], "a record and the marker of its transaction"
-        assert history.journal_bounds(timer_partition) == (0, history.journal_end(timer_partition))
-        assert list(history.journal(timer_partition, from_offset=ends[1], since_ms=None)) == [b"two", b"three"]
-        assert (
-            list(history.journal(timer_partition, from_offset=history.journal_end(timer_partition), since_ms=None))
-            == []
-        )
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=1)) == [b"one", b"two", b"three"]
+        assert history.journal_bounds(harness.first) == (0, history.journal_end(harness.first))
+        assert journal(harness, ends[1]) == [b"two", b"three"]
+        assert journal(harness, history.journal_end(harness.first)) == []
+        assert journal(harness, since_ms=1) == [b"one", b"two", b"three"]
         later_ms = harness.now_ms() + 60_000
-        assert list(history.journal(timer_partition, from_offset=None, since_ms=later_ms)) == []
-        assert list(history.journal(TimerPartition(timer_partition.topic, 1), from_offset=None, since_ms=None)) == []
-        key, other = history.journal_key(timer_partition), TimerPartition(timer_partition.topic, 1)
-        last = history.journal_end(timer_partition) - ends[1]
-        assert history.journal_tails([timer_partition, other], last) == {
-            timer_partition: [(key, b"two"), (key, b"three")],
+        assert journal(harness, since_ms=later_ms) == []
+        assert list(history.journal(harness.second, from_offset=None, since_ms=None)) == []
+        key, other = history.journal_key(harness.first), harness.second
+        last = history.journal_end(harness.first) - ends[1]
+        assert history.journal_tails([harness.first, other], last) == {
+            harness.first: [(key, b"two"), (key, b"three")],
             other: [],
         }
-        assert history.journal_tails([timer_partition], 1000)[timer_partition] == [
+        assert history.journal_tails([harness.first], 1000)[harness.first] == [
             (key, each) for each in (b"one", b"two", b"three")
         ]
-        assert history.journal_key(timer_partition).endswith(f" {timer_partition.topic}".encode())
+        assert history.journal_key(harness.first).endswith(f" {harness.first.topic}".encode())
 
-    def test_the_newest_journal_time_is_by_the_brokers_clock(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
-        sink, history, other = harness.sink(), harness.history(), TimerPartition(timer_partition.topic, 1)
-        assert history.newest_journal_times([timer_partition, other]) == {}
+    def test_the_newest_journal_time_is_by_the_brokers_clock(self, harness: Harness, reader: Reader) -> None:
+        sink, history, other = harness.sink(), harness.history(), harness.second
+        assert history.newest_journal_times([harness.first, other]) == {}
         carried = Transaction(
-            [order(harness, b"a")], {timer_partition: b"decided"}, {timer_partition: READ}, reader.group_metadata
+            [order(harness, b"a")], {harness.first: b"decided"}, {harness.first: READ}, reader.group_metadata
         )
         began_ms = harness.now_ms()
-        assert sink.submit(carried).wait() == Committed()
-        history.progress(timer_partition)  # waits for the markers
-        becomes(lambda: history.newest_journal_times([timer_partition, other]).keys(), {timer_partition})
-        told = history.newest_journal_times([timer_partition, other])
-        assert began_ms <= told[timer_partition] <= harness.now_ms()
+        commit(sink, carried)
+        history.progress(harness.first)  # waits for the markers
+        becomes(lambda: history.newest_journal_times([harness.first, other]).keys(), {harness.first})
+        told = history.newest_journal_times([harness.first, other])
+        assert began_ms <= told[harness.first] <= harness.now_ms()
 
-    def test_a_hanging_transaction_hides_no_decision(
-        self, harness: Harness, reader: Reader, timer_partition: TimerPartition
-    ) -> None:
+    def test_a_hanging_transaction_hides_no_decision(self, harness: Harness, reader: Reader) -> None:
         """A zombie's record in an open transaction lies before a record that its successor has committed."""
         sink, history = harness.sink(), harness.history()
         harness.hang(harness.journal)()
-        assert (
-            sink.submit(
-                Transaction([], {timer_partition: b"decided"}, {timer_partition: READ}, reader.group_metadata)
-            ).wait()
-            == Committed()
-        )
-        assert history.journal_end(timer_partition) >= 2
-        assert list(history.journal(timer_partition, from_offset=0, since_ms=None)) == [b"decided"]
+        commit(sink, Transaction([], {harness.first: b"decided"}, {harness.first: READ}, reader.group_metadata))
+        assert history.journal_end(harness.first) >= 2
+        assert journal(harness, 0) == [b"decided"]

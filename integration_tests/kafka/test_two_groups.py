@@ -5,19 +5,16 @@ from uuid import uuid4
 
 import pytest
 
-from integration_tests.bridge.test_run import Names, names, read, run
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, read, run
 from integration_tests.support.cluster import Cluster
-from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
-
-__all__ = ["names"]
 
 
 @pytest.fixture
 def cluster(kafka: Broker, names: Names) -> Cluster:
     """Return the cluster, with the target topic."""
-    Admin(kafka.bootstrap_servers).create_topics([names.target], partitions=1, settings=BROKER_CLOCK)
+    names.create_target(kafka)
     return Cluster(kafka.bootstrap_servers)
 
 

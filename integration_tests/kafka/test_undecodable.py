@@ -21,9 +21,8 @@ from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import ConfluentControl, ConfluentHistory, Retrier
 from bridge.kafka.history import LIMIT_S
-from integration_tests.bridge.test_health import get
-from integration_tests.bridge.test_run import Names, names  # noqa: F401  (a fixture)
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names, get
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import sending
 from integration_tests.support.patience import PATIENCE_S, until
@@ -41,7 +40,7 @@ BUSY_MS = 2_000
 class Place:
     """Two timer topics of one partition each, `poisoned` and `sound`, each with a target, bridges and a load."""
 
-    def __init__(self, broker: Broker, names: Names, folder: Path, *, compressed: str = "allow") -> None:  # noqa: F811
+    def __init__(self, broker: Broker, names: Names, folder: Path, *, compressed: str = "allow") -> None:
         self.broker, self.names, self.folder = broker, names, folder
         self.poisoned, self.sound = names.timers, f"{names.timers}-sound"
         self.targets = {self.poisoned: names.target, self.sound: f"{names.target}-sound"}
@@ -133,7 +132,7 @@ class Place:
 
 
 @pytest.fixture
-def place(kafka: Broker, names: Names, tmp_path: Path) -> Place:  # noqa: F811
+def place(kafka: Broker, names: Names, tmp_path: Path) -> Place:
     return Place(kafka, names, tmp_path)
 
 
@@ -203,7 +202,7 @@ def test_a_skip_after_a_restart_parks_a_record_that_follows_a_marker(place: Plac
     assert place.parked() == [("undecodable", None, f"{place.poisoned}/0/{offset}")]
 
 
-def test_brokers_refuse_bombs_by_default(kafka: Broker, names: Names, tmp_path: Path) -> None:  # noqa: F811
+def test_brokers_refuse_bombs_by_default(kafka: Broker, names: Names, tmp_path: Path) -> None:
     place = Place(kafka, names, tmp_path, compressed="refuse")
     with place.bridge()[0] as bridge:
         before_mb = bridge.usage().rss_mb

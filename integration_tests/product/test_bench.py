@@ -8,7 +8,7 @@ from bridge.errors import BridgeError
 from integration_tests.conftest import missing
 from scripts.bench.rocketmq import peer
 from scripts.bench.suite import measure
-from scripts.bench.topic_fixture import G1_PREFIX, OTHER, ZGC, BenchServers, Sizes
+from scripts.bench.topic_fixture import OTHER, BenchServers, Sizes
 from scripts.common.processes import TIMER_BRIDGE
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -30,10 +30,9 @@ def test_a_part_of_the_bench_measures_and_nothing_is_lost(name: str, tmp_path: P
         assert all(value > 0 for key, value in measured.items() if key.endswith(("_per_s", "_mb", "cpu_us")))
 
 
-@pytest.mark.parametrize("collector", [ZGC, G1_PREFIX])
-def test_rocketmq_runs_beside_us_in_a_network_of_its_own(collector: str, tmp_path: Path) -> None:
+def test_rocketmq_runs_beside_us_in_a_network_of_its_own(tmp_path: Path) -> None:
     try:
-        first, second, third = peer.measured(tmp_path / "peer", peer.Load(collector, 100, 2, (1_000,)), SIZES, 3.0)
+        first, second, third = peer.measured(tmp_path / "peer", peer.Load(100, 2, (1_000,)), SIZES, 3.0)
     except BridgeError as trouble:
         missing(f"no RocketMQ: {trouble}")
     for measured in (first, second):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,12 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import yaml
 
 from bridge.dev.embedded_kafka import HOST, free_port
-from bridge.dev.kafka_jars import KAFKA_VERSION
-from integration_tests.bridge.test_health import get
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
+from integration_tests.support.bridge_command import get
 from integration_tests.support.images import build_arguments, run
 from integration_tests.support.patience import until
 from integration_tests.support.prometheus import promtool
@@ -45,29 +42,6 @@ def test_docker_compose_takes_the_file() -> None:
 def images() -> dict[str, str]:
     lines = (COMPOSE / ".env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-
-
-def test_every_image_is_named_in_one_place() -> None:
-    """With a tag, and with a digest after `make images` has reached a registry."""
-    assert images()["KAFKA_IMAGE"].partition("@")[0] == f"apache/kafka:{KAFKA_VERSION}"
-    for image in images().values():
-        assert re.fullmatch(r"[a-z./-]+:[\w.-]+(@sha256:[0-9a-f]{64})?", image), image
-    used = re.findall(r"^ +(?:image|BASE): (.+)$", FILE.read_text(), re.MULTILINE)
-    ours = {"${BRIDGE_IMAGE:-timer-bridge:latest}", "${AUDIT_IMAGE:-timer-bridge-audit:latest}"}
-    assert set(used) == {f"${{{name}:?}}" for name in images()} | ours
-    for dockerfile in COMPOSE.rglob("Dockerfile"):
-        known = {"BASE", *re.findall(r"^FROM .+ AS (.+)$", dockerfile.read_text(), re.MULTILINE)}
-        assert {each.strip("${}") for each in re.findall(r"^FROM (\S+)", dockerfile.read_text(), re.MULTILINE)} <= known
-
-
-def test_every_service_has_limits_and_its_log_is_rotated() -> None:
-    services = yaml.safe_load(FILE.read_text())["services"]
-    assert set(services) == {"kafka", *BRIDGES, "prometheus", "grafana", "audit"}
-    for name, service in services.items():
-        for limit in ("mem_limit", "cpus", "pids_limit"):
-            assert service.get(limit), f"{name}: no {limit}"
-        assert service["logging"]["options"].keys() == {"max-size", "max-file"}, name
-        assert "no-new-privileges:true" in service["security_opt"], name
 
 
 def test_prometheus_takes_its_configuration() -> None:

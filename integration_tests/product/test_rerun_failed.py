@@ -35,6 +35,7 @@ def place(): fails_once("setup")
 def test_setup(place): pass
 """
 
+pytestmark = pytest.mark.thorough
 
 COMMAND = [sys.executable, "-m", "pytest", "-p", "integration_tests.support.rerun_failed", "-p", "xdist", "-n", "1"]
 
@@ -61,9 +62,3 @@ def test_a_test_that_passes_alone_leaves_the_run_green(tests: str, code: int, en
     ended, lines = run(tmp_path, PROJECT, "-k", tests)
     last = [line.strip("= ")[: len(end)] for line, end in zip(lines[-len(ends) :], ends, strict=True)]
     assert (ended, last) == (code, ends), lines
-
-
-def test_an_error_of_collection_is_not_run_again(tmp_path: Path) -> None:
-    ended, lines = run(tmp_path, "import nowhere_to_be_found")
-    assert ended != 0
-    assert "once more" not in "\n".join(lines)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from pyspark.errors import AnalysisException
 
 from bridge.page.find_verdicts import verdicts
-from integration_tests.bridge.test_run import Names, read
+from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names
 from kafka_timer.murmur2 import partition_of

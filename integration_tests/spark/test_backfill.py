@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import TopicPartition
 
-from integration_tests.bridge.test_run import Names
 from integration_tests.conftest import Broker
+from integration_tests.support.bridge_command import Names
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import headers as names

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bridge.dev.embedded_kafka import free_port
-from integration_tests.bridge.test_run import Names, command
 from integration_tests.conftest import Broker
 from integration_tests.spark.test_backfill import now_ms
+from integration_tests.support.bridge_command import Names, command
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import until
 from kafka_timer import headers as names

@@ -1,1 +1,1 @@
-"""Benchmarks, beside a copy loop and RocketMQ."""
+"""Benchmarks, beside plain transactions and RocketMQ."""

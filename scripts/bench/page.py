@@ -1,11 +1,10 @@
-"""docs/benchmarks.md: figures with their goals, and tables, from the rounds of a run.
+"""docs/benchmarks.md: figures with their goals, and all scenarios in one table, from the rounds of a run.
 
 A figure is a measurement, or the ratio of two within a try; the page shows the median of the tries, lowest and highest.
-What was not measured is left out. In names, `*` is any of Java's collectors: the highest measurement counts.
+What was not measured is left out.
 """
 
 import operator
-import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,29 +12,21 @@ from typing import Any, NamedTuple
 
 from scripts.bench.scenarios import Flat
 from scripts.bench.suite import FULL_PER_S, GOAL_RATES, SHAPES
-from scripts.bench.topic_fixture import COLLECTORS, G1_PREFIX, OTHER, ZGC
+from scripts.bench.topic_fixture import OTHER
 
 PAGE = Path("docs/benchmarks.md")
 METHOD = Path(__file__).with_name("method.md")
 FAULTS = ("early", "lost", "duplicates", "strangers")
 """Counts of an account that have to be 0."""
-BUSY_SHARE = 0.15
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
 _COSTS = {"cpu_us": "cost.cpu_s", "broker_us": "broker_cpu_s"}
 """CPU of a message, by the measurement of all of them."""
 _DRAIN, _FULL = "burst.drain_per_s", f"steady.{FULL_PER_S}.out_per_s"
-_LATE, _CPU = ("late.p50_ms", "late.p99_ms"), ("cpu_us", "broker_us")
-_BURST = ("drain_per_s", "from_due_per_s", "first_late_ms", "cpu_us")
-_ROWS = {
-    "Steady load": ("steady.N", ("sent_per_s", "out_per_s", *_LATE, "late.max_ms", "cpu_us")),
-    "The same by RocketMQ": ("rocketmq.steady.N", ("sent_per_s", "out_per_s", *_LATE)),
-    "Plain transactions": ("plain.N", ("records", "acknowledged.p50_ms", "acknowledged.p99_ms", "cpu_us")),
-    "Bodies of N bytes": ("bodies.N", _BURST),
-    "N partition": ("partitions.N", _BURST),
-    "Scale, the bridge: targets x partitions": ("scale.N.bridge", (*_LATE, *_CPU)),
-    "Scale, plain transactions": ("scale.N.plain", (*_LATE, *_CPU)),
-}
-"""Tables: names of measurements, N for the first column, and the columns."""
+_COLUMNS = (
+    *("sent_per_s", "out_per_s", "drain_per_s", "from_due_per_s", "late.p50_ms", "late.p99_ms", "late.max_ms"),
+    *("acknowledged.p50_ms", "acknowledged.p99_ms", "cpu_us", "broker_us"),
+)
+"""Measurements in the table of scenarios."""
 
 
 class Figure(NamedTuple):
@@ -57,12 +48,11 @@ class Figure(NamedTuple):
         return bool(self.goal) and not _COMPARE[sign](value, float(limit))
 
 
-_BY_COLLECTOR = {
-    "drain": f"*{_DRAIN}",
-    "rocketmq_drain": f"rocketmq.*{_DRAIN}",
-    "copy_loop": "*copy.per_s",
-    "intake": "*intake.per_s",
-    "steady": f"*{_FULL}",
+_FULL_SPEED = {
+    "drain": _DRAIN,
+    "rocketmq_drain": f"rocketmq.{_DRAIN}",
+    "intake": "intake.per_s",
+    "steady": _FULL,
 }
 _PENDING = {
     "ready_after_stop_s": "s, all pending",
@@ -75,10 +65,7 @@ _PENDING = {
 
 
 def _all_figures() -> Iterator[Figure]:
-    yield Figure("drain_to_rocketmq", "", f"*{_DRAIN}", f"rocketmq.*{_DRAIN}", ">= 1.2")
-    yield Figure("drain_to_copy", "", f"*{_DRAIN}", "*copy.per_s", ">= 1.3")
-    yield Figure("intake_to_copy", "", "*intake.per_s", "*copy.per_s", ">= 0.8")
-    yield Figure("steady_to_copy", "in and out at once", f"*{_FULL}", "*copy.per_s", ">= 0.6")
+    yield Figure("drain_to_rocketmq", "", _DRAIN, f"rocketmq.{_DRAIN}", ">= 1.2")
     for rate in GOAL_RATES:
         cpu, plain = f"steady.{rate}.cpu_us", f"plain.{rate}.cpu_us"
         yield Figure(f"cpu_{rate}_to_plain", f"CPU at {rate:,}/s", cpu, plain, "<= 2")
@@ -88,14 +75,13 @@ def _all_figures() -> Iterator[Figure]:
     among, alone = "pending.burst.cost.cpu_s", "pending.burst_before.cost.cpu_s"
     yield Figure("cost_of_pending", "CPU of a burst among all pending to one among 10,000", among, alone, "<= 1.2")
     yield Figure("pending_rss_mb", "MB, all pending", "pending.rss_mb", goal="<= 300")
-    for key, name in _BY_COLLECTOR.items():
-        for begin, suffix, collector in ((ZGC, "", "ZGC"), (G1_PREFIX, "_g1", "G1")):
-            yield Figure(f"{key}{suffix}_per_s", f"msg/s, {collector}", name.replace("*", begin))
+    for key, name in _FULL_SPEED.items():
+        yield Figure(f"{key}_per_s", "msg/s", name)
     for rate in GOAL_RATES:
         yield Figure(f"lateness_{rate}_p99_ms", f"ms at {rate:,}/s", f"steady.{rate}.late.p99_ms")
         yield Figure(f"cpu_{rate}_us", f"us a message at {rate:,}/s", f"steady.{rate}.cpu_us")
     for targets, partitions in SHAPES:
-        for name in ("late.p99_ms", *_CPU):
+        for name in ("late.p99_ms", "cpu_us", "broker_us"):
             scale = f"scale.{targets}x{partitions}"
             yield Figure(f"{scale}.{name}_to_plain", "", f"{scale}.bridge.{name}", f"{scale}.plain.{name}")
     for name, unit in _PENDING.items():
@@ -107,9 +93,8 @@ FIGURES = tuple(_all_figures())
 
 def numbers(name: str, measured: Flat) -> list[float]:
     """Return the measurement of a try, computed if it is a CPU per message; none if it was not measured."""
-    places = [name.replace("*", collector) for collector in COLLECTORS]
-    if found := [measured[place] for place in places if place in measured]:
-        return [max(found)]
+    if name in measured:
+        return [measured[name]]
     scenario, _, cost = name.rpartition(".")
     spent_s, count = (measured.get(f"{scenario}.{end}") for end in (_COSTS.get(cost, cost), "account.requested"))
     return [spent_s * 1e6 / count] if spent_s is not None and count else []
@@ -153,26 +138,23 @@ def _figures(rounds: Sequence[Flat]) -> Iterator[Sequence[str]]:
             yield (f"`{figure.key}`", text(found), figure.unit, goal, *(compared if any(other) else ()))
 
 
-def _rows(rounds: Sequence[Flat], pattern: str, columns: Sequence[str]) -> Iterator[Sequence[str]]:
-    match = re.compile(re.escape(pattern).replace("N", r"([^.]+)") + r"\..*")
-    places = {found[1] for one in rounds for name in one if (found := match.fullmatch(name))}
-    if places:
-        yield ("", *columns)
-    for place in sorted(places, key=lambda each: [int(digits) for digits in re.findall(r"\d+", each)]):
-        scenario = pattern.replace("N", place)
-        yield place, *(text(Figure("", "", f"{scenario}.{name}").values(rounds)) for name in columns)
+def _scenarios(rounds: Sequence[Flat]) -> Iterator[Sequence[str]]:
+    yield ("scenario", *_COLUMNS)
+    for name in rounds[0]:
+        scenario, requested, _ = name.partition(".account.requested")
+        if requested:
+            values = (Figure("", "", f"{scenario}.{column}").values(rounds) for column in _COLUMNS)
+            yield f"`{scenario}`", *map(text, values)
 
 
 def _table(rows: Iterator[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines[:1], "|" + " --- |" * (lines[0].count(" | ") + 1), *lines[1:]]) if lines else ""
+    head, *lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([head, "|" + " --- |" * (head.count(" | ") + 1), *lines])
 
 
 def page(results: Mapping[str, Any]) -> str:
     """Return the page for the results of a run."""
     rounds, settings = results["rounds"], results["settings"]
-    busy = {part: share for part, share in results["others_share"].items() if share > BUSY_SHARE}
-    tables = {title: _table(_rows(of_side(rounds, ""), *rows)) for title, rows in _ROWS.items()}
     counts = "; ".join(
         f"{whose}: {', '.join(f'{count:,} {name}' for name, count in of.items())}"
         for whose, of in counted(rounds).items()
@@ -186,10 +168,12 @@ def page(results: Mapping[str, Any]) -> str:
 one run, lowest and highest.
 
 {"".join(f"**{part} was not measured:** {why}" + chr(10) * 2 for part, why in results["failed"].items())}\
-{f"**The machine was not quiet, only ratios count:** others used {busy} of it." + chr(10) * 2 if busy else ""}\
 {_table(_figures(rounds))}
 
 Counted by `timer-origin`: {counts}.
 
-{"".join(f"## {title}{chr(10) * 2}{table}{chr(10) * 2}" for title, table in tables.items() if table)}\
+## Scenarios
+
+{_table(_scenarios(of_side(rounds, "")))}
+
 {METHOD.read_text()}"""

@@ -1,8 +1,7 @@
-"""Kafka's transactions without a bridge: the limits that the bridge is measured against.
+"""Kafka's transactions without a bridge: the limit that the bridge is measured against, in lateness and CPU.
 
-copy_loop             consume -> produce -> offsets -> commit        one thread, full transactions: throughput
-plain_transactions    begin -> produce -> acknowledged -> offsets -> commit      two producers in turn, at a pace:
-                      |<------ acknowledged ----->|                              lateness, CPU
+begin -> produce -> acknowledged -> offsets -> commit        two producers in turn, at a pace
+|<------ acknowledged ----->|
 """
 
 import time
@@ -10,70 +9,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
-from bridge.errors import BridgeError
 from bridge.kafka.client_config import PRODUCER
 from kafka_timer import headers as names
-from scripts.common.kafka_io import QUIET, kafka_errors, reader
+from scripts.common.kafka_io import QUIET, kafka_errors
 
 ORIGINS = "plain"
-Headers = list[tuple[str, str | bytes | None]]
 _TIMEOUT_S = 60.0
-
-
-class CopyCost(NamedTuple):
-    """`cpu_s`: of this process with librdkafka's threads."""
-
-    elapsed_s: float
-    cpu_s: float
-
-
-def copy_loop(bootstrap_servers: str, source: str, target: str, *, count: int, transaction_size: int) -> CopyCost:
-    """Return the cost of copying `count` records exactly once, by one thread with one producer.
-
-    Measured from the first batch to the last commit, without joining a group and the first metadata.
-    """
-    name = f"copy-{uuid4().hex[:8]}"
-    shared = {"socket.nagle.disable": True, "retry.backoff.ms": 2}
-    consumer = reader(bootstrap_servers, name, {**shared, "queued.min.messages": 50_000})
-    own = {"bootstrap.servers": bootstrap_servers, "transactional.id": name, **QUIET}
-    producer = Producer({**own, **shared, "linger.ms": 5, "batch.num.messages": 10_000, "batch.size": 1 << 20})
-    with kafka_errors("the copy loop could not go on"):
-        producer.init_transactions(_TIMEOUT_S)
-        partitions = consumer.list_topics(source, timeout=_TIMEOUT_S).topics[source].partitions
-        consumer.assign([TopicPartition(source, number, OFFSET_BEGINNING) for number in partitions])
-        messages = _full(consumer, min(transaction_size, count))
-        begin, copied = CopyCost(time.perf_counter(), time.process_time()), 0
-        while messages:
-            _copy(producer, consumer, messages, target)
-            copied += len(messages)
-            messages = _full(consumer, min(transaction_size, count - copied))
-        took = CopyCost(time.perf_counter() - begin.elapsed_s, time.process_time() - begin.cpu_s)
-    consumer.close()
-    return took
-
-
-def _full(consumer: Consumer, count: int) -> list[Message]:
-    messages = consumer.consume(count, _TIMEOUT_S) if count else []
-    if len(messages) < count:
-        raise BridgeError(f"the copy loop's source ended {count - len(messages)} records early")
-    return messages
-
-
-def _copy(producer: Producer, consumer: Consumer, messages: list[Message], target: str) -> None:
-    producer.begin_transaction()
-    reached: dict[int | None, Message] = {}
-    for message in messages:
-        producer.produce(target, message.value(), message.key(), headers=message.headers())
-        reached[message.partition()] = message
-    places = [
-        TopicPartition(str(last.topic()), int(last.partition() or 0), int(last.offset() or 0) + 1)
-        for last in reached.values()
-    ]
-    producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _TIMEOUT_S)
-    producer.flush(_TIMEOUT_S)
-    producer.commit_transaction(_TIMEOUT_S)
 
 
 class Times(NamedTuple):

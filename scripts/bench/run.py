@@ -46,7 +46,6 @@ def bench(args: argparse.Namespace) -> int:
             **{name: text for name, text in os.environ.items() if name.startswith("TIMER_BRIDGE_")},
         },
         "failed": {},
-        "others_share": {},
         "rounds": [{} for _ in range(args.tries)],
     }
     with command.fresh(FOLDER):
@@ -73,16 +72,12 @@ def _measure(part: str, args: argparse.Namespace, results: dict[str, Any]) -> No
         bridges[OTHER] = (str(args.bridge / ".venv" / "bin" / "timer-bridge"),)
     sizes = Sizes(args.messages, args.body_bytes, args.partitions)
     servers = BenchServers(FOLDER / part, sizes, args.seconds, args.tries, args.pending, say, args.quick, bridges)
-    machine, own_s = processes.machine(), sum(os.times()[:4])
     try:
         for one, found in zip(results["rounds"], measure(part, servers), strict=True):
             one |= {name: round(value, 4) for name, value in found.items()}
     except BridgeError as wrong:
         say(f"could not be measured: {wrong}")
         results["failed"][part] = str(wrong)
-    now = processes.machine()
-    others_s = now.busy_s - machine.busy_s - (sum(os.times()[:4]) - own_s)
-    results["others_share"][part] = round(max(others_s, 0.0) / max(now.total_s - machine.total_s, 0.01), 2)
     for data in list((FOLDER / part).rglob("timer-data")):
         shutil.rmtree(data, ignore_errors=True)
 

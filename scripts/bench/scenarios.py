@@ -1,6 +1,5 @@
 """Scenarios of the bench, one function each. Each returns its numbers by name.
 
-copy      the plain transactional loop: a reference            copy-in -> copy-out
 burst     N timers, due at one instant: drain                  sent and taken in before
 intake    N requests that wait when the bridge starts          none of them due soon
 steady    a fixed rate, each timer due a little later          in and out at once
@@ -21,16 +20,15 @@ from typing import NamedTuple
 import numpy as np
 
 from bridge.errors import BridgeError
-from scripts.bench.plain_transactions import ORIGINS, copy_loop, plain_transactions
+from scripts.bench.plain_transactions import ORIGINS, plain_transactions
 from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sleep_until
 from scripts.common.delivery_figures import account, late_ms, lateness
-from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, now_ms, send_all, timer
+from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, now_ms, timer
 from scripts.common.processes import BridgeProcess
 
 Measured = Mapping[str, object]
 """Numbers by name. A value may also be a mapping or a NamedTuple of numbers."""
 Flat = dict[str, float]
-TRANSACTION_SIZE = 2_000
 WARM_UP = 20_000
 WARM_UP_RATES = (2_000, 30_000)
 STEADY_DELAY_MS = 2_000
@@ -41,7 +39,8 @@ LOOKED_UP = 1_000
 _SEED = 43
 _INTAKE_S = 900.0
 _START_S = 600.0
-_LEAST_SLOPE_MS = 2_000
+_LEAST_RATE_MS = 2_000
+"""Shorter times show the transactions, not the rate."""
 
 
 class CpuCost(NamedTuple):
@@ -69,15 +68,6 @@ def flat(measured: Measured) -> Flat:
         inner = value if isinstance(value, Mapping) else value._asdict()  # type: ignore[attr-defined]
         found |= {f"{name}.{part}": number for part, number in flat(inner).items()}
     return found
-
-
-def copy(topics: TopicFixture) -> Measured:
-    """Measure the copy loop, after a run that warms up the broker. `cpu_us`: per record, with librdkafka's threads."""
-    count, source, target = topics.sizes.messages, topics.target("copy-in"), topics.target("copy-out")
-    send_all(topics.servers, source, topics.timers(target, [now_ms() + AN_HOUR_MS] * count))
-    copy_loop(topics.servers, source, target, count=count, transaction_size=TRANSACTION_SIZE)
-    took = copy_loop(topics.servers, source, target, count=count, transaction_size=TRANSACTION_SIZE)
-    return {"per_s": count / took.elapsed_s, "cpu_us": took.cpu_s * 1e6 / count}
 
 
 def warm_up(topics: TopicFixture, bridge: BridgeProcess, seconds: float) -> None:
@@ -264,13 +254,9 @@ def drain_per_s(deliveries: Sequence[Delivery]) -> float:
 
 
 def out_per_s(deliveries: Sequence[Delivery], until_ms: int) -> float:
-    """Return the rate of deliveries while others are still sent.
-
-    The slope of their count over time: steps of a tick do not bend it.
-    """
-    appended_ms = np.sort(np.array([delivery.appended_ms for delivery in deliveries], np.int64))
-    appended_ms = appended_ms[appended_ms < until_ms]
-    if not len(appended_ms) or appended_ms[-1] - appended_ms[0] < _LEAST_SLOPE_MS:
+    """Return the rate of deliveries while others are still sent."""
+    early = [delivery for delivery in deliveries if delivery.appended_ms < until_ms]
+    first_ms = min((delivery.appended_ms for delivery in early), default=until_ms)
+    if until_ms - first_ms < _LEAST_RATE_MS:
         return drain_per_s(deliveries)
-    slope, _ = np.polyfit(appended_ms - appended_ms[0], np.arange(len(appended_ms)), 1)
-    return float(slope) * 1000
+    return len(early) * 1000 / (until_ms - first_ms)

@@ -1,11 +1,11 @@
 """Parts of the bench. Each has a broker of its own, and can be run alone.
 
-core       by each collector: burst, copy loop, full load, intake
+core       burst, full load, intake
 steady     in and out at once, at each of RATES; plain transactions alone
 burst      bodies of 0.1, 1, 10 KB; one partition
 pending    10 M timers that stay              idle      16 partitions, no timers
 scale      targets x partitions (SHAPES) at 5,000/s, beside plain transactions of the same records
-rocketmq   burst by each collector; steady
+rocketmq   burst; steady
 
 A part returns the measurements of each try. Both sides of a ratio are measured several times, in turn on the same
 servers; all else in the first try only. If another checkout's bridge is given, core and steady measure each try by one
@@ -20,7 +20,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from scripts.bench import scenarios
 from scripts.bench.rocketmq import peer
 from scripts.bench.scenarios import Flat, flat
-from scripts.bench.topic_fixture import COLLECTORS, OTHER, ZGC, BenchServers, TopicFixture, in_memory
+from scripts.bench.topic_fixture import OTHER, BenchServers, TopicFixture, in_memory
 
 LIMIT_PER_S = 10_000
 """Rate of the goal for lateness."""
@@ -49,26 +49,24 @@ def _warm_up(servers: BenchServers, kafka: EmbeddedKafka, seconds: float) -> Non
 
 
 def _turns(
-    servers: BenchServers, kafka: EmbeddedKafka, tries: Tries, collector: str = ZGC
+    servers: BenchServers, kafka: EmbeddedKafka, tries: Tries
 ) -> Iterator[tuple[dict[str, object], str, TopicFixture, Path]]:
     """Yield for each try and then each bridge: the try, a prefix, topics of their own, a folder for the bridge."""
     for number, one in enumerate(tries):
         for side, command in servers.bridges.items():
-            name = f"{side}{collector}{number}"
+            name = f"{side}{number}"
             servers.say(f"try {number + 1}{' of the other bridge' if side == OTHER else ''}")
-            yield one, f"{side}{collector}", TopicFixture(kafka, servers.sizes, name, command), servers.folder / name
+            yield one, side, TopicFixture(kafka, servers.sizes, name, command), servers.folder / name
 
 
 def core(servers: BenchServers, tries: Tries) -> None:
-    for collector in (ZGC,) if servers.is_quick else COLLECTORS:
-        with servers.kafka(collector) as kafka:
-            _warm_up(servers, kafka, SHORT_S)
-            for one, begin, topics, folder in _turns(servers, kafka, tries, collector):
-                with topics.bridge(folder) as bridge:
-                    one[f"{begin}burst"] = scenarios.burst(topics, bridge)
-                    one[f"{begin}copy"] = scenarios.copy(topics)
-                    one[f"{begin}steady.{FULL_PER_S}"] = scenarios.steady(topics, bridge, FULL_PER_S, FULL_S)
-                one[f"{begin}intake"] = scenarios.intake(topics, folder)
+    with servers.kafka() as kafka:
+        _warm_up(servers, kafka, SHORT_S)
+        for one, begin, topics, folder in _turns(servers, kafka, tries):
+            with topics.bridge(folder) as bridge:
+                one[f"{begin}burst"] = scenarios.burst(topics, bridge)
+                one[f"{begin}steady.{FULL_PER_S}"] = scenarios.steady(topics, bridge, FULL_PER_S, FULL_S)
+            one[f"{begin}intake"] = scenarios.intake(topics, folder)
 
 
 def steady(servers: BenchServers, tries: Tries) -> None:
@@ -118,7 +116,7 @@ def scale(servers: BenchServers, tries: Tries) -> None:
     for targets, partitions in SHAPES[:2] if servers.is_quick else SHAPES:
         shape, seconds = f"{targets}x{partitions}", servers.seconds
         servers.say(f"{shape}: topics, warm up")
-        with servers.kafka(name=shape) as kafka:
+        with servers.kafka(shape) as kafka:
             topics = TopicFixture(kafka, servers.sizes)
             names = [topics.target("scale", partitions) for _ in range(targets)]
             with topics.bridge(servers.folder / shape) as bridge:
@@ -130,15 +128,14 @@ def scale(servers: BenchServers, tries: Tries) -> None:
 
 
 def rocketmq(servers: BenchServers, tries: Tries) -> None:
-    """Measure bursts by each collector, then lateness with a finer tick. Each of them has a server of its own."""
-    loads = [peer.Load(collector, peer.DEFAULT_TICK_MS, len(tries)) for collector in COLLECTORS]
-    for load in (*loads, peer.Load(ZGC, peer.FINE_TICK_MS, 0, PEER_RATES)):
+    """Measure bursts, then lateness with a finer tick. Each of them has a server of its own."""
+    for load in (peer.Load(peer.DEFAULT_TICK_MS, len(tries)), peer.Load(peer.FINE_TICK_MS, 0, PEER_RATES)):
         servers.say(f"{load.bursts} bursts, {len(load.rates)} steady loads")
-        folder = servers.folder / f"{load.collector}{load.tick_ms}"
+        folder = servers.folder / str(load.tick_ms)
         with in_memory(folder / "store"):
             measured = peer.measured(folder, load, servers.sizes, servers.seconds if load.rates else SHORT_S)
         for one, found in zip(tries, measured, strict=False):
-            one |= {f"rocketmq.{load.collector}{name}": value for name, value in found.items()}
+            one |= {f"rocketmq.{name}": value for name, value in found.items()}
 
 
 PARTS: dict[str, Callable[[BenchServers, Tries], None]] = {

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bridge.dev.embedded_kafka import G1, SHORT_PAUSES, EmbeddedKafka, free_port
+from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
 from scripts.common import processes
 from scripts.common.delivery_figures import DeliveryAccount
@@ -37,10 +37,6 @@ from scripts.common.processes import TIMER_BRIDGE, BridgeProcess
 GIVE_UP_S = 120.0
 AN_HOUR_MS = 3_600_000
 MEMORY = Path("/dev/shm")  # nosec B108 - what is made in it is TemporaryDirectory's: of its owner alone
-ZGC, G1_PREFIX = "", "g1."
-"""Garbage collectors, by the prefix of the measurements' names. ZGC has the shorter pauses, so most parts use it."""
-COLLECTORS = {ZGC: SHORT_PAUSES, G1_PREFIX: (*G1, "-XX:+AlwaysPreTouch")}
-"""Kafka's Java options."""
 OTHER = "other."
 """Prefix of the measurements of another checkout's bridge."""
 _HEAP_MB = 1024
@@ -79,10 +75,10 @@ class BenchServers:
     bridges: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"": TIMER_BRIDGE})
 
     @contextmanager
-    def kafka(self, collector: str = ZGC, name: str = "") -> Iterator[EmbeddedKafka]:
+    def kafka(self, name: str = "") -> Iterator[EmbeddedKafka]:
         """Run a broker in the part's folder."""
-        home = self.folder / f"{name}{collector}kafka"
-        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*COLLECTORS[collector], f"-Xms{_HEAP_MB}m"))
+        home = self.folder / f"{name}kafka"
+        broker = EmbeddedKafka(home, heap_mb=_HEAP_MB, java_options=(*SHORT_PAUSES, f"-Xms{_HEAP_MB}m"))
         with in_memory(home / "data"), broker:
             yield broker
 
@@ -198,8 +194,7 @@ class TopicFixture:
             while seen.lost and now_ms() < last_due_ms + GIVE_UP_S * 1000:
                 alive()
                 deliveries += (came := receiver.poll(0.5))
-                for delivery in came:
-                    seen.note(delivery.origin)
+                seen.note(came)
             while not seen.lost and (came := receiver.poll(_QUIET_S)):
                 deliveries += came
         return deliveries

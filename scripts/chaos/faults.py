@@ -17,9 +17,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scripts.chaos.three_brokers import ThreeBrokers
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from scripts.chaos.three_brokers import Proxy, ThreeBrokers
 from scripts.common.processes import BridgeProcess, workers
 
 DISK_MB = 64
@@ -33,7 +34,7 @@ class ChaosFault(NamedTuple):
     subject: str
     seconds: float
     repair: Callable[[], None]
-    name: str = ""
+    name: str
 
 
 class Victim(BridgeProcess):
@@ -49,10 +50,6 @@ class Victim(BridgeProcess):
         self.data_dir.mkdir(exist_ok=True, mode=0o700)
         self.has_disk = _mounted(self.data_dir)
         self._is_killed = False
-
-    @property
-    def has_locked_folder(self) -> bool:
-        return (self.data_dir / "instance-id").exists()
 
     def demand_alive(self) -> None:
         """Raise BridgeError if it has ended by itself."""
@@ -96,7 +93,10 @@ class Victim(BridgeProcess):
         self._set_clock(error_ms)
         return lambda: self._set_clock(0)
 
-    def fill_disk(self) -> Callable[[], None]:
+    def fill_disk(self) -> Callable[[], None] | None:
+        """Fill its disk; None before it has locked its data directory, as it would end with an error."""
+        if not (self.data_dir / "instance-id").exists():
+            return None
         filler = self.data_dir / "filler"
         with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:  # ENOSPC is what is wanted
             for _ in range(DISK_MB):
@@ -121,6 +121,15 @@ def _mounted(folder: Path) -> bool:
     return subprocess.run(mount, capture_output=True, check=False).returncode == 0
 
 
+class FaultKind(NamedTuple):
+    """What may be hurt, by the names of subjects, and how. `hurt` returns the repair, or None if that is impossible."""
+
+    subjects: Sequence[tuple[str, Any]]
+    hurt: Callable[[Any], Callable[[], None] | None]
+    longest_s: float
+    shortest_s: float = 0.2
+
+
 class FaultSchedule:
     """Draws faults: at most one broker is down at once, and no subject has two faults at once.
 
@@ -136,70 +145,56 @@ class FaultSchedule:
         *,
         has_workers: bool,
     ) -> None:
-        self._brokers, self._victims, self._rng, self._pause = brokers, victims, rng, pause
+        self._rng = rng
         self._left: list[str] = []
-        self._kinds: dict[str, Callable[[set[str]], ChaosFault | None]] = {
-            "kill": lambda busy: self._one_fault(busy, Victim.crash, 4),
-            "delete": lambda busy: self._one_fault(busy, Victim.delete, 2),
-            "stop": lambda busy: self._one_fault(busy, Victim.pause, 16),
-            "clock": lambda busy: self._one_fault(busy, lambda v: v.step_clock(-rng.choice((30, 900, 6_000))), 8),
-            "disk": self._fill,
-            "slow": lambda busy: self._link_fault(busy, rng.choice((20, 200, 700)), is_cut=False),
-            "cut": lambda busy: self._link_fault(busy, 0, is_cut=True),
-            "broker": self._break,
-            "pause": self._hold,
+        bridges = [(victim.name, victim) for victim in victims]
+        links = [(f"link {number}", proxies) for number, proxies in enumerate(brokers.links)]
+        nodes = [("broker", brokers.node(node_id)) for node_id in _MAY_DIE]
+
+        def hold(_: object) -> Callable[[], None]:
+            pause(True)
+            return lambda: pause(False)
+
+        self._kinds = {
+            "kill": FaultKind(bridges, Victim.crash, 4),
+            "delete": FaultKind(bridges, Victim.delete, 2),
+            "stop": FaultKind(bridges, Victim.pause, 16),
+            "clock": FaultKind(bridges, lambda victim: victim.step_clock(-rng.choice((30, 900, 6_000))), 8),
+            "disk": FaultKind(bridges, Victim.fill_disk, 8),
+            "slow": FaultKind(links, lambda link: self._change_link(link, rng.choice((20, 200, 700))), 12, 0.5),
+            "cut": FaultKind(links, lambda link: self._change_link(link, 0, is_cut=True), 12, 0.5),
+            "broker": FaultKind(nodes, _kill_node, 8),
+            "pause": FaultKind([("real topic", None)], hold, 8, 2),
         }
         if has_workers:
-            self._kinds["worker"] = lambda busy: self._one_fault(busy, lambda v: v.crash_worker(rng), 4)
+            self._kinds["worker"] = FaultKind(bridges, lambda victim: victim.crash_worker(rng), 4)
         self.skipped = {} if all(v.has_disk for v in victims) else {"disk": "a tmpfs cannot be mounted: only root may"}
         """Kinds that are impossible here, with the reason."""
         self.kinds = sorted(self._kinds.keys() - self.skipped.keys())
 
     def begin(self, busy: set[str]) -> ChaosFault | None:
-        """Begin a kind that is next in turn. Return None if every subject of it has a fault already."""
+        """Begin a kind that is next in turn. Return None if the drawn subject of each has a fault already."""
         self._left = self._left or self._rng.sample(self.kinds, len(self.kinds))
         for name in self._left:
-            if (begun := self._kinds[name](busy)) is not None:
+            kind = self._kinds[name]
+            subject, hurt = self._rng.choice(kind.subjects)
+            if subject not in busy and (repair := kind.hurt(hurt)) is not None:
                 self._left.remove(name)
-                return begun._replace(name=name)
+                return ChaosFault(subject, self._rng.uniform(kind.shortest_s, kind.longest_s), repair, name)
         return None
 
-    def _one_fault(
-        self, busy: set[str], begin: Callable[[Victim], Callable[[], None]], longest_s: float
-    ) -> ChaosFault | None:
-        victim = self._rng.choice(self._victims)
-        if victim.name in busy:
-            return None
-        return ChaosFault(victim.name, self._rng.uniform(0.2, longest_s), begin(victim))
-
-    def _fill(self, busy: set[str]) -> ChaosFault | None:
-        """Fill the disk of a bridge that has locked its data directory: before that it would end with an error."""
-        unclaimed = {victim.name for victim in self._victims if not victim.has_locked_folder}
-        return self._one_fault(busy | unclaimed, Victim.fill_disk, 8)
-
-    def _link_fault(self, busy: set[str], delay_ms: int, *, is_cut: bool) -> ChaosFault | None:
+    def _change_link(self, link: list[Proxy], delay_ms: int, *, is_cut: bool = False) -> Callable[[], None]:
         """Slow or cut the link of a bridge to one broker, or to all."""
-        link = self._rng.randrange(len(self._brokers.links))
-        if (subject := f"link {link}") in busy:
-            return None
-        proxies = self._rng.sample(all_ := self._brokers.links[link], self._rng.choice((1, len(all_))))
+        proxies = self._rng.sample(link, self._rng.choice((1, len(link))))
 
         def change(delay_ms: int, *, is_cut: bool) -> None:
             for proxy in proxies:
                 proxy.delay_ms, proxy.is_cut = delay_ms, is_cut
 
         change(delay_ms, is_cut=is_cut)
-        return ChaosFault(subject, self._rng.uniform(0.5, 12), lambda: change(0, is_cut=False))
+        return lambda: change(0, is_cut=False)
 
-    def _break(self, busy: set[str]) -> ChaosFault | None:
-        if "broker" in busy:
-            return None
-        node = self._brokers.node(self._rng.choice(_MAY_DIE))
-        node.kill()
-        return ChaosFault("broker", self._rng.uniform(0.2, 8), node.start)
 
-    def _hold(self, busy: set[str]) -> ChaosFault | None:
-        if "real topic" in busy:
-            return None
-        self._pause(True)
-        return ChaosFault("real topic", self._rng.uniform(2, 8), lambda: self._pause(False))
+def _kill_node(node: EmbeddedKafka) -> Callable[[], None]:
+    node.kill()
+    return node.start

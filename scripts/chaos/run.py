@@ -1,7 +1,7 @@
 """`make chaos`: random faults in two bridges and three brokers under load, then an audit by Spark.
 
 load ----------------> timer.requests -> bridge one, two -> chaos.orders, chaos.bills
-faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, faults.jsonl, audit/
+faults (seeded) -> processes, links, brokers, disks, clocks        .run/chaos/report.json, audit/
 at the end: everything is repaired, and the audit finds each timer delivered once; exceptions.jsonl has the others
 
 python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly once, 1 failed, 2 wrong call, 3 a fault
@@ -10,10 +10,11 @@ python -m scripts.chaos.run --minutes 20 --seed 7        exit codes: 0 exactly o
 import argparse
 import json
 import random
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,12 @@ from rich.console import Console
 
 from bridge.dev.kafka_jars import DEFAULT_CACHE
 from bridge.errors import BridgeError
-from kafka_timer import headers as names
-from schemas.receipts import Receipt
 from schemas.tables import AuditClass
 from scripts.chaos.faults import ChaosFault, FaultSchedule, Victim
 from scripts.chaos.load import LIMITS, LONGEST_MS, TARGETS, ChaosLoad
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common import command
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, now_ms
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
 from spark_jobs.audit import run_audit
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.kafka.security import KafkaAccess
@@ -55,7 +54,7 @@ _MOST_ROWS = 20
 
 
 class Chaos:
-    """One run. `story`: its events, with times; `skipped`: kinds of faults that are impossible here, and why."""
+    """One run. `skipped`: kinds of faults that are impossible here, and why."""
 
     def __init__(
         self,
@@ -71,7 +70,6 @@ class Chaos:
         self._workers, self._jars_cache = workers, jars_cache
         self._began_s = time.monotonic()
         self._victims: list[Victim] = []
-        self.story: list[dict[str, object]] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
 
@@ -112,14 +110,13 @@ class Chaos:
             for end_s, fault in [each for each in open_ if each[0] <= now_s]:
                 open_.remove((end_s, fault))
                 fault.repair()
-                self._record("repaired", fault)
+                self._say(f"{fault.name}: {fault.subject}, repaired")
             if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in schedule.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
                 begun = schedule.begin({fault.subject for _, fault in open_})
                 if begun is not None:
                     open_.append((now_s + begun.seconds, begun))
-                    self._record("begun", begun)
                     self.counts[f"fault: {begun.name}"] += 1
                     self._say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
@@ -150,17 +147,13 @@ class Chaos:
         verdict = run_audit(args)
         rows = exceptional_rows(out)
         try:
-            topics = {TIMER_TOPIC, *TARGETS, args.rejected_topic}
-            found = with_records(servers, rows, topics, args.receipts_topic) if rows else []
+            topics = [TIMER_TOPIC, *TARGETS, args.rejected_topic, args.receipts_topic]
+            found = [*rows, *records_of(servers, rows, topics)] if rows else []
             (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
             self._console.print_json(data=found)
         except BridgeError as error:  # the verdict is valid without them
             self._say(f"the records of the faulty timers could not be read: {error}")
         return verdict
-
-    def _record(self, what: str, fault: ChaosFault) -> None:
-        event = {"what": what, "fault": fault.name, "subject": fault.subject, "seconds": round(fault.seconds, 2)}
-        self.story.append({"at_ms": now_ms(), **event})
 
     def _say(self, what: str) -> None:
         self._console.print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", highlight=False)
@@ -174,51 +167,28 @@ def exceptional_rows(out: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in row.items() if value not in (None, [])} for row in chosen[:_MOST_ROWS]]
 
 
-def with_records(
-    servers: str, rows: Iterable[dict[str, Any]], topics: Collection[str], receipts_topic: str
-) -> list[dict[str, Any]]:
-    """Return each row with every record about it, in order of time, for people to judge. Raises BridgeError."""
-    found: list[dict[str, Any]] = [{"row": row, "records": []} for row in rows]
-    with Receiver(servers, [*topics, receipts_topic]) as receiver:
+def records_of(servers: str, rows: list[dict[str, Any]], topics: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the records that name the origin of a row, or are at it, in order of time. Raises BridgeError."""
+    origins = [re.escape(origin) for row in rows for origin in (row["origin"], row.get("ended_by")) if origin]
+    is_named, found = re.compile(rf"({'|'.join(origins)})\b"), list[dict[str, Any]]()
+    with Receiver(servers, topics) as receiver:
         while messages := receiver.messages(10):
-            for message in messages:
-                origins = _origins(message, is_receipt=message.topic() == receipts_topic)
-                for each in found:
-                    if origins & {each["row"]["origin"], each["row"].get("ended_by")}:
-                        each["records"].append(_shown(message))
-    for each in found:
-        each["records"].sort(key=lambda record: record["at_ms"])
-    return found
-
-
-def _origins(message: Message, *, is_receipt: bool) -> set[str | None]:
-    """Return the origins that a record concerns: its own place, its `timer-origin`, and the origins in a receipt."""
-    origins: set[str | None] = {_place(message), _headers(message).get(names.ORIGIN)}
-    if is_receipt:
-        receipt = Receipt.model_validate_json(message.value() or b"")
-        origins |= {receipt.request, receipt.origin}
-    return origins - {None}
+            found += [shown for shown in map(_shown, messages) if is_named.search(str(shown))]
+    return sorted(found, key=lambda record: record["at_ms"])
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    clock, at_ms = message.timestamp()
-    shown = {"at_ms": at_ms, "clock": {1: "CreateTime", 2: "LogAppendTime"}.get(clock), "place": _place(message)}
-    value = (message.value() or b"")[:300].decode(errors="replace")
-    return {**shown, "headers": _headers(message), "value": value}
-
-
-def _headers(message: Message) -> dict[str, str]:
     headers: Any = message.headers() or []
-    return {name: value.decode(errors="replace") for name, value in headers if value is not None}
-
-
-def _place(message: Message) -> str:
-    return f"{message.topic()}/{message.partition()}/{message.offset()}"
+    return {
+        "at_ms": message.timestamp()[1],
+        "place": f"{message.topic()}/{message.partition()}/{message.offset()}",
+        "headers": {name: value.decode(errors="replace") for name, value in headers if value is not None},
+        "value": (message.value() or b"")[:300].decode(errors="replace"),
+    }
 
 
 def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
     """Write the report and return the exit code. A pending timer is a fault, too: every timer was due."""
-    (folder / "faults.jsonl").write_text("".join(json.dumps(event) + "\n" for event in chaos.story))
     pending = verdict.counts["pending"]
     report = {
         **{name: getattr(args, name) for name in ("seed", "minutes", "workers")},

@@ -22,7 +22,7 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from scripts.bench.topic_fixture import Sizes, TopicFixture
 from scripts.common import command
-from scripts.common.delivery_figures import DeliveryAccount
+from scripts.common.delivery_figures import DeliveryAccount, lateness
 from scripts.common.kafka_io import Receiver, now_ms
 from scripts.common.processes import BridgeProcess
 
@@ -94,31 +94,23 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
             usage = bridge.usage()
             say("counting deliveries")
-            seen, late_ms = DeliveryAccount(spans), [np.empty(0, np.int32)]
+            seen = DeliveryAccount(spans)
             with Receiver(topics.servers, list(targets.values())) as receiver:
                 while came := receiver.poll(_QUIET_S):
                     bridge.demand_alive()
-                    for delivery in came:
-                        seen.note(delivery.origin)
-                    late_ms.append(np.array([each.appended_ms - each.due_ms for each in came], np.int32))
-    found = growth([each for each in samples if each["at_s"] > min(_WARM_S, seconds / 3)])
-    late = np.concatenate(late_ms)
-    early, percentiles = int((late < 0).sum()), np.percentile(late, [50, 99, 100])
+                    seen.note(came)
+    found, counts = growth([each for each in samples if each["at_s"] > min(_WARM_S, seconds / 3)]), seen.counts()
     return {
         "per_s": per_s,
         "seconds": seconds,
-        "requested": seen.expected,
-        "lost": seen.lost,
-        "duplicates": seen.duplicates,
-        "strangers": seen.strangers,
-        "early": early,
-        **{f"late_{name}_ms": float(ms) for name, ms in zip(("p50", "p99", "max"), percentiles, strict=True)},
-        "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(seen.expected, 1), 1),
+        **counts._asdict(),
+        "late": lateness(seen.late_ms)._asdict(),
+        "cpu_us_a_message": round((usage.cpu_s - begin_cpu_s) * 1e6 / max(counts.requested, 1), 1),
         "rss_mb": usage.rss_mb,
         "peak_rss_mb": usage.peak_rss_mb,
         "growth": found,
         "is_flat": all(share <= MOST_GROWTH for share in found.values()),
-        "is_exact": not (seen.lost or seen.duplicates or seen.strangers or early),
+        "is_exact": not any(counts[1:]),
     }
 
 

@@ -48,32 +48,38 @@ def late_ms(deliveries: Sequence[Delivery]) -> Ints:
 def account(spans: Sequence[OffsetRange], deliveries: Sequence[Delivery]) -> Account:
     """Count the deliveries. Every offset of `spans` is a request that must be delivered once."""
     arrived = DeliveryAccount(spans)
-    for delivery in deliveries:
-        arrived.note(delivery.origin)
-    early = int((late_ms(deliveries) < 0).sum())
-    return Account(arrived.expected, arrived.lost, arrived.duplicates, early, arrived.strangers)
+    arrived.note(deliveries)
+    return arrived.counts()
 
 
 class DeliveryAccount:
-    """Counts the deliveries of each expected origin."""
+    """Counts the deliveries of each expected origin, and keeps how late they were."""
 
     def __init__(self, spans: Sequence[OffsetRange]) -> None:
         self._spans = {b"%s/%d" % (span.topic.encode(), span.partition): span for span in spans}
         self._times = {name: np.zeros(len(span), np.int32) for name, span in self._spans.items()}
-        self.expected, self.strangers = sum(map(len, spans)), 0
+        self._late_ms: list[Ints] = []
+        self._strangers = 0
 
-    def note(self, origin: bytes) -> None:
-        place, _, offset = origin.rpartition(b"/")
-        span = self._spans.get(place)
-        if span is not None and span.begin <= int(offset) < span.end:
-            self._times[place][int(offset) - span.begin] += 1
-        else:
-            self.strangers += 1
+    def note(self, deliveries: Sequence[Delivery]) -> None:
+        self._late_ms.append(late_ms(deliveries))
+        for delivery in deliveries:
+            place, _, offset = delivery.origin.rpartition(b"/")
+            span = self._spans.get(place)
+            if span is not None and span.begin <= int(offset) < span.end:
+                self._times[place][int(offset) - span.begin] += 1
+            else:
+                self._strangers += 1
 
     @property
     def lost(self) -> int:
         return sum(int((times == 0).sum()) for times in self._times.values())
 
     @property
-    def duplicates(self) -> int:
-        return sum(int(np.maximum(times - 1, 0).sum()) for times in self._times.values())
+    def late_ms(self) -> Ints:
+        return np.concatenate([np.empty(0, np.int64), *self._late_ms])
+
+    def counts(self) -> Account:
+        duplicates = sum(int(np.maximum(times - 1, 0).sum()) for times in self._times.values())
+        requested, early = sum(map(len, self._spans.values())), int((self.late_ms < 0).sum())
+        return Account(requested, self.lost, duplicates, early, self._strangers)

@@ -176,21 +176,20 @@ def send_all(bootstrap_servers: str, topic: str, requests: Iterable[TimerRequest
     return tuple(OffsetRange(topic, partition, begins[partition], end) for partition, end in admin.ends(topic).items())
 
 
-def reader(bootstrap_servers: str, group: str, settings: Mapping[str, object]) -> Consumer:
-    """Return a read_committed consumer from the beginning, whose group never commits offsets."""
-    own = {"bootstrap.servers": bootstrap_servers, "group.id": group, "isolation.level": "read_committed"}
-    # earliest: a new leader may not know yet where its log begins
-    return Consumer({**own, "enable.auto.commit": False, "auto.offset.reset": "earliest", **settings, **QUIET})
-
-
 class Receiver:
     """Reads target topics from their beginning, read_committed. Its group never commits offsets."""
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._new_consumer: Callable[[], Consumer] = lambda: reader(
-            bootstrap_servers, f"reader-{uuid4().hex[:8]}", {"queued.min.messages": 50_000}
-        )
-        self._consumer = self._new_consumer()
+        self._settings = {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": f"reader-{uuid4().hex[:8]}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # a new leader may not know yet where its log begins
+            "queued.min.messages": 50_000,
+            **QUIET,
+        }
+        self._consumer = Consumer(self._settings)
         with kafka_errors("the target topics could not be listed"):
             end_s = time.monotonic() + _TIMEOUT_S
             while True:  # not every broker knows a topic that was just made
@@ -221,7 +220,7 @@ class Receiver:
         if first is None:
             if time.monotonic() - self._quiet_s > REPLACED_AFTER_S:  # as the bridge does with its clients
                 self._consumer.close()
-                self._consumer = self._new_consumer()
+                self._consumer = Consumer(self._settings)
                 self._assign()
             return []
         messages: list[Any] = [first, *self._consumer.consume(10_000, 0)]

@@ -2,7 +2,6 @@
 
 with BridgeProcess(folder, bootstrap_servers) as bridge:      ready when entered
     bridge.usage()                                            Usage(cpu_s=1.5, peak_rss_mb=80.2, rss_mb=71.0)
-    bridge.transactions()                                     committed, by /metrics on its http_port
                                                               SIGTERM at the end, to its own pid alone
 """
 
@@ -10,10 +9,9 @@ import contextlib
 import os
 import subprocess
 import sys
-import threading
+import time
 import urllib.request
 from collections.abc import Sequence
-from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -22,6 +20,8 @@ from bridge.dev.embedded_kafka import HOST
 from bridge.errors import BridgeError
 
 TIMER_BRIDGE = (str(Path(sys.executable).with_name("timer-bridge")),)
+_LOOK_S = 0.01
+_READY = b"timer-bridge is ready"
 _TRANSACTIONS = "timer_bridge_transaction_seconds_count"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -32,13 +32,6 @@ class Usage(NamedTuple):
     cpu_s: float
     peak_rss_mb: float
     rss_mb: float
-
-
-class Machine(NamedTuple):
-    """CPU time of the machine since its start."""
-
-    busy_s: float
-    total_s: float
 
 
 def proc_field(path: str, name: str) -> str:
@@ -93,11 +86,6 @@ def _cpu_s(stat: list[str]) -> float:
     return (int(stat[11]) + int(stat[12])) / _TICKS_PER_S  # utime, stime
 
 
-def machine() -> Machine:
-    ticks = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
-    return Machine((sum(ticks) - ticks[3] - ticks[4]) / _TICKS_PER_S, sum(ticks) / _TICKS_PER_S)
-
-
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
     """Start a process with its standard output as a pipe. It ends with the calling thread; Ctrl-C does not reach it."""
     with log.open("ab") as errors:
@@ -123,8 +111,8 @@ class BridgeProcess:
         self._command = [*command, "run", "--bootstrap-servers", bootstrap_servers, "--data-dir", str(self.data_dir)]
         self._command += [*arguments, *(["--http-port", str(http_port)] if http_port else [])]
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready = Future[bool]()
-        """True if the current process was ready before it ended."""
+        self._log_begin = 0
+        """Size of the log when the current process started."""
 
     @property
     def pid(self) -> int:
@@ -160,22 +148,27 @@ class BridgeProcess:
     def launch(self) -> None:
         """Start it without waiting. It ends with the calling thread."""
         with self.log_path.open("ab") as log:
-            words, pipe = kill_with_parent(self._command), subprocess.PIPE
+            self._log_begin = log.tell()
             # A session of its own: Ctrl-C reaches only us, and we end it in order.
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=log, start_new_session=True
+                kill_with_parent(self._command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
-        self._ready = Future()
-        threading.Thread(target=self._listen, args=(self._process, self._ready), daemon=True).start()
 
     def await_ready(self, *, timeout_s: float = 120.0) -> None:
         """Wait until it is ready. Raises BridgeError if it ends, or after `timeout_s`."""
-        try:
-            if self._ready.result(timeout_s):
+        until_s, why = time.monotonic() + timeout_s, ""
+        while not why:
+            if not self.is_running:
+                why = "ended before it was ready"
+            elif time.monotonic() > until_s:
+                why = f"not ready in {timeout_s:.0f} s"
+            if _READY in self.log_path.read_bytes()[self._log_begin :]:
                 return
-            why = "ended before it was ready"
-        except TimeoutError:
-            why = f"not ready in {timeout_s:.0f} s"
+            time.sleep(_LOOK_S)
         self.kill()
         raise BridgeError(f"the bridge: {why}; {self.log_tail()}")
 
@@ -219,14 +212,3 @@ class BridgeProcess:
         except BridgeError:
             if kind is None:  # otherwise the first error is the one to report
                 raise
-
-    def _listen(self, process: subprocess.Popen[bytes], ready: "Future[bool]") -> None:
-        """Copy its standard output to the log until its end: a full pipe would block it."""
-        assert process.stdout is not None
-        with process.stdout, self.log_path.open("ab", buffering=0) as log:
-            for line in process.stdout:
-                log.write(line)
-                if b"ready" in line and not ready.done():
-                    ready.set_result(True)
-        if not ready.done():
-            ready.set_result(False)

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import pandas as pd
 from rich.console import Console
-from rich.table import Table
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError, SettingsError
@@ -156,25 +155,17 @@ def demo(args: argparse.Namespace, console: Console) -> int:
 
 def conclude(sent: int, verdict: AuditVerdict, console: Console) -> int:
     """Print the verdict and return the exit code. In a demo, a rejected or pending timer is a fault, too."""
-    table = Table("topic", title="Spark's audit; late in ms, by the broker's clock")
-    for name in ("requests", "delivered", "faults", "late p50", "p99", "max"):
-        table.add_column(name, justify="right")
-    for topic in sorted(verdict.topics, key=lambda found: found.topic or ""):
-        late = (topic.lateness_p50_ms, topic.lateness_p99_ms, topic.lateness_max_ms)
-        cells = ("-" if n is None else f"{n:,}" for n in (topic.requests, topic.delivered, topic.faults, *late))
-        table.add_row(topic.topic or "(none)", *cells, style="red" if topic.faults else "")
-    console.print(table)
+    late, delivered = verdict.lateness, verdict.counts["delivered"]
+    console.print(f"{verdict.headline}. Report: {verdict.report}", soft_wrap=True)
     for note in verdict.notes:
         console.print(note)
-    fault = "" if verdict.clean else verdict.headline
-    if verdict.clean and verdict.counts["delivered"] != sent:
-        fault = f"{sent:,} flights were sent, but {verdict.counts['delivered']:,} delivered: see the report"
-    console.print(
-        f"[bold red]{fault}[/]" if fault else f"[bold green]{verdict.headline}[/]: each came once, none early."
-    )
-    console.print(f"Report: {verdict.report}", soft_wrap=True)
+    console.print(f"late by the broker's clock: p50 {late.p50_ms}, p99 {late.p99_ms}, max {late.max_ms} ms")
+    if verdict.clean and delivered == sent:
+        console.print(f"[bold green]{sent:,} flights: each came once, none early.[/]")
+    else:
+        console.print(f"[bold red]{sent:,} flights were sent, {delivered:,} delivered, faults: {verdict.faults}[/]")
     console.print(BY_HAND, soft_wrap=True)
-    return command.FAULT_FOUND if fault else 0
+    return 0 if verdict.clean and delivered == sent else command.FAULT_FOUND
 
 
 def main() -> int:

@@ -7,21 +7,21 @@ journal      records of the journal, one per line, and the decisions that they m
 progress     metadata of a committed offset
 headers      a request's headers, in all spellings: first line the key, then name=value
 
-An input of `store` edits a valid store. Its checksums are recomputed, so that the fuzzer need not find one by chance.
+An input of `store` edits a valid store. All checksums are 0 (`without_checksums`), so that the fuzzer need not find one
+by chance.
 
     flags 1 | edits, 12 bytes each: file 1, size 1, place 2, value 8
-    flags     SEALED: checksums are recomputed, AS_CLOSED: and the store counts as closed in the state of its checkpoint
+    flags     AS_CLOSED: the store counts as closed in the state of its checkpoint
     size      0: the file is removed, 1 to 8: so many bytes of the value are written at the place, more: it is cut there
 """
 
-import json
 import random
 import struct
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
@@ -35,18 +35,14 @@ from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError, WheelFullError
 from timer.format.batch import Batch
 from timer.format.body import HEAD_SIZE, Body, pack_headers, peek, unpack, unpack_headers
-from timer.format.checkpoint import CLOSED, NAME, WHEEL, Checkpoint
-from timer.format.unit import BLANK_SIZE, UNIT, UNIT_EXTRA_DISK, UNIT_SIZE, unit_checks
+from timer.format.checkpoint import CLOSED, NAME
 from timer.options import StoreOptions
 from timer.stopped_store import NoStoreError, StoppedStore, verify
 from timer.testing import SimDisk
-from timer.wheel.shutdown_snapshot import RESUME
-from timer.wheel.timer_wheel import SLOT, slot_checks
 
 START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=256, segment_bytes=1024)
-PER_SEGMENT = (OPTIONS.segment_bytes - BLANK_SIZE) // UNIT_SIZE
-SEALED, AS_CLOSED = 1, 2
+AS_CLOSED = 1
 EDIT = struct.Struct(">BBHq")
 RULES = Rules(max_delay_ms=86_400_000, roll_window_ms=3_600_000, profiles=("native", *PROFILES))
 Contents = dict[str, bytes]
@@ -57,6 +53,23 @@ class Target(NamedTuple):
 
     check: Callable[[bytes], None]
     seeds: Callable[[], Iterator[bytes]]
+
+
+def without_checksums() -> ExitStack:
+    """Return a context in which every checksum of a store is 0. All stores of the targets are made and read in it."""
+    stack = ExitStack()
+    stack.enter_context(mock.patch("zlib.crc32", _zero))
+    for name in ("timer_log.unit_checks", "timer_wheel.slot_checks", "stopped.slot_checks"):
+        stack.enter_context(mock.patch(f"timer.wheel.{name}", _zeros))
+    return stack
+
+
+def _zero(*_: object) -> int:
+    return 0
+
+
+def _zeros(rows: Any, *_: object) -> Any:
+    return np.zeros(len(rows), np.uint32)
 
 
 # -- a valid store, and edits of it
@@ -115,40 +128,11 @@ def edited(data: bytes) -> Contents:
             at_byte = place % (len(content) + 1)
             after = value.to_bytes(8, "big", signed=True)[8 - size :] + content[at_byte + size :] if size <= 8 else b""
             contents[name] = content[:at_byte] + after
-    if flags & SEALED:
-        seal(contents, as_closed=bool(flags & AS_CLOSED))
-    return contents
+    return as_closed(contents) if flags & AS_CLOSED else contents
 
 
-def seal(contents: Contents, *, as_closed: bool) -> None:
-    """Recompute every checksum of every file."""
-    for name in [*contents]:
-        folder, _, base = name.partition("/")
-        if folder == "timer" and base.isdigit():
-            _seal_units(contents, name, int(base))
-        elif folder == "body":
-            contents[name] = b"".join(sealed_frame(frame) for frame in frames(contents[name]))
-        elif folder == WHEEL:
-            content = contents[name]
-            slots = np.frombuffer(content[: len(content) // SLOT.itemsize * SLOT.itemsize], SLOT).copy()
-            slots["magic"] = slot_checks(slots)
-            contents[name] = slots.tobytes() + content[slots.nbytes :]
-        elif name in (NAME, CLOSED):
-            contents[name] = sealed_text(contents[name].partition(b"\n")[2])
-    if as_closed and NAME in contents:
-        contents[CLOSED] = contents[NAME]
-    if RESUME in contents:
-        contents[RESUME] = _sealed_resume(contents[RESUME], contents.get(NAME, b""))
-
-
-def _seal_units(contents: Contents, name: str, base: int) -> None:
-    column_name = name.replace("timer/", "ids/")
-    column = contents.get(column_name, b"")
-    count = min(len(contents[name]) // UNIT_SIZE, len(column) // UNIT_EXTRA_DISK.itemsize, PER_SEGMENT)
-    units = np.frombuffer(contents[name][: count * UNIT_SIZE], UNIT)
-    rows = np.frombuffer(column[: count * UNIT_EXTRA_DISK.itemsize], UNIT_EXTRA_DISK).copy()
-    rows["check"] = unit_checks(units, rows, base // OPTIONS.segment_bytes * PER_SEGMENT)
-    contents[column_name] = rows.tobytes() + column[count * UNIT_EXTRA_DISK.itemsize :]
+def as_closed(contents: Contents) -> Contents:
+    return contents | ({CLOSED: contents[NAME]} if NAME in contents else {})
 
 
 def frames(content: bytes) -> Iterator[bytes]:
@@ -159,31 +143,9 @@ def frames(content: bytes) -> Iterator[bytes]:
     yield content
 
 
-def sealed_frame(frame: bytes) -> bytes:
-    """Return the frame with its size and CRC recomputed."""
-    if len(frame) < HEAD_SIZE:
-        return frame
-    return struct.pack(">II", len(frame), zlib.crc32(frame[8:])) + frame[8:]
-
-
-def sealed_text(text: bytes) -> bytes:
-    """Return a checkpoint with this text."""
-    return b"%08x\n%s" % (zlib.crc32(text), text)
-
-
-def _sealed_resume(content: bytes, checkpoint: bytes) -> bytes:
-    found = Checkpoint.from_bytes(checkpoint)
-    line, _, rest = content.partition(b"\n")
-    with suppress(ValueError, TypeError, RecursionError):  # it is malicious enough
-        head = json.loads(line)
-        head["checkpoint"] = zlib.crc32(found.to_bytes() if found else b"")
-        content = json.dumps(head).encode() + b"\n" + rest
-    return content[:-4] + zlib.crc32(content[:-4]).to_bytes(4, "big")
-
-
 def _store_seeds() -> Iterator[bytes]:
     """Return no edit, and for each file: without it, cut, and with extreme numbers at many places."""
-    for flags in (0, SEALED, SEALED | AS_CLOSED):
+    for flags in (0, AS_CLOSED):
         yield bytes([flags])
         for which in range(len(sound())):
             edits = [(0, 0, 0), (9, 40, 0)]
@@ -234,8 +196,7 @@ def _empty(disk: SimDisk) -> None:
 
 
 def _checkpoint(text: bytes) -> None:
-    sealed = sealed_text(text)
-    _look_into({**sound(), NAME: sealed, CLOSED: sealed})
+    _look_into(as_closed(sound() | {NAME: b"%08x\n%s" % (0, text)}))
 
 
 def _frame(data: bytes) -> None:
@@ -244,7 +205,7 @@ def _frame(data: bytes) -> None:
     with suppress(CorruptStoreError):
         unpack(data, 0)
     with suppress(CorruptStoreError):
-        unpack_headers(unpack(sealed_frame(data[:8] + b"\1" + data[9:]), 0).headers)
+        unpack_headers(unpack(struct.pack(">II", len(data), 0) + b"\1" + data[9:], 0).headers)
 
 
 def _journal(data: bytes) -> None:

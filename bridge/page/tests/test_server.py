@@ -213,7 +213,7 @@ def test_an_id_between_two_turns_is_leaving_or_rolling(world: World, web: Page) 
         world.bridge.turn()
         for id_ in ("leaves", "rolls"):
             states |= {(id_, timer["state"]) for timer in web.get(f"/pending?id={id_}")[1]["timers"]}
-        world.kafka.timeline.advance(1)
+        world.kafka.timeline.advance(50)
     assert {("leaves", "pending"), ("leaves", "leaving"), ("rolls", "pending"), ("rolls", "rolling")} <= states
 
 

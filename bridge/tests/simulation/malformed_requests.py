@@ -27,19 +27,8 @@ TARGETS = (b"orders", b"orders", b"orders", b"bills", b"small", b"secret", b"now
 _NAMES: Sequence[str] = (
     *sorted(CONTROL),
     *sorted(name for profile in PROFILES.values() for name in profile.control),
-    *(
-        "",
-        " ",
-        "\0",
-        "é",
-        "\U0001f642",
-        "trace",
-        "traceparent",
-        "Timer-Topic",
-        "timer-topic ",
-        "TIMER-DELAY-MS",
-        "delay",
-    ),
+    *("", " ", "\0", "é", "\U0001f642", "trace", "traceparent"),
+    *("Timer-Topic", "timer-topic ", "TIMER-DELAY-MS", "delay"),
     *("timer-error", "timer-error-detail", "timer-unheard-of", "x" * 300),
 )
 _IDS = (*(b"id-%d" % number for number in range(40)), b"\xff\x00", b"i" * 1024)

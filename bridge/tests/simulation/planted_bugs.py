@@ -43,19 +43,35 @@ from timer.options import Engine
 from timer.rocksdb import store as rocks_store
 from timer.rocksdb.timers import RocksTimers
 from timer.schedule.blocked_targets import BlockedTarget, BlockedTargets
-from timer.schedule.release_policy import Gate
 from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.store import Store
 from timer.wheel.pending_units import LiveScan
 from timer.wheel.store import WheelStore
 
 Patches = ExitStack
-_take_in, _committed, _due = Partition.take_in, Partition.committed, ReleaseQueue.take_due
+_take_in, _committed = Partition.take_in, Partition.committed
 _begin, _end = FakeSink.submit, FakeSink.end
 
 
 def _replace(patches: Patches, owner: Any, name: str, new: Any) -> None:
     patches.enter_context(mock.patch.object(owner, name, new))
+
+
+MUTATIONS: dict[str, Callable[[Patches], None]] = {}
+Wrong = Callable[..., Any]
+
+
+def _planted(mutation: str, owner: Any, name: str) -> Callable[[Wrong], Wrong]:
+    """Make a function the mistaken form of `owner.name`. Its first argument is the right form."""
+    right = getattr(owner, name)
+
+    def plant(wrong: Wrong) -> Wrong:
+        MUTATIONS[mutation] = lambda patches: _replace(
+            patches, owner, name, lambda *given, **named: wrong(right, *given, **named)
+        )
+        return wrong
+
+    return plant
 
 
 def offset_before_store(patches: Patches) -> None:
@@ -91,16 +107,13 @@ def k_left_out(patches: Patches) -> None:
     _replace(patches, Progress, "committed", classmethod(committed))
 
 
-def cut_inside_equal_times(patches: Patches) -> None:
+@_planted("cut inside equal times", ReleaseQueue, "take_due")
+def _(take_due: Wrong, queue: ReleaseQueue, *given: Any) -> Due:
     """K is a time alone: a burst that is cut inside one ms counts as gone as a whole."""
-
-    def take_due(self: ReleaseQueue, now_ms: int, limit: int, limit_bytes: int, gate: Gate, most_wait_ms: int) -> Due:
-        found = _due(self, now_ms, limit, limit_bytes, gate, most_wait_ms)
-        if len(found.rows):
-            self.settled = Key(self.settled.visit_ms, MAX_INT64)
-        return found
-
-    _replace(patches, ReleaseQueue, "take_due", take_due)
+    found: Due = take_due(queue, *given)
+    if len(found.rows):
+        queue.settled = Key(queue.settled.visit_ms, MAX_INT64)
+    return found
 
 
 def late_not_settled(patches: Patches) -> None:
@@ -193,26 +206,20 @@ def journal_behind(patches: Patches) -> None:
     _replace(patches, FakeSink, "end", end)
 
 
-def unordered_commits(patches: Patches) -> None:
+@_planted("unordered commits", FakePublishing, "finish")
+def _(_: Wrong, publishing: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
     """The second producer does not wait for the first: a crash in between skips what the first held."""
-
-    def finish(self: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
-        if self.outcome is None:
-            self.outcome = self.sink.end(self)
-        return self.outcome
-
-    _replace(patches, FakePublishing, "finish", finish)
+    if publishing.outcome is None:
+        publishing.outcome = publishing.sink.end(publishing)
+    return publishing.outcome
 
 
-def unknown_is_abort(patches: Patches) -> None:
+@_planted("unknown outcome taken for an abort", FakePublishing, "wait")
+def _(_: Wrong, publishing: FakePublishing) -> Committed | Aborted:
     """A transaction whose commit got no answer is published again, though it may stand."""
-
-    def outcome(self: FakePublishing) -> Committed | Aborted:
-        fate = self.finish()
-        self.is_reported = True
-        return Aborted({}) if isinstance(fate, OutcomeUnknownError) else fate
-
-    _replace(patches, FakePublishing, "wait", outcome)
+    fate = publishing.finish()
+    publishing.is_reported = True
+    return Aborted({}) if isinstance(fate, OutcomeUnknownError) else fate
 
 
 def below_l_kept(patches: Patches) -> None:
@@ -229,15 +236,11 @@ def below_l_kept(patches: Patches) -> None:
     _replace(patches, JournalReader, "_covers", lambda *_: True)
 
 
-def digest_not_compared(patches: Patches) -> None:
+@_planted("digest not compared", CopiesInFlight, "claimed")
+def _(_: Wrong, copies: CopiesInFlight, __: Record, claim: Claim) -> CopyInFlight | None:
     """Whatever says that it is an awaited copy is taken for it."""
-
-    def claimed(self: CopiesInFlight, record: Record, claim: Claim) -> CopyInFlight | None:
-        del record
-        number = claim.origin.rpartition(b"/")[2]
-        return self._flights.get((int(number), claim.rolls)) if number.isdigit() else None
-
-    _replace(patches, CopiesInFlight, "claimed", claimed)
+    number = claim.origin.rpartition(b"/")[2]
+    return copies._flights.get((int(number), claim.rolls)) if number.isdigit() else None
 
 
 def markers_not_read(patches: Patches) -> None:
@@ -246,42 +249,29 @@ def markers_not_read(patches: Patches) -> None:
     _replace(patches, LiveScan, "_check_count", lambda _: None)
 
 
-def nothing_read_first(patches: Patches) -> None:
+@_planted("nothing read first", AssignedPartition, "draft_due")
+def _(draft_due: Wrong, partition: AssignedPartition, now_ms: int) -> None:
     """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
-
-    asked = AssignedPartition.draft_due
-
-    def draft_due(self: AssignedPartition, now_ms: int) -> None:
-        if self.phase is Phase.CATCHING_UP:
-            self.phase = Phase.OPEN
-        asked(self, now_ms)
-
-    _replace(patches, AssignedPartition, "draft_due", draft_due)
+    if partition.phase is Phase.CATCHING_UP:
+        partition.phase = Phase.OPEN
+    draft_due(partition, now_ms)
 
 
-def no_skew_margin(patches: Patches) -> None:
+@_planted("no skew margin", JournalReader, "_since_ms")
+def _(since_ms: Wrong, reader: Any) -> int | None:
     """The journal is read from the time of L's record by that broker's clock alone."""
-    since_ms = JournalReader._since_ms
-
-    def later(self: Any) -> int | None:
-        found = since_ms(self)
-        return None if found is None else found + self._options.clock_skew_margin_ms
-
-    _replace(patches, JournalReader, "_since_ms", later)
+    found = since_ms(reader)
+    return None if found is None else found + reader._options.clock_skew_margin_ms
 
 
-def copies_judged_again(patches: Patches) -> None:
+@_planted("copies judged again", BatchIntake, "_receive_copy")
+def _(receive: Wrong, intake: BatchIntake, record: Record, claim: Claim) -> None:
     """A copy that lands is asked for its target once more, by the policy of now."""
-    receive = BatchIntake._receive_copy
-
-    def judged(self: BatchIntake, record: Record, claim: Claim) -> None:
-        refusal = self.options.policy.refusal(claim.schedule.target)
-        if refusal and self.flights.claimed(record, claim):
-            self._refuse(record, refusal)
-        else:
-            receive(self, record, claim)
-
-    _replace(patches, BatchIntake, "_receive_copy", judged)
+    refusal = intake.options.policy.refusal(claim.schedule.target)
+    if refusal and intake.flights.claimed(record, claim):
+        intake._refuse(record, refusal)
+    else:
+        receive(intake, record, claim)
 
 
 def unstable_progress(patches: Patches) -> None:
@@ -295,37 +285,26 @@ def units_kept(patches: Patches) -> None:
     patches.enter_context(mock.patch.object(Decisions, "gone", property(lambda _: set(), lambda *_: None), create=True))
 
 
-def rules_of_now(patches: Patches) -> None:
+@_planted("rules of now for old requests", JournalReader, "_records")
+def _(read: Wrong, reader: Any, *span: Any) -> Iterator[JournalRecord]:
     """A start reads old requests by the settings that it has now."""
-    read = JournalReader._records
-
-    def by_own(self: Any, *span: Any) -> Iterator[JournalRecord]:
-        return (record.model_copy(update={"rules": self._options.rules}) for record in read(self, *span))
-
-    _replace(patches, JournalReader, "_records", by_own)
+    return (record.model_copy(update={"rules": reader._options.rules}) for record in read(reader, *span))
 
 
-def pause_forgotten(patches: Patches) -> None:
+@_planted("pause forgotten by a start", BlockedTargets, "__init__")
+def _(made: Wrong, blocked: BlockedTargets, waits: Any) -> None:
     """A start knows what waits, but not that it is paused."""
-    made = BlockedTargets.__init__
-
-    def init(self: BlockedTargets, waits: Any) -> None:
-        made(self, [wait._replace(is_paused=False) for wait in waits])
-
-    _replace(patches, BlockedTargets, "__init__", init)
+    made(blocked, [wait._replace(is_paused=False) for wait in waits])
 
 
 def _block_nothing(_: ReleaseQueue, target: str, after: Key) -> BlockedTarget:
     return BlockedTarget(target, is_paused=False, after=after)
 
 
-def fails_for_all(patches: Patches) -> None:
+@_planted("one target that fails holds all", CircuitBreakers, "allowance")
+def _(_: Wrong, breakers: CircuitBreakers, __: str, now_ms: int) -> int | None:
     """If one target takes no records, the timers of all targets wait."""
-
-    def allowance(self: CircuitBreakers, _: str, now_ms: int) -> int | None:
-        return 0 if self.unavailable(now_ms) else None
-
-    _replace(patches, CircuitBreakers, "allowance", allowance)
+    return 0 if breakers.unavailable(now_ms) else None
 
 
 def copies_missing_by_origin(patches: Patches) -> None:
@@ -366,43 +345,31 @@ def next_occurrence_later(patches: Patches) -> None:
     _replace(patches, DueTimers, "release", release_with)
 
 
-def next_occurrence_lost_by_a_retry(patches: Patches) -> None:
+@_planted("next occurrence lost by a retry", Partition, "recheck")
+def _(recheck: Wrong, partition: Partition, frozen: FrozenDraft, now_ms: int) -> None:
     """A transaction that is published again has the deliveries alone."""
-    recheck = Partition.recheck
-
-    def without(self: Partition, frozen: FrozenDraft, now_ms: int) -> None:
-        recheck(self, frozen, now_ms)
-        origins = {body.origin_offset for body in frozen.draft.bodies}
-        frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
-
-    _replace(patches, Partition, "recheck", without)
+    recheck(partition, frozen, now_ms)
+    origins = {body.origin_offset for body in frozen.draft.bodies}
+    frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
 
 
-def next_occurrence_without_id(patches: Patches) -> None:
+@_planted("next occurrence without its id", DueTimers, "_deliver")
+def _(deliver: Wrong, timers: DueTimers, draft: Draft, *given: Any) -> bool:
     """A cancel that is read before the copy for the next occurrence does not find it."""
-    deliver = DueTimers._deliver
-
-    def nameless(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
-        before = len(draft.decisions.rolled)
-        is_delivered = deliver(self, draft, body, now_ms)
-        rolled = draft.decisions.rolled
-        rolled[before:] = [flight._replace(id_hash="") for flight in rolled[before:]]
-        return is_delivered
-
-    _replace(patches, DueTimers, "_deliver", nameless)
+    before = len(draft.decisions.rolled)
+    is_delivered: bool = deliver(timers, draft, *given)
+    rolled = draft.decisions.rolled
+    rolled[before:] = [flight._replace(id_hash="") for flight in rolled[before:]]
+    return is_delivered
 
 
-def both_copies(patches: Patches) -> None:
+@_planted("copies of this and of the next occurrence", Draft, "replace_by_copies")
+def _(replace_by_copies: Wrong, draft: Draft, copies: Any) -> None:
     """If a target takes nothing, the copy of this occurrence is sent, and that for the next one too."""
-    replace_by_copies = Draft.replace_by_copies
-
-    def with_both(self: Draft, copies: Any) -> None:
-        before = self.copies, self.decisions.rolled
-        self.copies, self.decisions.rolled = [], []
-        replace_by_copies(self, copies)
-        self.copies, self.decisions.rolled = before[0] + self.copies, before[1] + self.decisions.rolled
-
-    _replace(patches, Draft, "replace_by_copies", with_both)
+    before = draft.copies, draft.decisions.rolled
+    draft.copies, draft.decisions.rolled = [], []
+    replace_by_copies(draft, copies)
+    draft.copies, draft.decisions.rolled = before[0] + draft.copies, before[1] + draft.decisions.rolled
 
 
 def _following(wrong: Callable[[Occurrence, int, Any], Any]) -> Callable[[Patches], None]:
@@ -427,28 +394,24 @@ def _with_policy(missed: str, other: str) -> Callable[[Patches], None]:
     return _following(decide)
 
 
-def ended_kept(patches: Patches) -> None:
-    """A checkpoint of the engine RocksDB still holds the timers that have left or ended."""
-    flush = RocksTimers.flush
-
-    def forget_first(self: RocksTimers) -> None:
-        self._removed_rows = []
-        flush(self)
-
-    _replace(patches, RocksTimers, "flush", forget_first)
-
-
 ROCKSDB = "rocksdb: "
 """Begin of the planted bugs that are searched with the engine `rocksdb` alone."""
-MUTATIONS: dict[str, Callable[[Patches], None]] = {
-    f"{ROCKSDB}ended ones are in the checkpoint": ended_kept,
+
+
+@_planted(f"{ROCKSDB}ended ones are in the checkpoint", RocksTimers, "flush")
+def _(flush: Wrong, timers: RocksTimers) -> None:
+    """A checkpoint of the engine RocksDB still holds the timers that have left or ended."""
+    timers._removed_rows = []
+    flush(timers)
+
+
+MUTATIONS |= {
     # An opening removes all timers up to K, also those whose target makes them wait.
     f"{ROCKSDB}backlogs are lost at an opening": _with(
         rocks_store, "pending_by_key", lambda right: lambda rows, settled, _: right(rows, settled, {})
     ),
     "offset before store": offset_before_store,
     "K left out": k_left_out,
-    "cut inside equal times": cut_inside_equal_times,
     "late not settled": late_not_settled,
     "ahead not taken back": ahead_not_taken_back,
     "below L kept": below_l_kept,
@@ -458,8 +421,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     ),
     "journal before the transaction": journal_before,
     "journal behind the transaction": journal_behind,
-    "unordered commits": unordered_commits,
-    "unknown outcome taken for an abort": unknown_is_abort,
     "ended not journalled": _without("ended"),
     "rolled not journalled": _without("rolled"),
     "landed not journalled": _without("landed"),
@@ -473,7 +434,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
         Intake, "roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
     ),
     "units of moved ones kept": units_kept,
-    "pause forgotten by a start": pause_forgotten,
     # A timer that its target may not have now is left behind K, as if it had left.
     "passed over while it waits": _with(ReleaseQueue, "_block", lambda _: _block_nothing),
     "a wait that never ends": _returning(ReleaseQueue, "_unblock", False),
@@ -481,18 +441,12 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     "twice the rate": _with(TokenBucket, "spend", lambda spend: lambda self, tokens: spend(self, tokens / 2)),
     # A poll without news waits as long as it may, also if a timer is due earlier.
     "sleeps past the due time": _with(Partition, "next_look_ms", lambda _: lambda *times, **_: times[-1]),
-    "one target that fails holds all": fails_for_all,
-    "rules of now for old requests": rules_of_now,
     "id missing in flights": _returning(flights, "id_hash", ""),
     "origin missing in flights": _returning(CopiesInFlight, "with_origin", []),
     "copies missing by origin": copies_missing_by_origin,
     "checkpoints not used": _returning(recovery_plan, "_usable", False),
-    "digest not compared": digest_not_compared,
     "markers not read at a start": markers_not_read,
-    "nothing read first": nothing_read_first,
-    "no skew margin": no_skew_margin,
     "unstable progress": unstable_progress,
-    "copies judged again": copies_judged_again,
     # A timer does not count as pending while its copy is on its way.
     "quota without copies": _with(CopiesInFlight, "alive_count", lambda _: 0),
     # An aborted transaction is published again under a fresh generation, also for partitions that are another's by now.
@@ -508,9 +462,6 @@ MUTATIONS: dict[str, Callable[[Patches], None]] = {
     # Whether a timer has expired is asked by its due time, not by the time when it leaves.
     "expired one delivered": _with(draft, "expired", lambda expired: lambda body, _now_ms: expired(body, body.due_ms)),
     "next occurrence in a later transaction": next_occurrence_later,
-    "next occurrence lost by a retry": next_occurrence_lost_by_a_retry,
-    "next occurrence without its id": next_occurrence_without_id,
-    "copies of this and of the next occurrence": both_copies,
     "number not raised": _following(_numbered),
     "one more than the count": _following(
         lambda each, now_ms, follow: follow(each._replace(rule=each.rule._replace(most=each.rule.most + 1)), now_ms)

@@ -24,9 +24,7 @@ from bridge.partition import recover as recovery
 from bridge.partition.recover import invalidate_store
 from bridge.tests.simulation.oracle import Violation
 from bridge.tests.simulation.planted_bugs import applied, engines_for
-from bridge.tests.simulation.request_generator import (
-    CRON_UNIT_MS,
-)
+from bridge.tests.simulation.request_generator import CRON_UNIT_MS
 from bridge.tests.simulation.world import World
 from kafka_timer import headers
 from kafka_timer.origin import TimerPartition

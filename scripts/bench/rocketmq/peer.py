@@ -30,7 +30,7 @@ from bridge.errors import BridgeError
 from schemas.maven_jars import JarList, ensure
 from scripts.bench import scenarios
 from scripts.bench.scenarios import STEADY_DELAY_MS, WARM_UP, Flat, Measured, flat
-from scripts.bench.topic_fixture import AN_HOUR_MS, G1_PREFIX, ZGC, Sizes
+from scripts.bench.topic_fixture import AN_HOUR_MS, Sizes
 from scripts.common import command, processes
 from scripts.common.kafka_io import Delivery, OffsetRange, now_ms
 
@@ -43,14 +43,6 @@ CLIENT = Path(__file__).with_name("RocketmqClient.java")
 NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_TICK_MS, FINE_TICK_MS = 1000, 100
 """A burst leaves faster with the default; lateness is half of a tick."""
-COLLECTORS = {
-    ZGC: SHORT_PAUSES,
-    G1_PREFIX: (
-        *("-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m", "-XX:G1ReservePercent=25"),
-        *("-XX:InitiatingHeapOccupancyPercent=30", "-XX:SoftRefLRUPolicyMSPerMB=0", "-XX:+AlwaysPreTouch"),
-    ),
-}
-"""The broker's Java options; G1's are those of RocketMQ's own script."""
 BROKER = """\
 brokerIP1 = 127.0.0.1
 bindAddress = 127.0.0.1
@@ -69,9 +61,8 @@ _WARM_UPS = 3
 
 
 class Load(NamedTuple):
-    """Options of a server, and the load on it."""
+    """Tick of a server, and the load on it."""
 
-    collector: str
     tick_ms: int
     bursts: int = 0
     rates: Sequence[int] = ()
@@ -127,7 +118,7 @@ def running(folder: Path, load: Load) -> Iterator["subprocess.Popen[str]"]:
                 raise BridgeError(f"RocketMQ's {name} did not start: see {folder / name / 'logs' / 'console.log'}")
 
         start("namesrv", ["-Xmx256m"], "org.apache.rocketmq.namesrv.NamesrvStartup")
-        heap = [*COLLECTORS[load.collector], "-Xms1g", "-Xmx2g"]
+        heap = [*SHORT_PAUSES, "-Xms1g", "-Xmx2g"]
         start("broker", heap, "org.apache.rocketmq.broker.BrokerStartup", "-c", str(folder / "broker.conf"))
         words = [java, "-Xmx512m", *options, f"{_compiled(java, jars, folder)}:{jars}/*", CLIENT.stem, NAME_SERVER]
         process = processes.start_piped(words, stdin=subprocess.PIPE, log=folder / "client.log")

@@ -1,0 +1,94 @@
+"""Topics of a test's own, `timer-bridge` as a command, and what tests send to it and read from it."""
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from integration_tests.support.patience import PATIENCE_S
+from scripts.common.kafka_io import BROKER_CLOCK, Admin
+
+if TYPE_CHECKING:
+    from integration_tests.conftest import Broker
+
+COMMAND = str(Path(sys.executable).with_name("timer-bridge"))
+SOON: tuple[str, bytes] = ("timer-delay-ms", b"200")
+
+
+class Names:
+    """Topics and a group of a test's own."""
+
+    def __init__(self) -> None:
+        mark = uuid4().hex[:8]
+        self.timers, self.rejected, self.target = f"timers-{mark}", f"rejected-{mark}", f"orders-{mark}"
+        self.journal, self.receipts = f"journal-{mark}", f"receipts-{mark}"
+        self.control = f"control-{mark}"
+        self.group = f"group-{mark}"
+        self.arguments = ["--group", self.group, "--partitions", "2", "--timer-topic", self.timers]
+        self.arguments += ["--rejected-topic", self.rejected, "--journal-topic", self.journal]
+        self.arguments += ["--receipts-topic", self.receipts, "--control-topic", self.control]
+
+    def create_target(self, broker: "Broker", *more: str) -> None:
+        """Create the target topic, and more of that kind: one partition, timestamps by the broker's clock."""
+        Admin(broker.bootstrap_servers).create_topics([self.target, *more], partitions=1, settings=BROKER_CLOCK)
+
+
+def send(broker: "Broker", names: Names, value: bytes | None, *headers: tuple[str, bytes | None]) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(names.timers, value, b"key", headers=list(headers))
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def read(broker: "Broker", topic: str, count: int) -> list[Any]:
+    """The first `count` committed records of a topic with one or more partitions."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": uuid4().hex,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    partitions = reader.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+    reader.assign([TopicPartition(topic, number, 0) for number in partitions])
+    found: list[Any] = []
+    while len(found) < count:
+        message: Any = reader.poll(PATIENCE_S)
+        assert message is not None, f"{len(found)} of {count} records came on {topic}"
+        assert message.error() is None, message.error()
+        found.append(message)
+    reader.close()
+    return found
+
+
+def run(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return command("run", *arguments, **environment)
+
+
+def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def get(port: int, path: str) -> tuple[int, Any]:
+    """Return status and body; status 0 if the port does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+    except OSError:
+        return 0, None
