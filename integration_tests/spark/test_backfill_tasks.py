@@ -52,7 +52,7 @@ class Gap:
     def batches(self) -> list[pa.RecordBatch]:
         return [pa.RecordBatch.from_pylist(self.rows(), schema=BODIES)]
 
-    def process(self, per_s: float) -> "subprocess.Popen[bytes]":
+    def process(self, per_s: float = 20) -> "subprocess.Popen[bytes]":
         """The task, as Spark's Python worker runs it."""
         worker = subprocess.Popen(
             [sys.executable, "-c", TASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -106,4 +106,13 @@ def test_of_two_backfills_at_once_the_newer_goes_on_and_nothing_is_sent_twice(ga
     with pytest.raises(JobFailedError, match="another backfill has begun"):
         list(older.send(gap.rows()[2:4]))
     assert Counter(told["outcome"] for told in newer.send(gap.rows())) == {"backfilled-before": 2, "sent": COUNT - 2}
+    gap.demand_each_once()
+
+
+def test_two_processes_that_backfill_at_once_send_each_once(gap: Gap) -> None:
+    both = [gap.process() for _ in range(2)]
+    errors = [process.communicate()[1].decode() for process in both]
+    codes = [process.returncode for process in both]
+    assert 0 in codes, errors
+    assert all(code == 0 or "another backfill has begun" in told for code, told in zip(codes, errors, strict=True))
     gap.demand_each_once()
