@@ -73,24 +73,27 @@ class WheelRows:
         data = self._disk.read(CLOSED)
         if data and Checkpoint.from_bytes(data) is None:
             raise CorruptStoreError(CLOSED, "not a copy of any checkpoint")
+        wheel, slots = self._disk.read(WHEEL) or b"", self._checkpoint.slots
+        if slots > max(MOST_SLOTS, len(wheel) // SLOT_SIZE):
+            raise CorruptStoreError(NAME, f"{slots} slots, but the wheel has {len(wheel)} bytes")
         if not is_closed:  # the next start rebuilds snapshot and wheel
             return
         if shutdown_snapshot.read(self._disk, self._checkpoint) is None:
             raise CorruptStoreError(RESUME, "its check does not match, or it belongs to another checkpoint")
-        self._check_wheel(by_tick)
+        _check_wheel(wheel, slots, by_tick)
 
-    def _check_wheel(self, by_tick: Counter[int]) -> None:
-        data, count = self._disk.read(WHEEL) or b"", self._checkpoint.slots
-        found = np.frombuffer(data[: len(data) // SLOT_SIZE * SLOT_SIZE], SLOT)
-        for slot in np.flatnonzero(slot_checks(found) != found["magic"])[:1].tolist():
-            raise CorruptStoreError(WHEEL, f"slot {slot}: its check does not match", slot * SLOT_SIZE)
-        if len(found) != count:
-            where = NAME if count > MOST_SLOTS else WHEEL
-            raise CorruptStoreError(where, f"{count} slots, but the wheel has {len(data)} bytes")
-        expected, ticks = np.zeros(count, SLOT), np.fromiter(by_tick, np.int64, len(by_tick))
-        expected["time"][ticks % count] = ticks
-        expected["num"][ticks % count] = list(by_tick.values())
-        is_same = (found["num"] == expected["num"]) & ((found["num"] == 0) | (found["time"] == expected["time"]))
-        for slot in np.flatnonzero(~is_same)[:1].tolist():
-            what = f"slot {slot} and {int((~is_same).sum()) - 1} more do not match the log"
-            raise CorruptStoreError(WHEEL, what, slot * SLOT_SIZE)
+
+def _check_wheel(data: bytes, count: int, by_tick: Counter[int]) -> None:
+    """Raise CorruptStoreError if a wheel of `count` slots does not have these numbers of timers by tick."""
+    found = np.frombuffer(data[: len(data) // SLOT_SIZE * SLOT_SIZE], SLOT)
+    for slot in np.flatnonzero(slot_checks(found) != found["magic"])[:1].tolist():
+        raise CorruptStoreError(WHEEL, f"slot {slot}: its check does not match", slot * SLOT_SIZE)
+    if len(found) != count:
+        raise CorruptStoreError(WHEEL, f"{len(data)} bytes, the checkpoint needs {count} slots")
+    expected, ticks = np.zeros(count, SLOT), np.fromiter(by_tick, np.int64, len(by_tick))
+    expected["time"][ticks % count] = ticks
+    expected["num"][ticks % count] = list(by_tick.values())
+    is_same = (found["num"] == expected["num"]) & ((found["num"] == 0) | (found["time"] == expected["time"]))
+    for slot in np.flatnonzero(~is_same)[:1].tolist():
+        what = f"slot {slot} and {int((~is_same).sum()) - 1} more do not match the log"
+        raise CorruptStoreError(WHEEL, what, slot * SLOT_SIZE)
