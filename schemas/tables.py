@@ -17,7 +17,7 @@ import pyarrow as pa
 
 
 class AuditClass(StrEnum):
-    """Class of a request, exactly one for each. The rules are in spark_jobs.audit_rules.classes."""
+    """Class of a request, exactly one for each. The rules are in spark_jobs.audit_rules.verdicts."""
 
     WAIVED = "waived"
     UNSTAMPED = "unstamped"

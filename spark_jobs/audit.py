@@ -2,7 +2,7 @@
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
     target topics ---+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per target topic
-    timer.rejected --+   (audit_rules.classes)               +--> OUT/hours        lateness per target topic and hour
+    timer.rejected --+   (audit_rules.verdicts)               +--> OUT/hours        lateness per target topic and hour
     timer.receipts --+                                       +--> OUT/report.html  verdict first
 
 Limits of the proof: docs/audit.md.
@@ -25,9 +25,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
 from spark_jobs.archive import archived
 from spark_jobs.audit_rules import coverage
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
 from spark_jobs.audit_rules.requests import RECORD
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
 from spark_jobs.errors import UsageError, command, exit_code_of, reason_of

@@ -5,6 +5,8 @@
     its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
     due, and its copy would be too large  -> rejected topic
 
+Never early: only `DueTimers.leave` and `DueTimers._roll` make deliveries, of timers whose due time has come.
+
 A recurring timer also gets a copy for its next occurrence, in the same draft: from then on it waits for that one.
 """
 

@@ -17,9 +17,9 @@ from bridge.tests.simulation.request_generator import CRON_UNIT_MS
 from integration_tests.support.simulated_topics import LEVELS_MS, Simulated
 from kafka_timer import headers as names
 from spark_jobs.audit_rules import evidence, series
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, Observations, build_outcomes, out_of_order
 from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.records import History, Record
 

@@ -1,7 +1,7 @@
 """The one rule for ids, replayed from the timer topic: a request with an id ends what is pending under it.
 
     partition 0, id x:   t/0/3 schedule   t/0/9 schedule   t/0/12 cancel        (t/0/10, refused, changes nothing)
-    next of t/0/3 is t/0/9, next of t/0/9 is t/0/12; spark_jobs.audit_rules.classes judges whether each came in time
+    next of t/0/3 is t/0/9, next of t/0/9 is t/0/12; spark_jobs.audit_rules.verdicts judges whether each came in time
 
 A chain is the requests of one partition and id, in order of offsets, by window functions: an id that is used a million
 times is one task's work, sorted on disk; the other ids are distributed. Copies are in no chain, as they end nothing. A

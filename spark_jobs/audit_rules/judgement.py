@@ -14,10 +14,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import coverage, evidence, roll_copies, series
-from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.id_chains import NO_PREVIOUS, link_ids
 from spark_jobs.audit_rules.outcomes import is_receipt_only, outcomes, with_differences, without_contents
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
+from spark_jobs.audit_rules.verdicts import AuditLimits
 from spark_jobs.kafka.admin import Span
 
 _ASKED = ("origin", "asked", "rolls", "moved_low", "moved_high")

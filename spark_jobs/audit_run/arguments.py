@@ -14,7 +14,7 @@ from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import MAX_DELAY_MS, TRACE_ID
 from kafka_timer.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
-from spark_jobs.audit_rules.classes import AuditLimits
+from spark_jobs.audit_rules.verdicts import AuditLimits
 from spark_jobs.audit_run import audit_folder, waivers
 from spark_jobs.errors import UsageError
 from spark_jobs.platform.files import Location

@@ -26,8 +26,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.audit_state import BATCHES, OPEN_VERDICTS, UNFINISHED_MINUTES
 from schemas.tables import MINUTES, REQUESTS, AuditClass
-from spark_jobs.audit_rules.classes import FAULTS, is_fault
 from spark_jobs.audit_rules.percentiles import MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
+from spark_jobs.audit_rules.verdicts import FAULTS, is_fault
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
 from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part

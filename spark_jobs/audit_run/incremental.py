@@ -19,7 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import CLOSED, EVIDENCE, OPEN
 from schemas.tables import REQUESTS, AuditClass, Kind
 from spark_jobs.audit_rules import coverage, roll_copies, series
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.judgement import (
     Observations,
     UnjudgedCounts,
@@ -29,6 +28,7 @@ from spark_jobs.audit_rules.judgement import (
     hidden_by_transaction,
 )
 from spark_jobs.audit_rules.requests import Feature
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.files import Location

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway, write_to_textfile
 
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import FAULTS
+from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.report.summary import AuditVerdict
 

@@ -10,8 +10,8 @@ from jinja2 import Environment, StrictUndefined
 
 from schemas.durations import span_text
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import RULES
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
+from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
 from spark_jobs.report.plots import histogram_svg, timeline_svg, trend_svg
 from spark_jobs.report.summary import AuditVerdict, DaySummary, Details

@@ -12,9 +12,9 @@ from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import HOURS, TOPICS, AuditClass
-from spark_jobs.audit_rules.classes import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
+from spark_jobs.audit_rules.verdicts import FAULTS, UNPROVED_CODES, is_fault
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.platform.files import Location
 

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_timer import headers as names
 from schemas.profiles import DEFAULT_PROFILES, RECURRING
 from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import holes, is_outside
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 

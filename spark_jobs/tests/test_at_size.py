@@ -16,11 +16,11 @@ from conftest import SMALL_DATA, plan_for_small_data
 from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.evidence import pauses
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.tests.test_series import again, came, numbered
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.report import summary

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 from kafka_timer import headers as names
 from kafka_timer.murmur2 import partition_of
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import RULES, AuditLimits, classify
 from spark_jobs.audit_rules.evidence import PartitionCount
 from spark_jobs.audit_rules.judgement import build_outcomes
+from spark_jobs.audit_rules.verdicts import RULES, AuditLimits, classify
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, delivery, rejection, request

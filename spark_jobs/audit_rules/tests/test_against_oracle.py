@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
 from schemas.tables import AuditClass
-from spark_jobs.audit_rules.classes import FAULTS
+from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.records import (
     AS_OF_MS,

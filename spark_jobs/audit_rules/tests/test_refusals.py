@@ -3,7 +3,7 @@
 import pytest
 
 from kafka_timer import headers as names
-from spark_jobs.audit_rules.classes import PARSE_CODES, UNPROVED_CODES
+from spark_jobs.audit_rules.verdicts import PARSE_CODES, UNPROVED_CODES
 from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import History, cancel, rejection, request
 

@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
-from spark_jobs.audit_rules.classes import AuditLimits, classify
 from spark_jobs.audit_rules.coverage import is_outside
 from spark_jobs.audit_rules.judgement import build_outcomes
+from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.one_run import Judging, Ranged, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, copy, delivery, rejection, request

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from schemas.audit_state import DAYS, SPANS
 from schemas.tables import REQUESTS
 from spark_jobs.archive import require_no_gap
-from spark_jobs.audit_rules.classes import FAULTS
+from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.audit_folder import AuditFolder

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
 from schemas.audit_state import OPEN
-from spark_jobs.audit_rules.classes import AuditLimits
 from spark_jobs.audit_rules.tests.test_against_oracle import PLAIN, drawn
 from spark_jobs.audit_rules.tests.test_series import again, came, due, numbered, whole
+from spark_jobs.audit_rules.verdicts import AuditLimits
 from spark_jobs.audit_run import incremental
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.kafka.admin import Span
