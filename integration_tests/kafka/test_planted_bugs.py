@@ -23,7 +23,6 @@ from integration_tests.conftest import Broker
 from integration_tests.kafka import test_ports_contract as ports
 from integration_tests.kafka.test_ports_contract import ConfluentHarness, Reader
 from integration_tests.support.patience import PATIENCE_S
-from kafka_timer.origin import TimerPartition
 
 _begin, _wait, _commit = ConfluentSink.submit, InFlightTransaction.wait, TransactionalProducer.commit
 _PREFIX_BYTES = len(b"CGMDv2:")
@@ -98,7 +97,7 @@ def harness(kafka: Broker) -> Iterator[ConfluentHarness]:
 def test_the_contract_finds_a_planted_bug_of_the_adapter(name: str, harness: ConfluentHarness) -> None:
     assert name in MUTATIONS
     plant, contract = TWINS[name]
-    given: dict[str, object] = {"harness": harness, "timer_partition": TimerPartition(harness.timers, 0)}
+    given: dict[str, object] = {"harness": harness}
     if "reader" in contract.__annotations__:
         given["reader"] = Reader(harness.source()).own(2)
     with plant(), pytest.raises(AssertionError):
