@@ -50,7 +50,7 @@ SEEN: Mapping[str, int] = {
     "id missing in flights": 16,
     "origin missing in flights": 42,
     "copies missing by origin": 38,
-    "markers not read at a start": 446,
+    "markers not read at a start": 543,
     "next occurrence in a later transaction": 0,
     "next occurrence lost by a retry": 0,
     "next occurrence without its id": 16,
