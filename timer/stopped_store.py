@@ -25,6 +25,7 @@ from timer.format.unit import TIMER_ROW, Rows, hash_of, isin, topic_hash
 from timer.index.due_counts import DueCounts
 from timer.schedule.queues import in_order
 
+_BODIES_AT_ONCE = 64
 _FORMAT = re.compile(rb'{"format":(\d+)')
 
 
@@ -198,8 +199,8 @@ def _verified(store: StoppedStore) -> Verified:
     live = with_id = 0
     by_tick, held = Counter[int](), list(store.checkpoint.held)
     for rows in store.live():
-        for at in range(len(rows)):
-            _compare(store.rows, rows[at : at + 1])
+        for at in range(0, len(rows), _BODIES_AT_ONCE):
+            _compare(store.rows, rows[at : at + _BODIES_AT_ONCE])
         live += len(rows)
         with_id += int((rows["id_hash"] != 0).sum())
         by_tick.update((rows["visit_ms"][~isin(rows["origin"], held)] // store.checkpoint.tick_ms).tolist())
@@ -207,11 +208,17 @@ def _verified(store: StoppedStore) -> Verified:
     return Verified(None, store.closed, live, len(by_tick))
 
 
-def _compare(stored: StoredRows, row: Rows) -> None:
-    unit, *facts = (int(row[name][0]) for name in ("unit", "topic_hash", "id_hash", "due_ms"))
+def _compare(stored: StoredRows, rows: Rows) -> None:
+    """Raise CorruptStoreError if a unit of `rows` has no frame or another one."""
     try:
-        (body,) = stored.bodies(row)
+        bodies = stored.bodies(rows)
     except CorruptStoreError as error:
-        raise stored.damaged(unit, f"no frame for it: {error}") from error
-    if facts != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:
-        raise stored.damaged(unit, f"does not match its frame, of origin {body.origin_offset}")
+        if len(rows) == 1:
+            raise stored.damaged(int(rows["unit"][0]), f"no frame for it: {error}") from error
+        for at in range(len(rows)):  # which one it is
+            _compare(stored, rows[at : at + 1])
+        raise
+    facts = rows[["unit", "topic_hash", "id_hash", "due_ms"]].tolist()
+    for body, (unit, *told) in zip(bodies, facts, strict=True):
+        if told != [topic_hash(body.target), 0 if body.id is None else hash_of(body.id), body.due_ms]:
+            raise stored.damaged(unit, f"does not match its frame, of origin {body.origin_offset}")
