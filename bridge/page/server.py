@@ -12,7 +12,7 @@ a question about an id needs one.
 
 Number and duration of connections are limited, so that stores and broker sockets always get file handles:
 
-    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> REQUEST_S until the next one begins
+    accepted -> REQUEST_S for a whole request -> ANSWER_S for its answer -> kept for the next one, or closed
 
 At the limit a new connection replaces the one that has waited longest without a whole request, so idle connections keep
 no probe out. If all are being answered, the new one is closed.
@@ -126,6 +126,11 @@ class HttpConnection(H11Protocol):
         super().data_received(data)
         if self._has_request and not had_request:
             self._start_timer(self.answer_s)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        is_busy = self._has_request or self.transport.get_write_buffer_size() > 0
+        self._start_timer(self.answer_s if is_busy else self.request_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -273,7 +278,6 @@ def _serving_on(
         lifespan="off",
         ws="none",
         server_header=False,
-        timeout_keep_alive=int(REQUEST_S),
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
     server = _Server(config)

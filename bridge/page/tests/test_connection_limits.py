@@ -74,11 +74,16 @@ def is_ended(connection: socket.socket) -> bool:
 
 def asking_without_end(ends: ExitStack, port: int) -> socket.socket:
     found = connected(ends, port, NEVER_DONE)
-    told = b""
-    while b"begins" not in told:
-        told += found.recv(4096)
-        assert told
+    read_until(found, b"begins")
     return found
+
+
+def read_until(connection: socket.socket, text: bytes) -> None:
+    told = b""
+    while text not in told:
+        part = connection.recv(4096)
+        assert part, f"ended after {told!r}"
+        told += part
 
 
 def well(port: int) -> bool:
@@ -132,6 +137,17 @@ def test_the_one_that_waits_longest_goes_and_never_one_that_is_answered() -> Non
             answered.recv(4096)
 
 
+def test_one_that_was_answered_waits_since_then() -> None:
+    with served(Few) as port, ExitStack() as ends:
+        answered = connected(ends, port, HALF + b"\r\n")
+        read_until(answered, b"well")
+        others = [connected(ends, port, HALF) for _ in range(3)]
+        assert is_ended(answered)
+        for each in others:
+            each.sendall(b"\r\n")
+            assert each.recv(8) == b"HTTP/1.1"
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -151,10 +167,7 @@ def test_a_connection_that_asks_again_is_answered_again() -> None:
         connection = connected(ends, port, b"")
         for _ in range(3):
             connection.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n12")
-            told = b""
-            while not told.endswith(b"well12"):
-                told += connection.recv(4096)
-                assert told
+            read_until(connection, b"well12")
 
 
 @pytest.mark.thorough
