@@ -123,9 +123,10 @@ def request_headers(headers: Headers, code: str) -> list[tuple[str, bytes | None
 
 @dataclass(frozen=True, slots=True)
 class RedriveFilter:
-    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`. Times are those of parking.
+    """A filter. Empty sets and None match all, but without `codes` only `UNDELIVERABLE`.
 
-    places: partition and offset on the rejected topic, of these records alone, whatever their code.
+    from_ms, to_ms: when the record was parked. places: partition and offset on the rejected topic: these records alone,
+    whatever their code; an empty set matches none.
     """
 
     timer_topics: frozenset[str]
@@ -134,10 +135,10 @@ class RedriveFilter:
     origins: frozenset[str] = frozenset()
     from_ms: int | None = None
     to_ms: int | None = None
-    places: frozenset[tuple[TimerPartition, int]] = frozenset()
+    places: frozenset[tuple[TimerPartition, int]] | None = None
 
     def takes(self, record: Parked) -> bool:
-        if self.places:
+        if self.places is not None:
             return (record.place, record.offset) in self.places
         return (
             record.partition.topic in self.timer_topics

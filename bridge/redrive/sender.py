@@ -115,7 +115,7 @@ class ConfluentRedrive:
             first, end = self._history.bounds(place)
             if selection.from_ms is not None:
                 first = max(first, self._history.offset_at(place, selection.from_ms))
-            if selection.places:
+            if selection.places is not None:
                 chosen = [at for partition, at in selection.places if partition == place and first <= at < end]
                 first, end = min(chosen, default=end), max(chosen, default=end - 1) + 1
             for records in self._history.requests(place, first, end):

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from bridge.config.kafka_config import Connection
+from bridge.config.settings import Settings
 from bridge.errors import BridgeError, FencedError
 from bridge.kafka import Retrier
 from bridge.kafka.transactions.producer import TransactionalProducer
+from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.redrive.rules import Parked, RedriveFilter, marker_of
-from bridge.redrive.sender import ConfluentRedrive
+from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from integration_tests.conftest import Broker
 from integration_tests.support.bridge_command import COMMAND, SOON, Names, read, send
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer.headers import Headers
+from kafka_timer.origin import TimerPartition
 from schemas.resent import Job, MarkTopics
 from schemas.rules import Rules
 from scripts.common.processes import BridgeProcess
@@ -34,7 +37,7 @@ class Place:
         self.timers = self.cluster.topic("timers", 2, max_message_bytes="5000")
         self.rejected = self.cluster.topic("rejected", 2)
         self.marks = MarkTopics(Job.REDRIVE, f"resent-{self.timers}", f"redriven-{self.timers}")
-        self._group = f"group-{self.timers}"
+        self.group = f"group-{self.timers}"
 
     def park(self, value: bytes, number: int, code: bytes = b"unknown-topic", partition: int = 0) -> None:
         origin = f"{self.timers}/1/{number}".encode()
@@ -44,7 +47,7 @@ class Place:
 
     def redrive(self, *, begun: bool = True) -> ConfluentRedrive:
         self.cluster.flush()
-        connection = Connection(self.cluster.bootstrap_servers, self._group, "redrive")
+        connection = Connection(self.cluster.bootstrap_servers, self.group, "redrive")
         made = ConfluentRedrive(connection, self.rejected, self.marks, {self.timers: RULES}, Retrier())
         if begun:
             made.begin(-1)
@@ -196,3 +199,19 @@ def test_marks_that_would_expire_are_refused(place: Place) -> None:
     with pytest.raises(BridgeError, match=r"cleanup\.policy is delete: set it to compact"):
         redrive.begin(-1)
     redrive.close()
+
+
+def test_a_redrive_by_the_page_that_has_nothing_to_send_ends_no_other_one(place: Place) -> None:
+    place.park(b"one", 4)
+    assert place.all_of_it() == 1
+    place.park(b"two", 5)
+    running = place.redrive()
+    topics = {"timer_topic": place.timers, "rejected_topic": place.rejected, "group": place.group}
+    marks = {"resent_topic": place.marks.topic, "redriven_topic": place.marks.former}
+    page = ConfluentKafkaPort(Settings(bootstrap_servers=place.cluster.bootstrap_servers, **topics, **marks))
+    chosen = {(TimerPartition(place.rejected, 0), 0)}
+    assert page.redrive(chosen, lambda _: None) == RedriveResult()
+    assert running.apply(running.look(place.everything).selected).count == 1
+    assert page.redrive({(TimerPartition(place.rejected, 0), 1)}, lambda _: None) == RedriveResult()
+    for each in (running, page):
+        each.close()

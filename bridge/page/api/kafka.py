@@ -122,6 +122,8 @@ class ConfluentKafkaPort:
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
             with redrive_session(self._settings, self._ending) as work:
+                if not work.look(selection).selected:  # a session would end a `redrive --apply` that is running
+                    return RedriveResult()
                 work.begin(self._settings.replication_factor)
                 found = work.look(selection)
                 found.limit_to(None)

@@ -177,6 +177,7 @@ def test_a_senders_mistake_is_selected_only_by_its_code() -> None:
         (RedriveFilter(ALL.timer_topics, to_ms=2_000), 0),
         (RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 3)})), 1),
         (RedriveFilter(ALL.timer_topics, places=frozenset({(PLACE, 4)})), 0),
+        (RedriveFilter(ALL.timer_topics, places=frozenset()), 0),
         (RedriveFilter(frozenset({"others"}), places=frozenset({(PLACE, 3)})), 0),
     ],
 )
