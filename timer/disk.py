@@ -282,11 +282,12 @@ def _sync_all(descriptors: list[int]) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    with closing(RealFile(path.with_name(path.name + ".new"))) as scratch:
-        scratch.truncate(0)
-        scratch.append(data)
-        _sync_all([scratch.duplicate()])
-    path.with_name(path.name + ".new").rename(path)
+    scratch = path.with_name(path.name + ".new")
+    with closing(RealFile(scratch)) as file:
+        file.truncate(0)
+        file.append(data)
+        _sync_all([file.duplicate()])
+    scratch.rename(path)
     _sync_all([os.open(path.parent, os.O_RDONLY)])
 
 

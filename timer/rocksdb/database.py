@@ -141,7 +141,8 @@ class Database:
 
     def add(self, rows: Rows, frames: list[bytes], in_order: Iterable[bool]) -> None:
         changes = WriteBatch(raw_mode=True)
-        put, log, ids, origins, _ = changes.put, *self.handles.values()
+        put = changes.put
+        log, ids, origins = (self.handles[name] for name in ("log", "ids", "origins"))
         data = rows.tobytes()
         units = keys(rows["unit"])
         by_due = _due_keys(rows)
@@ -166,7 +167,8 @@ class Database:
     def remove(self, rows: Rows, state: bytes) -> None:
         """Remove `rows`; the state becomes `state`."""
         changes = WriteBatch(raw_mode=True)
-        delete, log, ids, origins, of_state = changes.delete, *self.handles.values()
+        delete = changes.delete
+        log, ids, origins = (self.handles[name] for name in ("log", "ids", "origins"))
         for unit in keys(rows["unit"]):
             delete(unit, log)
         for by_due in _due_keys(rows):
@@ -174,7 +176,7 @@ class Database:
             delete(by_due[KEY_SIZE:], origins)
         for by_id in keys(rows["id_hash"], rows["unit"]):
             delete(by_id, ids)
-        changes.put(_STATE, state, of_state)
+        changes.put(_STATE, state, self.handles["state"])
         self.write(changes)
 
     def checkpoint(self, folder: Path) -> None:
