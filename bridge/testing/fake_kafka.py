@@ -76,6 +76,12 @@ class Entry:
     is_undecodable: bool = False
     """True if no client can decode it."""
 
+    @property
+    def is_committed(self) -> bool:
+        """True for a record that a read_committed consumer gets, below the last stable offset."""
+        is_decided = self.transaction is None or self.transaction.state is State.COMMITTED
+        return is_decided and not self.is_marker
+
 
 class Partition:
     """A partition's log: entries from `first` on, and its open transactions."""
@@ -110,11 +116,9 @@ class Partition:
             self.append(Entry(-1, now_ms, now_ms, None, None, (), transaction, is_marker=True))
 
     def committed(self, start: int, end: int) -> Iterator[Entry]:
-        """Yield the committed records of [start, end). `end`: at most the last stable offset."""
-        for entry in self._entries[max(0, start - self.first) : max(0, end - self.first)]:
-            stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
-            if stands and not entry.is_marker:
-                yield entry
+        """Iterate over the committed records of [start, end). `end`: at most the last stable offset."""
+        kept = self._entries[max(0, start - self.first) : max(0, end - self.first)]
+        return (entry for entry in kept if entry.is_committed)
 
     def everything(self) -> Sequence[Entry]:
         """Return every kept entry, with open and aborted records and markers."""

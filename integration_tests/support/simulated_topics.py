@@ -15,7 +15,7 @@ from random import Random
 from unittest import mock
 
 import bridge.tests.simulation.option_generator as options
-from bridge.testing.fake_kafka import Entry, Partition, State
+from bridge.testing.fake_kafka import Entry, Partition
 from bridge.tests.simulation.oracle import RECEIPTS, REJECTED, Violation
 from bridge.tests.simulation.planted_bugs import applied, engines_for
 from bridge.tests.simulation.request_generator import (
@@ -116,10 +116,8 @@ def _exported(world: World, gone: dict[Partition, list[Entry]]) -> History:
     records: dict[str, list[Record]] = defaultdict(list)
     for name, topic in world.kafka.topics.items():
         for log in topic.partitions:
-            for entry in [*gone.get(log, ()), *log.everything()]:
-                stands = entry.transaction is None or entry.transaction.state is State.COMMITTED
-                if stands and not entry.is_marker:
-                    records[name].append(_record(name, log.number, entry))
+            every = [*gone.get(log, ()), *log.everything()]
+            records[name] += [_record(name, log.number, entry) for entry in every if entry.is_committed]
     delivered = [record for target in TARGETS for record in records[target]]
     asked = records[TIMERS] + records[MORE_TIMERS]
     counts = {PartitionCount(ORDERS, ORDERS_PARTITIONS, _BEGIN_MS)}
