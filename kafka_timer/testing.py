@@ -62,7 +62,7 @@ class TimerBridgeContainer(DockerContainer):
         kafka: a started KafkaContainer, whose network the bridge joins; or the address of a listener that containers
         reach, with Kafka's network in `with_network`.
         timeout_s: of the start. The default is longer than the setting `startup_timeout`, whose error says more.
-        settings: those of `timer-bridge run`, such as `receipts="all"`, `partitions=1`.
+        settings: settings of `timer-bridge run`, such as `receipts="all"`, `partitions=1`.
         """
         with _engine():
             super().__init__(image)

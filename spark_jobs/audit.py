@@ -2,7 +2,7 @@
 
     timer.requests --+                                       +--> OUT/requests     one row per request, with its class
     target topics ---+-- joined on timer-origin, by rules ---+--> OUT/topics       counts and lateness per target topic
-    timer.rejected --+   (audit_rules.verdicts)               +--> OUT/hours        lateness per target topic and hour
+    timer.rejected --+   (audit_rules.verdicts)              +--> OUT/hours        lateness per target topic and hour
     timer.receipts --+                                       +--> OUT/report.html  verdict first
 
 Limits of the proof: docs/audit.md.

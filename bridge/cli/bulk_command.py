@@ -52,7 +52,7 @@ def act_on(
 ) -> None:
     """Count the matching timers; with `apply` act on the counted ones, part by part, and on no other. Print the result.
 
-    select: the values of --select. urls: the first is asked. more: the action's own parameters. Raises SettingsError.
+    select: values of --select. urls: only the first is used. more: the action's own parameters. Raises SettingsError.
     """
     selector = parse_selector(select)
     if not urls:

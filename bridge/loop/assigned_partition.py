@@ -199,7 +199,7 @@ class AssignedPartition:
     def lag(self, stable: int, end: int, *, is_undecodable: bool) -> int:
         """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
 
-        Such offsets are never polled. Therefore Kafka is asked if the position has not moved since the last check.
+        Such offsets are never polled. This asks Kafka for records if the position has not moved since the last check.
         stable, end: as Kafka reports them. is_undecodable: the next record cannot be read.
         """
         start, before = self.partition.store.next_offset, self._lag_sample

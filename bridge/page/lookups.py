@@ -1,7 +1,7 @@
 """Look up what takes long: values decoded by a schema registry and an audit's verdicts, in processes of their own, and
 actions on selections, in tasks that go on after the answer.
 
-A process is asked on standard input and output, with little memory and time: a few bytes of Avro can name an array of
+A process reads its question from standard input, with little memory and time: a few bytes of Avro can name an array of
 billions, and no sender may hold up the bridge.
 
     POST /selection/cancel -> start() -> ended within PROMPT_S: its result

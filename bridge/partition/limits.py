@@ -36,7 +36,7 @@ _ROUNDING = 1e-9
 
 
 class TokenBucket:
-    """A rate per second: of requests of a timer topic, or of timers to a target. Begins full.
+    """Limits requests of a timer topic, or timers to a target, to a rate per second. Begins full.
 
         1000/s     1000 at once, then 100 each 100 ms          never more than 1000 x (seconds + 1) in any span of time
 

@@ -39,7 +39,7 @@ SAID = ("action", *_COPIED_FIELDS, "rule", "scheduled_ms")
 
 
 class Feature(StrEnum):
-    """What a request of a run may have. The audit leaves out a step that no request needs."""
+    """A kind of request, or a header. The audit leaves out the steps for kinds that no request of the run has."""
 
     IDS = "ids"
     CLAIMS = "claims"

@@ -82,8 +82,8 @@ class OpenTimers:
     ) -> DataFrame | None:
         """Return the rows that sleep, and that new records concern (OPEN); None if there are none.
 
-        origins: named by a record, as `origin`. chains: ids of new requests, as `chain`. families: of rows that are
-        due, as `family`.
+        origins: a column `origin`, named by new records. chains: a column `chain`, the ids of new requests. families: a
+        column `family`, of rows that are due.
         """
         spark = origins.sparkSession
         asleep = F.col("wake_ms") > as_of_ms

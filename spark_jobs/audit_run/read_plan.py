@@ -207,8 +207,8 @@ def read_outcomes(
 ) -> tuple[Observations, tuple[str, ...]]:
     """Return what a run has read, without what lies outside its range; and messages about hanging transactions.
 
-    spans: of the target topics, the rejected topic and the receipts topic, up to their last stable offsets. parsed: the
-    requests, of which `asked_for` is the census.
+    spans: what to read of target, rejected and receipts topics, up to their last stable offsets. parsed: the requests.
+    asked_for: their census.
     """
     by_kind: dict[str, list[Span]] = {arguments.rejected_topic: [], arguments.receipts_topic: [], "": []}
     for span in spans:

@@ -66,8 +66,8 @@ _LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _JAVA_OPTIONS = (
     "-XX:+UseParallelGC",
-    # Ten times the defaults from which Java's second compiler works, as most code is that of plans, which soon runs no
-    # more. Loops over rows reach these values.
+    # Ten times Java's defaults for its second compiler. Most code belongs to plans and soon ends; loops over rows reach
+    # these values.
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",

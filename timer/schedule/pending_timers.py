@@ -75,7 +75,7 @@ class PendingTimers(Protocol):
     def remove(self, rows: Rows, in_order: Rows, *, has_ended: bool = False) -> None:
         """Remove `rows`, which leave or have ended. Bodies can be read until the transaction is committed.
 
-        in_order: those of them that are in order. has_ended: they have ended before they left.
+        in_order: the rows in order among them. has_ended: True if they ended before they left.
         """
 
 

@@ -1,4 +1,4 @@
-"""Read from the whole group: our own partitions through the loop's thread, those of other instances through peers."""
+"""Read from the whole group: our partitions through the loop's thread, others through their instances."""
 
 import asyncio
 import os
