@@ -97,7 +97,7 @@ class Settings(BaseModel):
     allow_targets: Patterns = Field(("*",), description="Target topics that timer_topic allows: patterns with * and ?.")
     deny_targets: Patterns = Field((), description="Exceptions from allow_targets.")
     allow_actions: Names = Field(
-        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move."
+        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, recur."
     )
     max_requests_per_s: Limit = Field(
         None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
@@ -125,6 +125,9 @@ class Settings(BaseModel):
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
     max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
+    max_missed: int = Field(
+        1000, description="Most occurrences before the request of a recurring timer with timer-missed: all.", ge=1
+    )
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
     profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
     engine: Engine = Field("wheel", description="Engine of the local store: wheel or rocksdb. A change rebuilds it.")
@@ -286,6 +289,7 @@ class Settings(BaseModel):
             max_pending=topic.max_pending and topic.max_pending // found.partitions,
             max_pending_bytes=topic.max_pending_bytes and topic.max_pending_bytes // found.partitions,
             max_request_bytes=topic.max_request_bytes,
+            max_missed=self.max_missed,
             targets={pattern: target.of_each(found.partitions) for pattern, target in self.targets.items()},
         )
 

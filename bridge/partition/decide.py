@@ -173,10 +173,11 @@ class BatchIntake:
         policy, is_pending = self.options.policy, self.taken.is_pending(ask.id)
         action = "replace" if ask.replaces or is_pending else "schedule"
         denied = policy.action_refusal(action) or policy.refusal(ask.target)
+        if denied is None and (rule := ask.recurrence) is not None:
+            missed = record.timestamp_ms, self.options.max_missed
+            denied = policy.action_refusal("recur") or problem_of(rule, ask.due_ms, *missed)
         if denied is not None:
             return denied
-        if ask.recurrence is not None and (problem := problem_of(ask.recurrence, ask.due_ms)):
-            return problem
         if (visit < ask.due_ms or ask.recurrence is not None) and first_copy_size(
             record, ask
         ) > self.options.max_message_bytes:

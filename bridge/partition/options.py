@@ -39,7 +39,8 @@ def instant_text(at_ms: int) -> str:
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
 INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
 """Patterns for topics of other systems (schemas, Connect) and of any bridge, with its default names and journals."""
-ACTIONS = ("schedule", "cancel", "replace", "move")
+ACTIONS = ("schedule", "cancel", "replace", "move", "recur")
+"""recur: a schedule or replace with a rule. It needs both actions."""
 _REMEMBERED = 4096
 """Targets whose verdict is kept; senders choose the names, so there is a limit."""
 
@@ -96,7 +97,7 @@ def _internal(target: str) -> Refusal:
 
 def denied_action(action: str) -> Refusal:
     return Refusal(
-        "denied-action", f"this timer topic takes no {action}: send it to one that does, or have actions changed"
+        "denied-action", f"this timer topic does not allow {action}: use one that does, or have its actions changed"
     )
 
 
@@ -201,6 +202,8 @@ class TurnOptions:
     """Bytes of pending bodies in the store of one partition. Above it, a request is refused."""
     max_request_bytes: int | None = None
     """Key, value and headers of a request, decompressed. A larger request is refused."""
+    max_missed: int = 1000
+    """Occurrences before the request of a recurring timer, if all are to be delivered. With more, it is refused."""
     targets: Mapping[str, TargetLimit] = field(default_factory=dict)
     """Rate limit of one partition for a target, by pattern."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)

@@ -1,12 +1,13 @@
 """Histories of recurring timers, seen from outside: each occurrence once, with its number and time."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, crash, die, lose_disk
-from bridge.partition.options import TargetLimit
+from bridge.partition.options import Policy, TargetLimit
 from bridge.redrive.rules import request_of
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL
@@ -249,6 +250,34 @@ def test_a_copy_that_would_not_fit_is_refused_at_intake() -> None:
     send(world, every_ms="1000", extra=[("large", b"x" * 200)])
     world.bridge.run(5 * SECOND)
     assert [code for code, _ in world.rejected()] == [b"too-large"]
+
+
+def test_a_timer_topic_may_take_no_recurring_timers_also_after_a_lost_disk() -> None:
+    world = World(replace(SMALL, policy=Policy(actions=("schedule", "cancel"))))
+    send(world, every_ms="1000")
+    world.send("m", 500)
+    world.bridge.run(SECOND)
+    assert [code for code, _ in world.rejected()] == [b"denied-action"]
+    lose_disk(world)
+    world.bridge.run(5 * SECOND)
+    assert len(world.deliveries()) == 1
+
+
+@pytest.mark.parametrize("rule", [{"every_ms": "60000"}, {"cron": "* * * * *"}])
+def test_a_start_too_far_in_the_past_is_refused_only_if_all_are_to_be_delivered(rule: dict[str, str]) -> None:
+    """The world begins at 16.6 minutes after 1970: 17 occurrences before the request, with the one at the start."""
+    world = World(replace(SMALL, max_missed=16))
+    send(world, deliver_ms="1", missed="all", **rule)
+    world.bridge.run(0)
+    assert [code for code, _ in world.rejected()] == [b"quota-exceeded"]
+    lose_disk(world)
+    for missed, count in (("one", "3"), ("none", "3"), ("all", "16")):
+        send(world, deliver_ms="1", missed=missed, count=count, **rule)
+    send(world, deliver_ms="60001", missed="all", **rule)
+    world.bridge.run(SECOND)
+    assert len(world.rejected()) == 1
+    counts = Counter(each["timer-origin"][-1] for each in world.deliveries())
+    assert counts == {"1": 1, "3": 16, "4": 16}, "`one` delivers one, `none` none, `all` all of them"
 
 
 def test_a_series_counts_as_one_timer_of_the_quota() -> None:
