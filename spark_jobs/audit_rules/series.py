@@ -17,7 +17,7 @@ expression for both. Python runs for the rows only if there is a recurring timer
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -177,7 +177,10 @@ def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
     """
     place = UTC if zone == "UTC" else ZoneInfo(zone)
     CronSim(expression, datetime(2000, 1, 1, tzinfo=place))
+    minute, hour, *_ = expression.split()
     try:
+        if "*" in (minute[0], hour[0]):
+            return _match_by_offsets_ms(expression, place, after_ms // 1000)
         start = datetime.fromtimestamp(after_ms // 1000, place)
         for at in CronSim(expression, start):
             at_ms = int(at.timestamp()) * 1000
@@ -187,6 +190,30 @@ def match_ms(expression: str, zone: str, after_ms: int) -> int | None:
                 return at_ms
     except (OverflowError, ValueError, OSError):  # senders give any time
         return None
+    return None
+
+
+def _match_by_offsets_ms(expression: str, place: tzinfo, after_s: int) -> int | None:
+    """Return the first match after `after_s` if clocks change: cronsim is right only on a clock that does not.
+
+    Search by the offset from UTC after `after_s`, then, if it changes before that match, by the next offset.
+    """
+
+    def offset_s(at_s: int) -> int:
+        at = datetime.fromtimestamp(at_s, place)
+        return int((at.replace(tzinfo=UTC) - at).total_seconds())
+
+    horizon_s = after_s + _HORIZON_YEARS * 366 * 86_400
+    while after_s < horizon_s:
+        last_s, offset = after_s + 1, offset_s(after_s + 1)
+        shown = next(CronSim(expression, datetime.fromtimestamp(after_s + offset, UTC)), None)
+        found_s = horizon_s if shown is None else min(horizon_s, int(shown.timestamp()) - offset)
+        for step_s in (86_400, 3_600, 60, 1):
+            while last_s + step_s <= found_s and offset_s(last_s + step_s) == offset:
+                last_s += step_s
+        if last_s == found_s < horizon_s:
+            return found_s * 1000
+        after_s = last_s
     return None
 
 

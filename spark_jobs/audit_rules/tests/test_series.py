@@ -2,7 +2,9 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from random import Random
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +12,9 @@ from pyspark.sql import SparkSession
 from kafka_timer import headers as names
 from kafka_timer.headers import Schedule, parse
 from schemas.rules import Rules
+from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
 from spark_jobs.audit_rules.requests import requests
+from spark_jobs.audit_rules.series import match_ms
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.tests.one_run import Judging, one_run
 from spark_jobs.tests.records import (
@@ -389,3 +393,14 @@ def test_the_bridge_reads_any_rule_as_the_audit_does(spark: SparkSession) -> Non
         assert found[each.offset] == due_ms, (each.headers, by_bridge)
         kinds[due_ms is None] += 1
     assert min(kinds.values()) > 60, kinds
+
+
+@pytest.mark.parametrize(("zone", "at"), SPANS)
+def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[int, ...]) -> None:
+    first_ms = int(datetime(*at, tzinfo=ZoneInfo(zone)).timestamp() * 1000)  # type: ignore[misc, arg-type]
+    minutes = 2 * 24 * 60
+    for cron in CRONS:
+        found, after_ms = [], first_ms
+        while (later_ms := match_ms(cron, zone, after_ms)) is not None and later_ms < first_ms + minutes * 60_000:
+            found.append(after_ms := later_ms)
+        assert found == by_the_clock(cron, zone, first_ms, minutes), cron
