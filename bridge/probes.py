@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from bridge.config.http_address import is_known_host, listen
+from bridge.config.http_address import TWO_LENGTHS, is_known_host, listen
 from bridge.observe.status import Status
 from bridge.ports import Clock
 from bridge.query.query_queue import BusyError, QueryQueue
@@ -85,7 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         server, path = self.server, self.path.partition("?")[0]
-        if not is_known_host(self.headers.get("host"), server.known_names):
+        if "content-length" in self.headers and "transfer-encoding" in self.headers:
+            self._send_json({"reason": TWO_LENGTHS}, 400)
+        elif not is_known_host(self.headers.get("host"), server.known_names):
             self._send_json({"reason": "Host: not a known name of this bridge; use its IP address or localhost"}, 403)
         elif path == "/health/live":
             self._send_json(*server.status.answer(server.status.live()))

@@ -270,6 +270,7 @@ class BridgeRunner:
         retention_checked_s = transactions_checked_s = time.monotonic()
         while not self._stop.requested:
             bridge.turn()
+            bridge.monitors.check_jump(time.monotonic_ns() // 1_000_000)
             self._shared.status.turn_ended()
             memory.turn_ended(is_idle=bridge.is_idle)
             self._shared.query_queue.run_next(bridge)

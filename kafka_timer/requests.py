@@ -189,6 +189,8 @@ def _user_headers(headers: Pairs) -> Headers:
     for name, value in headers:
         if name in CONTROL:
             raise ValueError(f"header {name} is the bridge's: use an argument, or another name")
+        if "\0" in name:
+            raise ValueError(f"header {name!r} has a NUL, where Kafka clients cut its name: leave the NUL out")
         kept.append((name, None if value is None else to_bytes(value)))
     return kept
 

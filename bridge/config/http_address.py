@@ -11,6 +11,8 @@ from ipaddress import ip_address
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 
+TWO_LENGTHS = "both Content-Length and Transfer-Encoding: send one of them"
+"""Why a request is refused (RFC 9112, 6.1)."""
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]*)?")
 _PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)
 

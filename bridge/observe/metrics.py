@@ -128,6 +128,10 @@ class Metrics:
             ["reason"],
         )
         self.transaction_retries = counter("transaction_retries", "Aborted transactions that were sent again.")
+        self.clock_jumps = counter(
+            "clock_jumps",
+            "Jumps of this machine's clock by more than a minute: timers leave by it. Synchronize it (NTP).",
+        )
         self.rolled = counter(
             "rolled", "Copies written to timer topics, of timers that roll or were moved: the cost of long delays."
         )

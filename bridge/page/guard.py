@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from bridge.config.http_address import is_known_host, known_names
+from bridge.config.http_address import TWO_LENGTHS, is_known_host, known_names
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.page.api.requests import error_text
@@ -73,6 +73,7 @@ async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
 class KnownHosts:
     """ASGI middleware: refuse requests whose Host header does not name this bridge (`is_known_host` says why).
 
+    A request whose length is given twice is refused too: a proxy may take its end for another request.
     names: patterns (* and ?) beside localhost. any_address: True if every IP address is known.
     """
 
@@ -82,7 +83,12 @@ class KnownHosts:
         self._any_address = any_address
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host") if scope["type"] == "http" else None
+        headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
+        if "content-length" in headers and "transfer-encoding" in headers:
+            answer = JSONResponse({"reason": TWO_LENGTHS}, 400, {"connection": "close"})
+            await answer(scope, receive, send)
+            return
+        host = headers.get("host")
         if is_known_host(host, self._names, any_address=self._any_address):
             await self._app(scope, receive, send)
             return

@@ -60,8 +60,9 @@ def test_probes_and_metrics_need_no_extra() -> None:
         from bridge.probes import MAX_CONNECTIONS, serving_probes
         from kafka_timer.origin import TimerPartition
 
-        def get(path, host=None):
-            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
+        def get(path, host=None, headers={}):
+            headers = {**headers, "Host": host or "localhost"}
+            request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return answer.status, answer.read()
@@ -79,6 +80,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
             print(get("/health/ready", "bridge.example"))
             print(get("/metrics")[0], b"timer_bridge_ready 1.0" in get("/metrics")[1])
             print(get("/pending")[0], b"extra 'page'" in get("/pending")[1], get("/metrics", "evil.example")[0])
+            print(get("/health/live", None, {"Content-Length": "1", "Transfer-Encoding": "chunked"})[0])
             slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MAX_CONNECTIONS)]
             print(get("/health/live")[0])
             for each in slow:
@@ -90,6 +92,7 @@ def test_probes_and_metrics_need_no_extra() -> None:
         '(200, b\'{"status": "ok", "shards": {"timer.requests/0": "running"}}\')',
         "200 True",
         "404 True 403",
+        "400",
         "200",
     ], done.stderr
 

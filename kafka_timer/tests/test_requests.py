@@ -96,3 +96,8 @@ def test_a_recurring_timer_needs_no_time() -> None:
 def test_a_transactional_id_or_an_unknown_setting_raises(config: dict[str, str], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         TimerProducer({"bootstrap.servers": "127.0.0.1:1", **config})
+
+
+def test_a_name_of_a_header_with_a_nul_is_refused_as_clients_cut_it_there() -> None:
+    with pytest.raises(ValueError, match="NUL"):
+        headers_for("orders", delay=1, headers=[("tenant\0b", b"x")])

@@ -192,6 +192,26 @@ def test_the_clock_with_the_largest_skew_is_logged(
     assert instance.metrics.clock_skew_ms == dict(zip(partitions, skews_ms, strict=True))
 
 
+@pytest.mark.parametrize(("jump_ms", "words"), [(86_400_000, "by 86400 s"), (-61_000, "by -61 s"), (59_000, "")])
+def test_a_jump_of_our_own_clock_is_a_warning_and_a_metric(
+    jump_ms: int, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, _, instance = two_partitions()
+    metrics, timeline = instance.metrics.registry, instance.clock.timeline
+
+    def look() -> None:
+        instance.bridge.monitors.check_jump(timeline.now_ms)
+
+    assert warnings(caplog, look) == []
+    timeline.now_ms += 3_600_000
+    assert warnings(caplog, look) == [], "time has passed"
+    instance.clock.error_ms = jump_ms
+    told = warnings(caplog, look)
+    assert len(told) == bool(words)
+    assert all(words in each for each in told)
+    assert metrics.get_sample_value("timer_bridge_clock_jumps_total") == bool(words)
+
+
 def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -51,7 +51,7 @@ def metrics_of(world: TimerWorld) -> dict[str, float]:
 # -- all metrics
 
 PUBLIC_NAMES = {
-    ("counter", ""): "broker_throttle_seconds landed rebalances rolled transaction_retries",
+    ("counter", ""): "broker_throttle_seconds clock_jumps landed rebalances rolled transaction_retries",
     ("counter", "change"): "moved_partitions",
     ("counter", "code"): "parked refused",
     ("counter", "kind"): "receipts",

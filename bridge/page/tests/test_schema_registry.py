@@ -55,6 +55,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.path, self.headers["Authorization"]))
         found = self.server.answers.get(self.path)
         body = json.dumps({"error_code": 40403} if found is None else found).encode()
+        if isinstance(found, str):
+            self.send_response(302)
+            self.send_header("Location", found)
+            self.end_headers()
+            return
         self.send_response(404 if found is None else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -101,6 +106,16 @@ def test_avro_is_shown_as_json(registry: Registry, tmp_path: Path) -> None:
     assert kind == "Avro, by schema 7 of the registry"
     assert json.loads(text) == {"id": "Ä1", "price": "12.50", "at": "2026-01-02 00:00:00+00:00", "raw": "hex: ff 00"}
     assert registry.asked == [("/schemas/ids/7", "Basic " + base64.b64encode(USER.encode()).decode())]
+
+
+def test_a_redirect_is_not_followed_as_it_would_get_the_password(registry: Registry, tmp_path: Path) -> None:
+    auth_file = tmp_path / "auth"
+    auth_file.write_text(USER)
+    auth_file.chmod(0o600)
+    registry.answers = {"/schemas/ids/7": "/elsewhere", "/elsewhere": {"schema": json.dumps(ORDER)}}
+    kind, _ = shown(registry, named(7, b"x"), auth_file)
+    assert "302" in kind
+    assert [path for path, _ in registry.asked] == ["/schemas/ids/7"]
 
 
 def test_references_of_avro_are_resolved_by_the_registry(registry: Registry) -> None:

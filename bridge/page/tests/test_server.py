@@ -317,3 +317,14 @@ def test_several_instances_are_joined() -> None:
             running.pending(1, None)
     with pytest.raises(BridgeError, match=r"Connection refused: is a bridge running there, with --http-port\?"):
         running.pending(HOUR_MS, None)
+
+
+def test_a_request_whose_length_is_given_twice_is_refused_and_nothing_after_it_is_read(world: World) -> None:
+    port = free_port()
+    routes = routes_of(world, Served(world.bridge))
+    with serving("127.0.0.1", port, routes), socket.create_connection(("127.0.0.1", port), 20) as sender:
+        head = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n"
+        sender.sendall(head + b"Content-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + head + b"\r\n")
+        answers = b"".join(iter(lambda: sender.recv(65_536), b""))
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1") == 1
