@@ -27,6 +27,10 @@ def kill_with_parent(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
+_KILLED_S = 30.0
+"""Longest wait for the kernel to start or end a process."""
+
+
 class ChildProcess:
     """A process, and a thread that starts it, reads its output and waits for its end.
 
@@ -45,7 +49,7 @@ class ChildProcess:
         self._ready_line = ready_line
         self._thread = threading.Thread(target=self._run, name=f"child in {folder.name}", daemon=True)
         self._thread.start()
-        self._spawned.wait()
+        self._spawned.wait(_KILLED_S)
 
     @property
     def pid(self) -> int | None:
@@ -65,8 +69,8 @@ class ChildProcess:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-        self._thread.join()
+            self._process.wait(_KILLED_S)
+        self._thread.join(_KILLED_S)
 
     def _run(self) -> None:
         try:

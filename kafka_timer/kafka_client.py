@@ -3,12 +3,15 @@
 import logging
 import re
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_timer.errors import SettingsError
 
+T = TypeVar("T")
 CALL_S = 2.0
 """Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
@@ -32,6 +35,7 @@ _REMEDIES = {
     # A broker that expects TLS closes the connection without a reason.
     KafkaError._ALL_BROKERS_DOWN: "check that they run, and bootstrap_servers and security.protocol",  # noqa: SLF001
     KafkaError._SSL: "look at security.protocol and ssl.ca.location, and at the broker's certificate",  # noqa: SLF001
+    KafkaError._RESOLVE: "check bootstrap_servers and the brokers' advertised.listeners",  # noqa: SLF001
 }
 _OPENSSL = "SSL routines:"
 
@@ -39,6 +43,17 @@ _OPENSSL = "SSL routines:"
 def error_of(failure: KafkaException) -> KafkaError:
     error: KafkaError = failure.args[0]
     return error
+
+
+def answered(answer: "Future[T]", limit_s: float = 2 * CALL_S) -> T:
+    """Return an admin client's answer. Raises KafkaException, also after `limit_s`.
+
+    `request_timeout` alone does not end a call for a broker whose advertised name does not resolve (librdkafka 2.16).
+    """
+    try:
+        return answer.result(limit_s)
+    except TimeoutError:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {limit_s:g} s")) from None  # noqa: SLF001
 
 
 @contextmanager

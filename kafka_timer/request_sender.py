@@ -124,7 +124,7 @@ class ConfluentOutbox:
     def close(self) -> None:
         self._left(None)
         self._is_closing.set()
-        self._thread.join()
+        self._thread.join(2 * CALL_S)
 
     @property
     def is_broken(self) -> bool:

@@ -69,7 +69,8 @@ class RecoveryProcess:
         if self._code is None and self.process is not None:
             assert self.process.stdout is not None
             if select.select([self.process.stdout], [], [], 0)[0]:
-                self._code = 0 if self.process.stdout.read(1) else self.process.wait() or 1
+                is_prepared, ended = bool(self.process.stdout.read(1)), self.process.poll()
+                self._code = 0 if is_prepared else None if ended is None else ended or 1
                 if self._code:
                     _end(self.process)
         return self._code

@@ -4,6 +4,7 @@ from confluent_kafka import KafkaError
 
 from bridge.errors import BridgeError
 from kafka_timer.kafka_client import DENIED
+from kafka_timer.kafka_client import answered as answered
 from kafka_timer.kafka_client import error_of as error_of
 from kafka_timer.kafka_client import is_denied as is_denied
 from kafka_timer.kafka_client import is_fatal as is_fatal
@@ -36,4 +37,7 @@ def explained(what: str, error: KafkaError) -> BridgeError:
     """Return a BridgeError for an error that is not passing."""
     if is_denied(error):
         return BridgeError(f"{what}: {error.str()}: give the bridge's user the right (an ACL) to do this")
+    if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
+        limit = "transaction.max.timeout.ms is below the bridge's transactions of 10 s: set it to 10000 or more"
+        return BridgeError(f"{what}: the brokers' setting {limit}, such as its default of 900000")
     return BridgeError(f"{what}: {error.str()}")

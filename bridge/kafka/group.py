@@ -18,7 +18,7 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, MembershipLostError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
-from bridge.kafka.errors import error_of, explained
+from bridge.kafka.errors import answered, error_of, explained
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Member
 from kafka_timer.origin import TimerPartition
@@ -37,7 +37,7 @@ class ConfluentGroup:
         serve(self._admin)
         try:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
-            members = answer[self._group].result().members
+            members = answered(answer[self._group]).members
         except KafkaException as failure:
             raise self._failed(f"looking at group {self._group}", failure) from failure
         return [

@@ -23,7 +23,7 @@ from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.consumer import Message, record_of
-from bridge.kafka.errors import OFFSET_GONE, error_of, explained, is_passing
+from bridge.kafka.errors import OFFSET_GONE, answered, error_of, explained, is_passing
 from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.ports import Record
@@ -186,7 +186,8 @@ class ConfluentHistory:
         asked = [self._list_offsets(journals, *level) for level in levels]
         try:
             first_offsets, ends = (
-                {place: _reported(answer.result().offset) for place, answer in answers.items()} for answers in asked
+                {place: _reported(answered(answer, 2 * self._call_s).offset) for place, answer in answers.items()}
+                for answers in asked
             )
         except KafkaException:
             for place in journals:  # see `_ask`
@@ -217,7 +218,7 @@ class ConfluentHistory:
         def ask() -> int:
             answer = self._list_offsets([place], spec, level)[place]
             try:
-                return _reported(answer.result().offset)
+                return _reported(answered(answer, 2 * self._call_s).offset)
             except KafkaException:
                 # The client asks the leader that it knows: after an election it got FENCED_LEADER_EPOCH forever.
                 self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))

@@ -37,7 +37,7 @@ from bridge.config.topic_requirements import (
 from bridge.errors import BridgeError, SettingsError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
-from bridge.kafka.errors import error_of, explained, is_passing
+from bridge.kafka.errors import answered, error_of, explained, is_passing
 from bridge.kafka.retry import CALL_S, Retrier, serve
 from bridge.observe.metrics import Metrics
 from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
@@ -45,7 +45,6 @@ from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_MAKE_S = 30.0
 _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user the right (an ACL) to describe it"
 
 
@@ -76,7 +75,7 @@ class ConfluentTopics:
         answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=CALL_S)
         for name, answer in answers.items():
             with suppress(KafkaException):
-                found[name] = len(answer.result().partitions)
+                found[name] = len(answered(answer).partitions)
         serve(self._admin)
         if not found:
             self._make_admin()
@@ -88,7 +87,7 @@ class ConfluentTopics:
 
         def ask() -> dict[str, str]:
             answer = self._admin.describe_configs([resource], request_timeout=CALL_S)
-            return {key: entry.value for key, entry in answer[resource].result().items()}
+            return {key: entry.value for key, entry in answered(answer[resource]).items()}
 
         return self._retry(f"looking at topic {name}", ask, once=once)
 
@@ -99,7 +98,7 @@ class ConfluentTopics:
             answer = self._admin.describe_topics(
                 TopicCollection([name]), include_authorized_operations=True, request_timeout=CALL_S
             )
-            operations = answer[name].result().authorized_operations
+            operations = answered(answer[name]).authorized_operations
             return None if operations is None else frozenset(operation.name for operation in operations)
 
         return self._retry(f"looking at topic {name}", ask)
@@ -109,7 +108,7 @@ class ConfluentTopics:
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
         def make_it() -> None:
-            self._admin.create_topics([topic], operation_timeout=_MAKE_S)[name].result()
+            answered(self._admin.create_topics([topic], request_timeout=CALL_S)[name])
 
         self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
@@ -118,7 +117,7 @@ class ConfluentTopics:
         """Add partitions, up to `partitions` in all."""
 
         def make_them() -> None:
-            self._admin.create_partitions([NewPartitions(name, partitions)])[name].result()
+            answered(self._admin.create_partitions([NewPartitions(name, partitions)], request_timeout=CALL_S)[name])
 
         self._make(f"adding partitions to topic {name}", make_them, KafkaError.INVALID_PARTITIONS)
         self._until(name, partitions)

@@ -182,7 +182,7 @@ class Jobs:
                 time.sleep(0.5)
         finally:
             process.terminate()
-            process.wait()
+            process.wait(60)
         if process.returncode != exit_code:
             raise BridgeError(f"{name} ended with exit code {process.returncode}")
         took_s = time.perf_counter() - started_s

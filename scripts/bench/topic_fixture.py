@@ -142,7 +142,7 @@ class TopicFixture:
     def send_at_rate(self, targets: Sequence[str], per_s: int, seconds: float, delay_ms: int, log: Path) -> float:
         """Send by a process of its own, and return the seconds that it took. Raises BridgeError."""
         with self.sender(targets, per_s, seconds, delay_ms, log) as sender:
-            printed, _ = sender.communicate()
+            printed, _ = sender.communicate(timeout=2 * seconds + 60)
         if sender.returncode:
             raise BridgeError(f"the sender ended with exit code {sender.returncode}; see {log}")
         return float(printed)

@@ -44,7 +44,7 @@ class ChaosLoad:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(60)
         self._sender.flush()
 
     def _run(self) -> None:

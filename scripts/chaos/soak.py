@@ -85,7 +85,7 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
             ]
             samples = watch(bridge, seconds, folder)
             for sender in senders:
-                sender.communicate()
+                sender.communicate(timeout=600)
                 if sender.returncode:
                     raise BridgeError(f"a sender ended with exit code {sender.returncode}: see {folder / 'send.log'}")
             say("everything is sent; waiting for the pending timers")

@@ -103,7 +103,7 @@ class Proxies:
         if self._thread.is_alive():
             self._run(self._end())
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+            self._thread.join(60)
         self._loop.close()
 
     async def _end(self) -> None:
@@ -115,7 +115,7 @@ class Proxies:
         await asyncio.gather(*others, return_exceptions=True)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
 
 class ThreeBrokers:

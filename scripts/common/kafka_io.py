@@ -90,7 +90,7 @@ class Admin:
     ) -> None:
         asked = [NewTopic(topic, partitions, copies, config=dict(settings)) for topic in topics]
         with kafka_errors("topics could not be created"):
-            for created in self._client.create_topics(asked).values():
+            for created in self._client.create_topics(asked, request_timeout=_TIMEOUT_S).values():
                 created.result(_TIMEOUT_S)
 
     def ends(self, topic: str) -> dict[int, int]:
@@ -99,7 +99,9 @@ class Admin:
         def look() -> dict[int, int]:
             latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
             asked = dict.fromkeys(self._partitions(topic), latest)
-            found = self._client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED)
+            found = self._client.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S
+            )
             return {place.partition: answer.result(_TIMEOUT_S).offset for place, answer in found.items()}
 
         return _repeated(f"the ends of {topic} could not be read", look)

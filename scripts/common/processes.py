@@ -188,7 +188,7 @@ class BridgeProcess:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(60)
 
     @property
     def is_running(self) -> bool:

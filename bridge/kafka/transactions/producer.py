@@ -198,7 +198,7 @@ class TransactionalProducer:
                 self.close()
                 raise TransactionalIdHeldError(f"{what}: {error.str()}") from failure
             if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-                raise TimeoutRefusedError(f"{what}: {error.str()}") from failure
+                raise TimeoutRefusedError(str(explained(what, error))) from failure
             raise explained(what, error) from failure
 
     def _abort_on_error(self, step: Callable[[], None]) -> SendFailure | None:

@@ -76,7 +76,7 @@ def measured(folder: Path, load: Load, sizes: Sizes, seconds: float) -> list[Fla
     words = [sys.executable, "-m", "scripts.bench.rocketmq.peer", str(folder), arguments]
     with processes.start_piped(words, log=log) as process:
         try:
-            printed, _ = process.communicate()
+            printed, _ = process.communicate(timeout=2 * seconds + 1800)
         except BaseException:
             process.terminate()
             raise
