@@ -27,8 +27,7 @@ def kill_with_parent(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
-_KILLED_S = 30.0
-"""Longest wait for the kernel to start or end a process."""
+_KERNEL_S = 30.0  # longest wait for it to start or end a process
 
 
 class ChildProcess:
@@ -49,7 +48,7 @@ class ChildProcess:
         self._ready_line = ready_line
         self._thread = threading.Thread(target=self._run, name=f"child in {folder.name}", daemon=True)
         self._thread.start()
-        self._spawned.wait(_KILLED_S)
+        self._spawned.wait(_KERNEL_S)
 
     @property
     def pid(self) -> int | None:
@@ -69,8 +68,8 @@ class ChildProcess:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(_KILLED_S)
-        self._thread.join(_KILLED_S)
+            self._process.wait(_KERNEL_S)
+        self._thread.join(_KERNEL_S)
 
     def _run(self) -> None:
         try:

@@ -162,7 +162,7 @@ def _in_real_time(rule: CronSim, place: tzinfo, at_s: int) -> Iterator[int]:
         is_day = local.month in rule.months and rule.match_day(local.date())
         wanted = next(_seconds(rule, second), _DAY_S) if is_day else _DAY_S
         then_s = at_s + wanted - second
-        if datetime.fromtimestamp(then_s, place).utcoffset() != local.utcoffset():
+        if _offset(then_s, place) != local.utcoffset():
             at_s = _change_s(place, at_s, then_s)
         elif wanted < _DAY_S:
             yield then_s
@@ -214,9 +214,9 @@ def _days(rule: CronSim, day: date) -> Iterator[date]:
 
 def _change_s(place: tzinfo, before_s: int, after_s: int) -> int:
     """Return the first second after `before_s` from which on clocks differ from UTC as they do at `after_s`."""
-    new = datetime.fromtimestamp(after_s, place).utcoffset()
+    seconds, new = range(before_s, after_s), _offset(after_s, place)
+    return before_s + bisect_left(seconds, True, key=lambda at_s: _offset(at_s, place) == new)
 
-    def has_changed(at_s: int) -> bool:
-        return datetime.fromtimestamp(at_s, place).utcoffset() == new
 
-    return before_s + bisect_left(range(before_s, after_s), True, key=has_changed)
+def _offset(at_s: int, place: tzinfo) -> timedelta | None:
+    return datetime.fromtimestamp(at_s, place).utcoffset()

@@ -38,6 +38,6 @@ def explained(what: str, error: KafkaError) -> BridgeError:
     if is_denied(error):
         return BridgeError(f"{what}: {error.str()}: give the bridge's user the right (an ACL) to do this")
     if error.code() == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        limit = "transaction.max.timeout.ms is below the bridge's transactions of 10 s: set it to 10000 or more"
-        return BridgeError(f"{what}: the brokers' setting {limit}, such as its default of 900000")
+        remedy = "set the brokers' transaction.max.timeout.ms, which is below the bridge's 10 s, to 10000 or more"
+        return BridgeError(f"{what}: {error.str()}: {remedy}")
     return BridgeError(f"{what}: {error.str()}")

@@ -25,11 +25,13 @@ from bridge.loop.commit_pipeline import CommitPipeline
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Hang, Lag, Metrics
 from bridge.observe.pause_reasons import PauseReasons
-from bridge.partition.options import MAX_CLOCK_JUMP_MS, MAX_CLOCK_SKEW_MS
+from bridge.partition.options import MAX_CLOCK_SKEW_MS
 from bridge.ports import Clock, History
 from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
+
+_JUMP_MS = 60_000
 
 
 def skew_ms(stamped_ms: int, begun_ms: int, committed_ms: int) -> int:
@@ -132,10 +134,9 @@ class Monitors:
         """Warn if our clock has jumped since the last call. monotonic_ms: of a clock that cannot jump."""
         before_ms, self._ahead_ms = self._ahead_ms, self._clock.now_ms() - monotonic_ms
         jump_ms = 0 if before_ms is None else self._ahead_ms - before_ms
-        if abs(jump_ms) > MAX_CLOCK_JUMP_MS:
+        if abs(jump_ms) > _JUMP_MS:
             self._metrics.clock_jumps.inc()
-            text = "this machine's clock: jumped by %d s; timers leave by it (ahead: early); synchronize it (NTP)"
-            log.warning(text, jump_ms / 1000)
+            log.warning("our clock jumped by %d s: timers leave by it; keep it in time (NTP)", jump_ms / 1000)
 
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""

@@ -85,8 +85,7 @@ class KnownHosts:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
         if "content-length" in headers and "transfer-encoding" in headers:
-            answer = JSONResponse({"reason": TWO_LENGTHS}, 400, {"connection": "close"})
-            await answer(scope, receive, send)
+            await JSONResponse({"reason": TWO_LENGTHS}, 400, {"connection": "close"})(scope, receive, send)
             return
         host = headers.get("host")
         if is_known_host(host, self._names, any_address=self._any_address):

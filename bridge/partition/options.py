@@ -150,8 +150,6 @@ class TargetLimit:
 
 MAX_POLL_RECORDS = 2000
 MAX_DUE_RECORDS = 4000
-MAX_CLOCK_JUMP_MS = 60_000
-"""A jump of our own clock above which a warning is logged."""
 MAX_CLOCK_SKEW_MS = 1000
 """Difference between a broker's clock and ours above which a warning is logged."""
 
