@@ -53,7 +53,9 @@ OF = "timer-of"
 """Names a timer by its origin. Only a cancel or move without an id has a use for it; else it is a foreign header."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
-BARE = b", so key, value and headers are left at timer-origin"
+LEFT = b"left at timer-origin"
+"""End of the detail of a rejected record without its headers."""
+BARE = b", so key, value and headers are " + LEFT
 """End of the detail of a rejected record without key, value and headers."""
 
 EXPIRE_MS = "timer-expire-ms"

@@ -24,6 +24,7 @@ from bridge.kafka.client_config import make
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, explained, is_denied, is_fatal, unwrapped
 from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
+from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Membership, Ownership, Polled, Record
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
@@ -42,6 +43,13 @@ POLL_INTERVAL_S = 0.008
 """Nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
 READ_INTERVAL_S = 0.025
 """Requests wait this long to be read together while timers leave. Those that are due sooner leave later."""
+
+READ_S = 0.02
+MOST_HELD_BYTES = 16 << 20
+"""Time and memory for the records of one poll; the rest stays in librdkafka's queue, which has a bound of its own."""
+HEADER_BYTES = 200
+"""A header in Python: a tuple, a string and bytes."""
+GROUP = 16
 
 
 def _is(code: int, error: KafkaError) -> bool:
@@ -120,6 +128,8 @@ class ConfluentSource:
         """Partitions that are paused at the client, as of the last poll."""
         self._is_woken = False
         self._slice_s = _SLICE_S
+        self._group = GROUP
+        """Messages that are fetched from librdkafka at a time."""
         self.membership = Membership()
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
@@ -133,12 +143,9 @@ class ConfluentSource:
             return self._polled({}, has_read=False)
         first = self._first(timeout_s - unread_s)
         self._pace.wait()
-        messages = [] if first is None else [first]
-        if max_records > len(messages):
-            messages += self._consumer.consume(max_records - len(messages), 0)
-        if len(messages) < max_records:  # else more are there
+        records, is_all = self._read(first, max_records)
+        if is_all:
             self._read_pace.restart()
-        records = self._sorted(messages)
         self._note_membership()
         return self._polled(records)
 
@@ -215,16 +222,34 @@ class ConfluentSource:
             if left_s <= 0:
                 return None
 
-    def _sorted(self, messages: list[Message]) -> dict[TimerPartition, list[Record]]:
-        """Group records by partition, in order. The loop runs once for each message, so it does little."""
+    def _read(self, first: Message | None, most: int) -> tuple[dict[TimerPartition, list[Record]], bool]:
+        """Read what is there, grouped by partition, in order, as far as a turn has time and memory for it.
+
+        Return True if nothing is left. Messages come in small groups, as one of 100,000 headers takes some 10 MB before
+        anybody can look at it. The loop runs once for each message, so it does little.
+        """
         records: dict[TimerPartition, list[Record]] = {}
+        messages, count, size = [] if first is None else [first], 0, 0
+        until_s = time.monotonic() + READ_S
+        while messages:
+            size += self._sort(messages, records)
+            count += len(messages)
+            if count >= most or size > MOST_HELD_BYTES or time.monotonic() > until_s:
+                return self._advanced(records), False
+            messages = self._consumer.consume(min(self._group, most - count), 0)
+        return self._advanced(records), True
+
+    def _sort(self, messages: list[Message], records: dict[TimerPartition, list[Record]]) -> int:
+        """Add messages to `records`, and return their size in memory. After one that is costly, its partition waits."""
         new, following = tuple.__new__, self._next
-        place: tuple[str, int] | None = None
+        place, partition = ("", -1), TimerPartition("", -1)
         append: Any = None
-        least = 0
+        least = size = 0
+        costly: dict[TimerPartition, int] = {}
         for message in messages:
             if message.error() is not None:
-                self._handle_error(message)
+                if (message.topic(), message.partition()) not in costly:
+                    self._handle_error(message)
                 continue
             here = (message.topic(), message.partition())
             if here != place:
@@ -233,13 +258,17 @@ class ConfluentSource:
                 least = following.get(partition, -1)
                 append = records.setdefault(partition, []).append
             offset = message.offset()
-            if 0 <= least <= offset:
-                try:
-                    headers = message.headers() or ()
-                except (SystemError, UnicodeDecodeError):
-                    headers = UNREADABLE_HEADERS
-                append(new(Record, (offset, message.timestamp()[1], message.key(), message.value(), headers)))
-        return self._advanced(records)
+            if 0 <= least <= offset and partition not in costly:
+                headers, value = headers_of(message), message.value()
+                append(new(Record, (offset, message.timestamp()[1], message.key(), value, headers)))
+                size += len(headers) * HEADER_BYTES + (0 if value is None else len(value))
+                if len(headers) > MAX_HEADERS:
+                    costly[partition] = offset + 1
+        self._group = 1 if costly else min(2 * self._group, GROUP)
+        for partition, offset in costly.items():  # its next records come after what others have sent
+            self._consumer.seek(TopicPartition(*partition, offset))
+            size = MOST_HELD_BYTES + 1
+        return size
 
     def _advanced(self, records: dict[TimerPartition, list[Record]]) -> dict[TimerPartition, list[Record]]:
         """Note the next offsets; drop partitions without new records and those that were revoked while we read."""

@@ -13,9 +13,10 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
-from bridge.kafka.consumer import Message, record_of
+from bridge.kafka.consumer import GROUP, Message, headers_of, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
 from bridge.kafka.retry import CALL_S, Retrier
+from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
 
@@ -89,13 +90,15 @@ class PartitionReader:
     def _next_batch(self, consumer: Any) -> tuple[list[Message], bool]:
         """Return messages, and True if the position after them is still kept."""
         is_kept = True
-        first = consumer.poll(WAIT_S)
-        messages = []
-        for message in [] if first is None else [first, *consumer.consume(_BATCH, 0)]:
+        messages: list[Message] = []
+        for message in self._fetched(consumer):
             error = message.error()
             if error is None and message.offset() < self._end:
                 messages.append(message)
                 self._position = message.offset() + 1
+                if len(headers_of(message)) > MAX_HEADERS:  # a batch of such would not fit into memory
+                    consumer.seek(TopicPartition(*self._place, self._position))
+                    break
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 self._position = max(self._position, message.offset())
             elif error.code() in OFFSET_GONE:
@@ -109,6 +112,14 @@ class PartitionReader:
             else:
                 note_error(self._place, error, self._retrier)
         return messages, is_kept
+
+    def _fetched(self, consumer: Any) -> Iterator[Message]:
+        """Yield messages in small groups, see `ConfluentSource._read`. Waits for the first one."""
+        messages, count = [consumer.poll(WAIT_S)], 0
+        while messages and messages[0] is not None:
+            yield from messages
+            count += len(messages)
+            messages = consumer.consume(GROUP, 0) if count < _BATCH else []
 
     def _seek_past(self, consumer: Any, error: KafkaError) -> None:
         """Seek to the record after the position, which cannot be decoded. Raises PartitionUnreadableError."""

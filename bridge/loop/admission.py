@@ -9,6 +9,7 @@ within the turn. Timers leave meanwhile.
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bridge.loop.assigned_partition import AssignedPartition, Phase
@@ -20,16 +21,21 @@ from bridge.observe.pause_reasons import PauseReasons, Reason
 from bridge.observe.status import undecodable_text
 from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeOutcome, IntakeStop
-from bridge.ports import Record, Source, UndecodableRecord
+from bridge.ports import Clock, Record, Source, UndecodableRecord
 from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
+
+_PARTITION_MS = 40
+_TURN_MS = 80
+"""Time for parsing and intake of one partition in a turn, and of all: timers of all partitions leave after it."""
 
 
 @dataclass(eq=False)
 class Admission:
     """Intake of a turn (steps 2 and 3 of `Bridge.turn`) for all partitions. For the loop's thread alone."""
 
+    _clock: Clock
     _source: Source
     _control: ControlState
     _partitions: AssignedPartitions
@@ -39,6 +45,7 @@ class Admission:
     def __post_init__(self) -> None:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
+        self._turn_ends_ms = 0
         self._warnings = LogRateLimit(log)
 
     def admit(
@@ -60,7 +67,7 @@ class Admission:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(timer_partition, stop.value, detail)
                 self._warnings.warn(now_ms, str(timer_partition), "%s: intake pauses: %s", timer_partition, detail)
-            case IntakeStop.TRANSACTION_FULL:
+            case IntakeStop.TURN_FULL:
                 self._pause(timer_partition, stop.value)
             case None if partition.backlog:
                 self._wait_for_rate(timer_partition, now_ms)
@@ -81,17 +88,26 @@ class Admission:
         timer_partition, partition = opened.name, opened.partition
         per_s, no_room = partition.options.max_requests_per_s, self._no_room(opened)
         if per_s is None:
-            return partition.take_in(records, now_ms, no_room=no_room)
+            return partition.take_in(records, now_ms, no_room=no_room, is_over=self._is_over())
         limit = self._rate_limits.get(timer_partition.topic)
         if limit is None:
             limit = self._rate_limits[timer_partition.topic] = TokenBucket(per_s, now_ms)
         most = limit.allowance(now_ms, len(partition.backlog) + len(records))
-        outcome = partition.take_in(records, now_ms, most, no_room=no_room)
+        outcome = partition.take_in(records, now_ms, most, no_room=no_room, is_over=self._is_over())
         limit.spend(outcome.taken)
         if outcome.taken:  # after the others of its topic, so that they take turns
             owners = self._partitions.open
             owners[timer_partition] = owners.pop(timer_partition)
         return outcome
+
+    def begin_turn(self, now_ms: int) -> None:
+        self._turn_ends_ms = now_ms + _TURN_MS
+
+    def _is_over(self) -> Callable[[], bool]:
+        """Return a check whether the partition that is admitted now has had its time."""
+        now_ms = self._clock.now_ms
+        until_ms = min(now_ms() + _PARTITION_MS, self._turn_ends_ms)
+        return lambda: now_ms() >= until_ms
 
     def _no_room(self, opened: AssignedPartition) -> str:
         """Return why the disk has no room for bodies; empty if it has."""

@@ -71,7 +71,7 @@ class Bridge:
         self._breakers = CircuitBreakers(options.rules.own_topics)
         ports = Ports(clock, source, history, disk_for, prepare)
         self._partitions = AssignedPartitions(ports, options, control, self._status, self._metrics, self._breakers)
-        self._admission = Admission(source, control, self._partitions, self._status.pauses, self._metrics)
+        self._admission = Admission(clock, source, control, self._partitions, self._status.pauses, self._metrics)
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._stopping = False
@@ -223,6 +223,7 @@ class Bridge:
         A request for a timer of a transaction in flight waits for its outcome.
         """
         records, undecided = polled.records, list[AssignedPartition]()
+        self._admission.begin_turn(now_ms)
         self._admission.skip(polled.undecodable, records, now_ms)
         if records:
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)

@@ -35,7 +35,7 @@ MAX_TARGETS = 100
 REFUSALS = (
     *("missing-time", "ambiguous-time", "bad-header", "too-far", "missing-topic", "missing-id", "unknown-action"),
     *("bad-target", "denied-target", "denied-action", "too-large", "not-ours", "quota-exceeded", "undecodable"),
-    "no-occurrence",
+    *("no-occurrence", "too-many-headers"),
 )
 """Codes of requests that intake rejects."""
 PARKED = ("unknown-topic", "unknown-partition", "not-authorized", "too-large", "bad-target", "expired", "missed")

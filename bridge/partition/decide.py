@@ -23,7 +23,7 @@ A copy that is received is a timer again under its old origin, and ends nothing.
 Policy and quota apply once to each request. A replay uses the journal's refusals; the request of a copy was accepted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -32,9 +32,31 @@ from bridge.partition.decisions import ReceiptDraft
 from bridge.partition.ids import Intake, Name, PendingTimers, RecentlyDelivered
 from bridge.partition.limits import BEYOND_BYTES, BEYOND_TIMERS, MOST_LIMITED, TOO_MANY_LIMITED, TargetRateLimits
 from bridge.partition.options import TurnOptions
-from bridge.partition.request import RequestBatch, body_of, first_copy_size, moved_copy_size, size_of
+from bridge.partition.request import (
+    LOOK_EACH,
+    MAX_HEADERS,
+    RequestBatch,
+    body_of,
+    first_copy_size,
+    moved_copy_size,
+    size_of,
+    without_headers,
+)
 from bridge.ports import Record
-from kafka_timer.headers import NOT_OURS, OF, Asked, ByOrigin, Cancel, Claim, Move, Pause, Refusal, Schedule, shown
+from kafka_timer.headers import (
+    LEFT,
+    NOT_OURS,
+    OF,
+    Asked,
+    ByOrigin,
+    Cancel,
+    Claim,
+    Move,
+    Pause,
+    Refusal,
+    Schedule,
+    shown,
+)
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
@@ -79,15 +101,23 @@ NO_QUOTA = Quota()
 
 
 def decide(
-    view: View, requests: RequestBatch, now_ms: int, quota: Quota = NO_QUOTA, overdue: Mapping[int, Body] | None = None
+    view: View,
+    requests: RequestBatch,
+    now_ms: int,
+    quota: Quota = NO_QUOTA,
+    overdue: Mapping[int, Body] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> Intake:
-    """Return what becomes of the requests.
+    """Return what becomes of the requests, until `is_over()`, at least of the first few.
 
     overdue: overdue timers of earlier batches that have not left. The result's `overdue` begins with them.
     """
     intake = BatchIntake(view, requests, now_ms, quota, overdue or {})
-    for record, ask in requests.asked:
+    for count, (record, ask) in enumerate(requests.asked, 1):
         intake.decide_one(record, ask)
+        if not count % LOOK_EACH and is_over():
+            intake.taken.stop_after(count)
+            break
     return intake.taken
 
 
@@ -134,6 +164,9 @@ class BatchIntake:
                 self._refuse(record, ask)
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
+        if len(record.headers) > MAX_HEADERS:  # it claims to be a copy
+            record = without_headers(record)
+            refusal = Refusal(refusal.code, f"{refusal.detail}; its headers are {LEFT.decode()}")
         self._decisions.refused.append((record, refusal))
         self._decisions.receipts.append(ReceiptDraft("rejected", record.offset, record.offset, b"", code=refusal.code))
 

@@ -27,25 +27,30 @@ _MOST = 100_000
 
 
 class RecentlyDelivered:
-    """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open."""
+    """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open.
+
+    Ids are kept as hashes of 8 bytes, so that they take some 10 MB however long they are. A cancel of one of 2 ** 64
+    others would be `too-late` instead of `not-found`.
+    """
 
     def __init__(self) -> None:
-        self._at_ms: dict[bytes, int] = {}
+        self._at_ms: dict[int, int] = {}
 
     def add(self, ids: Iterable[bytes], now_ms: int) -> None:
         for id_ in ids:
-            self._at_ms.pop(id_, None)
-            self._at_ms[id_] = now_ms
+            key = hash(id_)
+            self._at_ms.pop(key, None)
+            self._at_ms[key] = now_ms
         while len(self._at_ms) > _MOST:
             del self._at_ms[next(iter(self._at_ms))]
 
     def forget(self, ids: Iterable[bytes]) -> None:
         """Remove ids whose later timer has ended, or could not be delivered."""
         for id_ in ids:
-            self._at_ms.pop(id_, None)
+            self._at_ms.pop(hash(id_), None)
 
     def has(self, id_: bytes, now_ms: int) -> bool:
-        at_ms = self._at_ms.get(id_)
+        at_ms = self._at_ms.get(hash(id_))
         return at_ms is not None and now_ms - at_ms <= HOUR_MS
 
 
@@ -93,6 +98,8 @@ class Intake:
     ) -> None:
         """overdue: timers of earlier batches that leave at once."""
         self.batch = Batch()
+        self.count: int | None = None
+        """Number of requests that it decides; None: all of its batch."""
         self.overdue = dict(overdue)
         """By offset: timers that are due and whose key has passed. They are not stored."""
         self.leaving: Counter[str] = Counter()
@@ -115,6 +122,10 @@ class Intake:
             self._put(body, Place.OVERDUE, offset)
 
     # -- changes
+
+    def stop_after(self, count: int) -> None:
+        """Note that it decides the first `count` requests of its batch alone."""
+        self.count = count
 
     def store(self, body: Body, visit_ms: int) -> None:
         self._put(body, Place.STORED, self.batch.add(body, visit_ms))

@@ -46,8 +46,8 @@ class IntakeStop(Enum):
     DISK_FULL = "disk"
     WHEEL_FULL = "wheel"
     TOO_MANY_HELD = "held"
-    TRANSACTION_FULL = "transaction"
-    """The next transaction has no room for more moves: intake goes on after its commit."""
+    TURN_FULL = "transaction"
+    """The next transaction has no room for more moves, or the turn has no time: intake goes on in the next turn."""
     UNDECIDED = "undecided"
     """A request names a timer of a transaction in flight, or an origin while there is one: wait for its outcome."""
 
@@ -89,7 +89,7 @@ class Partition:
         """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
-        self._is_transaction_full = False
+        self._is_turn_full = False
         self._requests = 0
         """Requests that were taken in and are in no frozen draft, without copies."""
         self._overdue: dict[int, Body] = {}
@@ -141,15 +141,22 @@ class Partition:
     @property
     def is_blocked(self) -> bool:
         """True if polled records wait for something else than the next transaction."""
-        return bool(self.backlog) and not self._is_transaction_full
+        return bool(self.backlog) and not self._is_turn_full
 
     def take_in(
-        self, records: list[Record], now_ms: int, most: int | None = None, *, no_room: str = ""
+        self,
+        records: list[Record],
+        now_ms: int,
+        most: int | None = None,
+        *,
+        no_room: str = "",
+        is_over: Callable[[], bool] = lambda: False,
     ) -> IntakeOutcome:
         """Take in `records` after the backlog, at most `most` records in all (None: any number).
 
         no_room: why the disk has no room for bodies; empty if it has. Requests that store no body (cancels) are then
         still taken, in order, up to the first request that stores one.
+        is_over: True when the partition has had its time in this turn. A few requests are taken in all the same.
         After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         """
         self.backlog += records
@@ -160,11 +167,11 @@ class Partition:
         if no_room:
             left = needing_no_room(self.backlog[:left], self.options.rules)
         try:
-            stop, detail = self._take_in_backlog(left, now_ms)
+            stop, detail = self._take_in_backlog(left, now_ms, is_over)
         except OSError as error:
             stop, detail = IntakeStop.DISK_FULL, str(error)
-        self._is_transaction_full = stop is IntakeStop.TRANSACTION_FULL
-        if no_room and self.backlog and stop in (None, IntakeStop.TRANSACTION_FULL):
+        self._is_turn_full = stop is IntakeStop.TURN_FULL
+        if no_room and self.backlog and stop in (None, IntakeStop.TURN_FULL):
             stop, detail = IntakeStop.DISK_FULL, no_room
         if stop is not IntakeStop.UNDECIDED:
             overdue, self._overdue = self._overdue, {}
@@ -174,7 +181,7 @@ class Partition:
             self._dirty_since_ms = now_ms
         return IntakeOutcome(taken, stop, detail)
 
-    def _take_in_backlog(self, left: int, now_ms: int) -> tuple[IntakeStop | None, str]:
+    def _take_in_backlog(self, left: int, now_ms: int, is_over: Callable[[], bool]) -> tuple[IntakeStop | None, str]:
         """Take in the first `left` records of the backlog, part by part. Return why not all, with a text.
 
         A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts.
@@ -184,23 +191,23 @@ class Partition:
         rolling, size = self._rolling(), left
         while left:
             part = self.backlog[: min(size, left)]
-            requests = requests_of(part[: batch_length(part)], self.options.rules)
+            requests = requests_of(part[: batch_length(part)], self.options.rules, is_over)
             if stop := self._why_stop(requests):
                 return stop, ""
             try:
-                self._take_in_part(requests, rolling, now_ms)
+                left -= self._take_in_part(requests, rolling, now_ms, is_over)
             except WheelFullError as full:
                 if size == 1:
                     return IntakeStop.WHEEL_FULL, str(full)
                 size //= 2
-            else:
-                left -= len(requests.asked)
+            if left and is_over():
+                return IntakeStop.TURN_FULL, ""
         return None, ""
 
     def _why_stop(self, requests: RequestBatch) -> IntakeStop | None:
         """Return why these requests, the next of the backlog, are not taken in now."""
         if self._has_moved_enough():
-            return IntakeStop.TRANSACTION_FULL
+            return IntakeStop.TURN_FULL
         names_leaving = not all(frozen.ids.isdisjoint(requests.ids) for frozen in self._frozen)
         if names_leaving or (self._frozen and requests.origin is not None):
             return IntakeStop.UNDECIDED
@@ -216,14 +223,19 @@ class Partition:
         """Return the number of drafted copies that are not in `flights` yet."""
         return sum((flight.origin_offset, flight.rolls) not in self.flights for flight in self._draft.decisions.rolled)
 
-    def _take_in_part(self, requests: RequestBatch, rolling: int, now_ms: int) -> None:
-        """Take in the first records of the backlog. Raises OSError and WheelFullError before anything has changed."""
-        taken = decide(self._view, requests, now_ms, self._quota(rolling), self._overdue)
-        (last, _), count = requests.asked[-1], len(requests.asked)
+    def _take_in_part(self, requests: RequestBatch, rolling: int, now_ms: int, is_over: Callable[[], bool]) -> int:
+        """Take in the first records of the backlog; return how many.
+
+        Raises OSError and WheelFullError before anything has changed.
+        """
+        taken = decide(self._view, requests, now_ms, self._quota(rolling), self._overdue, is_over)
+        count = len(requests.asked) if taken.count is None else taken.count
+        last, _ = requests.asked[count - 1]
         self.store.add(taken.batch, last.offset + 1)
         del self.backlog[:count]
         self._requests += count - len(taken.decisions.landed)
         self._apply(taken, now_ms)
+        return count
 
     def _quota(self, rolling: int) -> Quota:
         """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
@@ -301,7 +313,7 @@ class Partition:
 
     def next_look_ms(self, now_ms: int, until_ms: int, *, may_release: bool) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
-        looks = [0 if self._is_transaction_full else until_ms]
+        looks = [0 if self._is_turn_full else until_ms]
         if may_release:
             looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:

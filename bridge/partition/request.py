@@ -7,7 +7,7 @@ Body --native_headers--> copies: our headers in place of the profile's
      --occurrence_of--> what a recurring timer delivers next
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from bridge.ports import Record, UndecodableRecord
@@ -16,6 +16,7 @@ from kafka_timer.headers import (
     BARE,
     DELIVER_MS,
     ID,
+    LEFT,
     MOVE,
     OCCURRENCE,
     OF,
@@ -49,6 +50,10 @@ _UNDECODABLE = Refusal(
     "undecodable",
     "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
 )
+MAX_HEADERS = 256
+"""Of a request. A copy or a delivery has a few more; Kafka's clients read up to 100,000."""
+LOOK_EACH = 16
+"""Requests between two looks at the clock."""
 _COPY_EXTRA_BYTES = 512
 """Upper bound of what a copy has in addition to its request: an absolute time, its origin, its number."""
 
@@ -64,12 +69,30 @@ class RequestBatch(NamedTuple):
     origin: bytes | None
 
 
-def requests_of(records: Iterable[Record], rules: Rules) -> RequestBatch:
-    asked = [(record, ask_of(record, rules)) for record in records]
+def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], bool] = lambda: False) -> RequestBatch:
+    """Parse records until `is_over()`, at least the first few."""
+    asked: list[tuple[Record, Asked]] = []
+    for record in records:
+        asked.append(_admitted(record, rules))
+        if not len(asked) % LOOK_EACH and is_over():
+            break
     ids = {ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None}
     ids |= {ask.fallback[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.fallback is not None}
     origin = next((ask.origin for _, ask in asked if isinstance(ask, ByOrigin)), None)
     return RequestBatch(asked, list(ids), origin)
+
+
+def _admitted(record: Record, rules: Rules) -> tuple[Record, Asked]:
+    """Return the record and what it asks for. One with too many headers is refused without them."""
+    headers = record.headers
+    if len(headers) <= MAX_HEADERS or headers[-1][0] == ROLLS:  # a copy of a request of an earlier version
+        return record, ask_of(record, rules)
+    detail = f"it has {len(headers)} headers, the most is {MAX_HEADERS}: send fewer; its headers are {LEFT.decode()}"
+    return without_headers(record), Refusal("too-many-headers", detail)
+
+
+def without_headers(record: Record) -> Record:
+    return record._replace(headers=())
 
 
 def ask_of(record: Record, rules: Rules) -> Asked:

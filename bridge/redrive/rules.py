@@ -19,10 +19,10 @@ from typing import NamedTuple, Protocol
 
 from bridge.ports import Record
 from kafka_timer.headers import (
-    BARE,
     ERROR,
     ERROR_DETAIL,
     KEY,
+    LEFT,
     OCCURRENCE,
     ORIGIN,
     ROLLS,
@@ -90,7 +90,7 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
         target,
         schedule.id if isinstance(schedule, Schedule | Cancel) else None,
         _size(record),
-        (dict(reason)[ERROR_DETAIL] or b"").endswith(BARE),
+        (dict(reason)[ERROR_DETAIL] or b"").endswith(LEFT),
     )
 
 

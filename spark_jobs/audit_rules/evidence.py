@@ -242,8 +242,8 @@ def _without_error_headers(headers: Column) -> Column:
 def _has_no_contents() -> Column:
     reasons = F.array(*map(F.lit, _ERROR_HEADERS))
     detail = c.value_of(F.col("headers"), names.ERROR_DETAIL).cast("string")
-    says_so = (F.col("headers")["key"] == reasons) & detail.endswith(names.BARE.decode())
-    return F.col("key").isNull() & F.col("value").isNull() & F.coalesce(says_so, F.lit(False))
+    says_so = (F.col("headers")["key"] == reasons) & detail.endswith(names.LEFT.decode())
+    return F.coalesce(says_so, F.lit(False))
 
 
 def _last_origin() -> Column:

@@ -62,7 +62,7 @@ PARSE_CODES = (
 )
 """Codes that follow from the request alone: the audit's own parse decides whether they are right."""
 UNPROVED_CODES = (
-    *("bad-target", "denied-target", "denied-action", "quota-exceeded", "too-large"),
+    *("bad-target", "denied-target", "denied-action", "quota-exceeded", "too-large", "too-many-headers"),
     *("unknown-topic", "unknown-partition", "not-authorized", "undecodable"),
 )
 """Codes that depend on settings, on the state of a target topic or on an operator: the audit cannot check them."""

@@ -39,9 +39,12 @@ def replace_clients(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Any], ad
 class Fetched:
     """A record at an offset of the partition 0, or an error in the place of one."""
 
-    def __init__(self, offset: int, error: KafkaError | None = None) -> None:
+    def __init__(
+        self, offset: int, error: KafkaError | None = None, headers: list[tuple[str, bytes | None]] | None = None
+    ) -> None:
         self._offset = offset
         self._error = error
+        self._headers = headers
 
     def error(self) -> KafkaError | None:
         return self._error
@@ -63,7 +66,8 @@ class Fetched:
     def value(self) -> bytes:
         return b"%d" % self._offset
 
-    def headers(self) -> None: ...
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self._headers
 
 
 class FakeConsumer:

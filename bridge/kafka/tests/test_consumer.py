@@ -9,7 +9,14 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, MembershipLostError
-from bridge.kafka.consumer import UNREADABLE_HEADERS, ConfluentSource, PollPacer, headers_of
+from bridge.kafka.consumer import (
+    HEADER_BYTES,
+    MOST_HELD_BYTES,
+    UNREADABLE_HEADERS,
+    ConfluentSource,
+    PollPacer,
+    headers_of,
+)
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import (
     BAD_COMPRESSION,
@@ -23,6 +30,7 @@ from bridge.kafka.tests.fake_clients import (
     as_fatal,
     replace_clients,
 )
+from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Polled
 from kafka_timer.origin import TimerPartition
 
@@ -229,6 +237,28 @@ def test_more_records_than_a_turn_takes_are_read_without_a_pause(make: Make, kee
     source, _ = reading(make, keeper, 25)
     assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
     assert not source.poll(0, 10).has_read
+
+
+def test_a_record_of_many_headers_ends_a_read_and_its_partition_is_read_again_after_it(
+    make: Make, keeper: Timekeeper
+) -> None:
+    """Each takes some 20 MB, and those of other partitions must not wait behind them."""
+    source, consumer = reading(make, keeper, 0)
+    bomb = Fetched(1, headers=[("a", None)] * 1000)
+    consumer.batches = [[Fetched(0), bomb, Fetched(2)], [Fetched(2), Fetched(3)]]
+    assert offsets(source.poll(0, 10)) == [0, 1]
+    assert consumer.begun == [2], "what was fetched behind it is dropped"
+    assert offsets(source.poll(0, 10)) == [2, 3]
+
+
+def test_a_read_stops_when_a_turn_has_no_memory_for_more(make: Make, keeper: Timekeeper) -> None:
+    source, consumer = reading(make, keeper, 0)
+    many: list[tuple[str, bytes | None]] = [("a", None)] * MAX_HEADERS
+    consumer.batches = [[Fetched(offset, headers=many) for offset in range(1000)]]
+    read = [len(offsets(source.poll(0, 2000))) for _ in range(3)]
+    most = MOST_HELD_BYTES // (MAX_HEADERS * HEADER_BYTES)
+    assert read[0] in range(most, most + 32)
+    assert sum(read) == 1000
 
 
 def test_an_idle_consumer_wakes_up_less_often_until_something_comes(make: Make, keeper: Timekeeper) -> None:

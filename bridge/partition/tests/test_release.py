@@ -15,16 +15,19 @@ from bridge.loop.control_state import ControlState
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, go_on
 from bridge.partition import due_timers, limits
 from bridge.partition import partition as timer_partition
+from bridge.partition import request as request_module
 from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decide import BatchIntake
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.options import StoreOptions, TargetLimit, TurnOptions
 from bridge.partition.partition import Partition
+from bridge.partition.request import MAX_HEADERS
+from bridge.ports import Record
 from bridge.testing import FakeControl, FakeInstance, FakeKafka, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL
 from kafka_timer.control import Paused, Skipped, control_record
-from kafka_timer.headers import Headers, Pause
+from kafka_timer.headers import Asked, Headers, Pause
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.rules import Rules
@@ -984,6 +987,45 @@ def test_moves_are_bounded_in_a_transaction_and_hold_up_no_due_timer(
     assert values(world, "other") == ["m"]
     assert len(values(world, "limited")) == 200
     assert max(size_bytes for _, size_bytes, _ in transactions) <= 20_000
+
+
+def test_a_partition_has_a_limited_time_in_a_turn_and_timers_leave_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes 5 ms here: for example a costly rule of a recurring timer."""
+    world = TimerWorld("orders")
+    world.kafka.produce(TIMERS, b"due", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"300")])
+    world.pass_time(ms=100)
+    parse = request_module.ask_of
+
+    def slowly(record: Record, rules: Rules) -> Asked:
+        world.kafka.timeline.advance(5)
+        return parse(record, rules)
+
+    monkeypatch.setattr(request_module, "ask_of", slowly)
+    for n in range(500):
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"3600000")]
+        world.kafka.produce(TIMERS, b"%d" % n, headers=headers)
+    world.pass_time(ms=4000)
+    (entry,) = world.read("orders")
+    told = dict(entry.headers)
+    assert int(told["timer-released-ms"] or 0) - int(told["timer-deliver-ms"] or 0) <= 200
+    assert sum(world.bridge.bridge.pending.values()) == 500
+
+
+@pytest.mark.parametrize("is_forged", [False, True])
+def test_a_request_with_too_many_headers_is_rejected_without_them(is_forged: bool) -> None:  # noqa: FBT001
+    world = TimerWorld("orders")
+    last = [("timer-origin", b"timer.requests/0/0"), ("timer-rolls", b"1")] if is_forged else []
+    for count in (MAX_HEADERS, MAX_HEADERS + 1):
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"10")]
+        fill = [("a", b"")] * (count - len(headers) - len(last))
+        world.kafka.produce(TIMERS, b"%d" % count, key=b"k", headers=[*headers, *fill, *last])
+    world.pass_time(ms=100)
+    assert [entry.value for entry in world.read("orders")] == ([] if is_forged else [b"256"])
+    rejected = world.read("timer.rejected")[-1]
+    assert (rejected.key, rejected.value, len(rejected.headers)) == (b"k", b"257", 3)
+    told = dict(rejected.headers)
+    assert told["timer-error"] == (b"not-ours" if is_forged else b"too-many-headers")
+    assert (told["timer-error-detail"] or b"").endswith(b"its headers are left at timer-origin")
 
 
 def test_at_most_one_poll_is_in_memory_while_moves_fill_transactions() -> None:
