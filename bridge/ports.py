@@ -267,6 +267,8 @@ class Aborted:
 
     As far as the sink knows, the transaction would commit without records to them.
     """
+    refusing: frozenset[str] = field(default=frozenset(), compare=False)
+    """Topics of `refused` that made a transaction fail after it was sent, so that each further try costs all others."""
 
 
 MAX_IN_FLIGHT = 2

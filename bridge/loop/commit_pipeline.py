@@ -175,6 +175,7 @@ class CommitPipeline:
                     f"{own.topic} refuses a record of the bridge's own ({outcome.refused[own]}): the bridge"
                     f" stops, so that no record is lost; fix the topic, then start again"
                 )
+        self._breakers.refuse(outcome.refusing, self._clock.now_ms())
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
             log.warning(
                 "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"

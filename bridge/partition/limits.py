@@ -13,6 +13,9 @@ A target topic that takes no records has a circuit breaker, so that the timers o
     half open --the topic fails again------------->  open, for twice as long (at most LONGEST_DELAY_MS); then at most
                                                      half as many as failed may leave at a time, for 10 minutes
 
+A target that refuses some records has one, too: the refused ones are rejected, the others wait for a second, and are
+tried in batches of growing size. So a transaction fails at most once a second for it, and decides about many timers.
+
 Each instance keeps the state in memory. After a restart, and in another instance, the first transaction that fails
 opens the breaker again. No format holds the state: the journal shows the wait like that of a target beyond its rate.
 
@@ -96,6 +99,8 @@ TOO_MANY_LIMITED = Refusal(
 
 
 FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
+REFUSED_DELAY_MS = 1000
+REFUSED_TIMERS = 256
 LONGEST_DELAY_MS = 60_000  # so a topic is tried at least once a minute
 CLOSED_BEYOND_TIMERS = 4096
 """Timers per partition and turn, about as many as one transaction carries: a higher limit would change nothing."""
@@ -125,6 +130,11 @@ class _Breaker:
     def reopen(self, now_ms: int) -> None:
         """Wait for twice as long: the topic has failed again, and has taken no record meanwhile."""
         self.opened_ms, self.delay_ms = now_ms, self.longer_ms
+
+    def refuse(self, now_ms: int) -> None:
+        """Wait for a moment, then let twice as many leave: each try finds the records that the topic refuses."""
+        self.opened_ms, self.delay_ms = now_ms, REFUSED_DELAY_MS
+        self.timers = min(max(REFUSED_TIMERS, 2 * self.timers), CLOSED_BEYOND_TIMERS)
 
     def succeed(self, now_ms: int) -> None:
         """Let twice as many timers leave at a time: records are committed."""
@@ -170,6 +180,15 @@ class CircuitBreakers:
             elif not breaker.is_open(now_ms):
                 breaker.reopen(now_ms)
         return newly
+
+    def refuse(self, targets: Iterable[str], now_ms: int) -> None:
+        """Open the breakers of `targets`, which take records, but have refused some."""
+        for target in targets:
+            breaker = self._breakers.get(target)
+            if breaker is not None:
+                breaker.refuse(now_ms)
+            elif target not in self._own_topics and len(self._breakers) < MAX_BREAKERS:
+                self._breakers[target] = _Breaker(now_ms, now_ms, REFUSED_DELAY_MS, REFUSED_TIMERS, has_succeeded=True)
 
     def is_open(self, target: str, now_ms: int) -> bool:
         """True if no timer of `target` may leave now."""

@@ -26,6 +26,7 @@ from bridge.kafka.topics import ConfluentTopics
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
+from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import Outgoing
 from bridge.redrive.marks import MarkReader
 from bridge.redrive.rules import (
@@ -86,11 +87,8 @@ class ConfluentRedrive:
         self._topics = ConfluentTopics(self._connection, self._retrier)
         self._history = ConfluentHistory(self._connection, {}, self._retrier)
         self._producer: TransactionalProducer | None = None
-        self._rejection_finder = RejectionFinder(
-            lambda records: self._require_producer().probe(records),
-            lambda topic: self._require_producer().partitions_of(topic),
-            compresses=clients.compresses(self._connection),
-        )
+        probe = TopicProbe(self._connection, self._retrier)
+        self._rejection_finder = RejectionFinder(probe, compresses=clients.compresses(self._connection))
 
     def begin(self, replication_factor: int) -> None:
         """Start the producer. Call it before `look` if `apply` is to follow."""

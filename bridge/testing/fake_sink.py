@@ -176,9 +176,11 @@ class FakeSink:
         self._kafka.abort(begun)
         self._step("sink.abort done")
         if self._rng is not None and refused:
-            named = self._rng.sample(list(refused), self._rng.randint(1, len(refused)))
-            refused = {record: refused[record] for record in named}
-        return Aborted(refused, why)
+            named = {*self._rng.sample(list(refused), self._rng.randint(1, len(refused)))}
+            # The limit of a topic decides about all of its records.
+            refused = {record: code for record, code in refused.items() if record in named or code == "too-large"}
+        # All other refusals are known before a real sink sends anything.
+        return Aborted(refused, why, refusing=frozenset(r.topic for r, code in refused.items() if code == "too-large"))
 
     def _draw(self, chance: float) -> bool:
         return self._rng is not None and self._rng.random() < chance

@@ -11,9 +11,8 @@ from confluent_kafka import KafkaError
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from bridge.kafka import ConfluentSink
-from bridge.kafka.transactions.record_sender import RecordSender
 from bridge.kafka.transactions.topic_probe import TopicProbe
-from bridge.ports import Outgoing, Transaction
+from bridge.ports import Aborted, Outgoing, Transaction
 from integration_tests.conftest import Broker, started
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.ports import World, group_metadata_of, out, progress, publish_without_refused
@@ -61,23 +60,6 @@ class TestRejections:
         assert codes == {}
         assert world.cluster.values(missing) == [b"v", b"v"]
 
-    def test_no_producer_is_asked_about_a_topic_that_is_not_there(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A producer keeps each name for ever and asks for it each second, and senders choose the names."""
-        asked: list[str] = []
-        real = RecordSender.partitions_of
-
-        def partitions_of(sending: RecordSender, topic: str) -> int | KafkaError:
-            asked.append(topic)
-            return real(sending, topic)
-
-        monkeypatch.setattr(RecordSender, "partitions_of", partitions_of)
-        there, names = world.cluster.topic(), [f"missing-{uuid4().hex}" for _ in range(5)]
-        refused, _ = self.run(world, world.sink(), [out(topic) for topic in (there, *names)])
-        assert refused == dict.fromkeys(range(1, 6), "unknown-topic")
-        assert {*asked} <= {there}
-
     def test_a_topic_is_not_created_by_asking_for_it(self, strict_kafka: EmbeddedKafka) -> None:
         """A misspelt topic would accept records that no program reads."""
         misspelt = f"ordrs-{uuid4().hex}"
@@ -107,16 +89,25 @@ class TestRejections:
             assert self.run(world, sink, outgoing)[0] == {2: "too-large"}
         assert sorted(filter(None, world.cluster.values(small))) == sorted([b"1", b"2", text] * 2)
 
-    def test_the_largest_that_fits_is_found_among_thousands(self, world: World) -> None:
+    def test_the_largest_that_fits_is_found_among_many(self, world: World) -> None:
         small = world.cluster.topic("small", max_message_bytes="1000")
-        outgoing = [out(small, b"x" * (1 + (7919 * n) % 2000)) for n in range(1000)]
+        outgoing = [out(small, b"x" * (1 + (7919 * n) % 2000)) for n in range(100)]
         codes, aborted = self.run(world, world.sink(), outgoing)
         sent = [len(value or b"") for value in world.cluster.values(small)]
         assert set(codes.values()) == {"too-large"}
         assert sorted(sent) == sorted(len(r.value or b"") for i, r in enumerate(outgoing) if i not in codes)
         assert max(sent) > 900
         assert min(len(outgoing[i].value or b"") for i in codes) > max(sent)
-        assert aborted <= 12
+        assert aborted <= 3
+
+    def test_a_topic_that_takes_only_small_batches_is_unavailable_for_many_records(self, world: World) -> None:
+        """Each batch is waited for, so the records of all other topics would be late."""
+        good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")
+        group_metadata, sink = group_metadata_of(world), world.sink()
+        outgoing = [out(good), *(out(small, b"x" * 500) for _ in range(1000))]
+        contents = Transaction(outgoing, {}, {world.partition(): progress(1)}, group_metadata)
+        fates = [sink.submit(contents).wait() for _ in range(2)]
+        assert [fate.unavailable if isinstance(fate, Aborted) else None for fate in fates] == [frozenset(), {small}]
 
     def test_case_25_a_batch_too_large_though_each_record_fits(self, world: World) -> None:
         good, small = world.cluster.topic("good"), world.cluster.topic("small", max_message_bytes="1000")
@@ -132,9 +123,20 @@ class TestRejections:
         good, compacted = world.cluster.topic("good"), world.cluster.topic("compacted", cleanup_policy="compact")
         outgoing = [out(good), out(compacted, b"1", b"k"), out(compacted, b"2"), out(compacted, b"3", b"k")]
         codes, aborted = self.run(world, world.sink(), outgoing)
-        assert codes == {2: "bad-target"}
-        assert aborted <= 3
+        assert (codes, aborted) == ({2: "bad-target"}, 1)
         assert world.cluster.values(compacted) == [b"1", b"3"]
+
+    def test_a_single_invalid_record_of_a_batch_is_found_without_a_right_to_see_why(
+        self, strict_kafka: EmbeddedKafka
+    ) -> None:
+        with closing(World(strict_kafka.bootstrap_servers)) as world:
+            compacted = world.cluster.topic("compacted", cleanup_policy="compact")
+            world.cluster.hide_settings(compacted)
+            outgoing = [out(compacted, b"%d" % n, None if n == 7 else b"k") for n in range(20)]
+            codes, aborted = self.run(world, world.sink(), outgoing)
+            assert codes == {7: "bad-target"}
+            assert aborted <= 4
+            assert world.cluster.values(compacted) == [b"%d" % n for n in range(20) if n != 7]
 
     @pytest.mark.parametrize("is_first", [True, False])
     @pytest.mark.parametrize("may_describe", [True, False])
@@ -160,7 +162,7 @@ class TestRejections:
             assert self.run(world, sink, outgoing) == ({}, 0)
             world.cluster.deny(denied, may_describe=True)
             probe = TopicProbe(world.connection(), world.retrier)
-            until(lambda: isinstance(probe.partitions_of(denied), KafkaError), "the denial")
+            until(lambda: isinstance(probe.describe([denied])[denied], KafkaError), "the denial")
             codes, aborted = self.run(world, sink, outgoing)
             assert codes == {1: "not-authorized"}
             assert aborted <= 2

@@ -80,6 +80,13 @@ class Cluster:
         acl = AclBinding(ResourceType.TOPIC, topic, literal, user, "*", AclOperation.READ, allow)
         self.admin.create_acls([acl])[acl].result()
 
+    def hide_settings(self, topic: str) -> None:
+        """Allow everything but to read its configuration."""
+        literal, allow, deny = ResourcePatternType.LITERAL, AclPermissionType.ALLOW, AclPermissionType.DENY
+        for operation, permission in ((AclOperation.ALL, allow), (AclOperation.DESCRIBE_CONFIGS, deny)):
+            acl = AclBinding(ResourceType.TOPIC, topic, literal, "User:*", "*", operation, permission)
+            self.admin.create_acls([acl])[acl].result()
+
     def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0
     ) -> None:

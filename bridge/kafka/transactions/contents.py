@@ -1,7 +1,8 @@
 """Contents of one transaction, and why it was aborted."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from confluent_kafka import KafkaError
 
@@ -12,11 +13,15 @@ from schemas.progress import Progress
 _MAX_NAMED = 3
 _FOLLOWUP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
-FindUnavailable = Callable[[Collection[str]], frozenset[str]]
-"""Returns those of the given topics that accept no records now. Asks the cluster."""
+
+class FindUnavailable(Protocol):
+    """Returns those of the topics that accept no records now; early, only those that are gone. Asks the cluster."""
+
+    def __call__(self, topics: Collection[str], *, is_early: bool) -> frozenset[str]: ...
 
 
-def none_unavailable(_: Collection[str]) -> frozenset[str]:
+def none_unavailable(topics: Collection[str], *, is_early: bool) -> frozenset[str]:
+    del topics, is_early
     return frozenset()
 
 

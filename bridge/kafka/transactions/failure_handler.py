@@ -1,5 +1,6 @@
 """Decide what becomes of a transaction that fails: refused records, topics that wait, time before a retry."""
 
+import random
 from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaError
@@ -10,8 +11,7 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.retry import Retrier, log
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.producer_slot import ProducerSlot
-from bridge.kafka.transactions.rejection_finder import TOPIC_DENIED, RejectionFinder
+from bridge.kafka.transactions.rejection_finder import OF_METADATA, OF_RECORDS, TOPIC_DENIED, RejectionFinder
 from bridge.kafka.transactions.submitted import InFlightTransaction
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import Aborted, Outgoing
@@ -26,6 +26,7 @@ _STALE = frozenset(
         KafkaError.FENCED_MEMBER_EPOCH,
     }
 )
+_OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})
 _MAX_TOPICS_IN_LOG = 3
 _MAX_SUSPECTS = 10_000
 _OWN_TOPIC_FAILURES = 4
@@ -46,19 +47,14 @@ class FailureHandler:
         connection: Connection,
         journal_topics: Mapping[str, str],
         retrier: Retrier,
-        topic_probe: TopicProbe,
-        slots: Sequence[ProducerSlot],
     ) -> None:
-        self._journal_topics = journal_topics
+        self._journal_topics = frozenset(journal_topics.values())
         self._retrier = retrier
-        self._topic_probe = topic_probe
-        self._slots = slots
+        self._topic_probe = TopicProbe(connection, retrier)
         self._suspects: set[str] = set()
         """Topics that accepted no records at the last try. The cluster is asked before the next one."""
-        self._probing_slot = slots[0]
-        self._rejection_finder = RejectionFinder(
-            self._probe, self._partitions_of, compresses=clients.compresses(connection)
-        )
+        self._rejection_finder = RejectionFinder(self._topic_probe, compresses=clients.compresses(connection))
+        self.find_unavailable = self._rejection_finder.unavailable
         self.max_batch_bytes = self._rejection_finder.max_batch_bytes
         self._failures_in_a_row = 0
 
@@ -70,16 +66,18 @@ class FailureHandler:
 
     def check(self, submitted: InFlightTransaction) -> Aborted | None:
         """Return None if the transaction may be sent. Call it when the earlier transaction is committed."""
-        self._probing_slot = submitted.slot
         if refused := self._rejection_finder.known(submitted.outgoing):
             return Aborted(refused)
+        may_be_targets = self._failures_in_a_row < _OWN_TOPIC_FAILURES
+        if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing)):
+            self._wait(f"too many batches for {', '.join(sorted(crowded)[:_MAX_TOPICS_IN_LOG])}", quietly=True)
+            return Aborted({}, unavailable=crowded)
         if not (suspects := self._suspects_in(submitted.outgoing)):
             return None
         unavailable = self._topic_probe.unavailable(suspects, include_unanswered=True)
         self._suspects -= suspects - unavailable
         if not unavailable:
             return None
-        may_be_targets = self._failures_in_a_row < _OWN_TOPIC_FAILURES
         self._wait(str(SendFailure(unavailable=unavailable)), quietly=may_be_targets)
         return Aborted({}, unavailable=unavailable)
 
@@ -95,47 +93,41 @@ class FailureHandler:
         self._failures_in_a_row = 0
 
     def sending_failed(self, submitted: InFlightTransaction, failed: SendFailure) -> Aborted:
-        """Wait before a retry, unless records are refused. Call it when the earlier transaction is committed.
+        """Wait before a retry, unless the failure's targets are known. Call it when the earlier one is committed.
 
         Raises BridgeError if only the operator can fix the fault.
         """
-        if failed.unavailable:
+        topics, unavailable = {record.topic for record in submitted.outgoing}, failed.unavailable
+        if not unavailable and not failed.is_followup_error and failed.codes - OF_RECORDS:
+            unavailable = self._rejection_finder.unavailable(topics, is_early=True)
+        if unavailable:
             # A longer timeout would not help, and would hold up all other records.
             submitted.slot.producer.timed_out_while_sending = False
             if len(self._suspects) < _MAX_SUSPECTS:
-                self._suspects |= failed.unavailable
-        return Aborted(self._refused_by(submitted, failed), unavailable=failed.unavailable)
+                self._suspects |= unavailable
+        if unavailable or OF_METADATA & failed.codes:
+            submitted.slot.producer.is_broken = True  # it remembers for long what a topic was
+        journal = {record: code for record, code in failed.named.items() if record.topic in self._journal_topics}
+        named = {record: code for record, code in failed.named.items() if record not in journal}
+        refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
+        if not refused:
+            if failed.codes & TOPIC_DENIED:
+                self._require_writable_journal(journal.values())
+                unavailable = unavailable or _half(topics)
+            self._wait_before_retry(failed, {record.topic for record in named})
+        return Aborted(refused, refusing=frozenset(record.topic for record in refused), unavailable=unavailable)
 
     def commit_failed(self, failed: SendFailure) -> Aborted:
         """Wait before a retry. Raises BridgeError if only the operator can fix the fault."""
         self._wait_before_retry(failed)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
-    def _refused_by(self, submitted: InFlightTransaction, failed: SendFailure) -> dict[Outgoing, str]:
-        """Return the records that can never be accepted. No other transaction is in flight: the next one waits."""
-        self._probing_slot = submitted.slot
-        journal = frozenset(submitted.journal)
-        journal_codes = {code for record, code in failed.named.items() if record in journal}
-        named = {record: code for record, code in failed.named.items() if record not in journal}
-        refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
-        if not refused:
-            if failed.codes & TOPIC_DENIED:
-                journal_codes |= self._journal_denials(submitted)
-            self._require_writable_journal(journal_codes)
-            self._wait_before_retry(failed, {record.topic for record in named})
-        return refused
-
-    def _journal_denials(self, submitted: InFlightTransaction) -> set[int]:
-        """Return the codes with which the journal denies its records: a denial does not name its topic."""
-        failed = self._probe(submitted.journal) if submitted.journal else None
-        return set() if failed is None else failed.codes & TOPIC_DENIED
-
-    def _require_writable_journal(self, codes: set[int]) -> None:
+    def _require_writable_journal(self, codes: Collection[int]) -> None:
         """Raise BridgeError if only the operator can fix the journal topic."""
-        lasting = codes & {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE}
+        found = self._topic_probe.describe(self._journal_topics).values()
+        lasting = {*codes, *(each.code() for each in found if isinstance(each, KafkaError))} & _OF_OPERATOR
         if lasting:
-            journals = ", ".join(sorted(set(self._journal_topics.values())))
-            why = KafkaError(lasting.pop()).str()
+            journals, why = ", ".join(sorted(self._journal_topics)), KafkaError(lasting.pop()).str()
             raise BridgeError(f"{journals} does not accept journal records ({why}): fix the topic")
 
     def _wait_before_retry(self, failed: SendFailure, topics: Collection[str] = ()) -> None:
@@ -154,23 +146,10 @@ class FailureHandler:
         if self._failures_in_a_row > 1:
             self._retrier.wait("publishing", why, self._failures_in_a_row - 2, quietly=quietly)
 
-    # -- for the rejection finder
 
-    def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
-        self._probing_slot.replace_if_broken()
-        return self._probing_slot.producer.probe(records)
-
-    def _partitions_of(self, topic: str) -> int | KafkaError:
-        """Return the number of partitions, or the broker's error.
-
-        Asks all producers, because each one remembers an unknown topic; but only if the topic exists.
-        """
-        found = self._topic_probe.partitions_of(topic)
-        if isinstance(found, KafkaError):
-            return found
-        self._probing_slot.replace_if_broken()
-        answers = [slot.producer.partitions_of(topic) for slot in self._slots]
-        return answers[self._probing_slot.number]
+def _half(topics: Collection[str]) -> frozenset[str]:
+    """Return half of the topics, to find the denied one by tries if the broker does not report what our user may do."""
+    return frozenset(random.sample(sorted(topics), (len(topics) + 1) // 2))
 
 
 def _is_stale(failed: SendFailure) -> bool:

@@ -60,7 +60,6 @@ _LOST_SHARE = 2.0
 
 _NAMES_S = 10.0
 """Seconds with names after a failure. Else a sender of bad records would make each transaction fail twice."""
-_FOLLOWUP_TRIES = 4
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
@@ -133,7 +132,6 @@ class TransactionalProducer:
         self._timed_caller = TimedCaller("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
         self._sending = RecordSender(self._producer, retrier)
-        self.partitions_of = self._sending.partitions_of
         self._start()
 
     def start_sending(self, batch: TransactionContents) -> None:
@@ -168,15 +166,6 @@ class TransactionalProducer:
     def give_up(self) -> None:
         """Abort the transaction whose records are acknowledged."""
         self._abort(None)
-
-    def probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
-        """Return None if the broker accepts `records`. Sends them in a transaction that is always aborted."""
-        failed = self._probe(records)
-        for _ in range(_FOLLOWUP_TRIES):
-            if failed is None or not failed.is_followup_error:
-                break
-            failed = self._probe(records)
-        return failed
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
@@ -243,22 +232,22 @@ class TransactionalProducer:
         self._producer.begin_transaction()
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(
-            self._records, has_failed=self._has_failed, on_stall=self._require_available
-        )
+        self._sending.await_acknowledgements(has_failed=self._has_failed, on_stall=self._require_available)
         if self._has_failed():
             raise _RecordFailedError
 
     def _has_failed(self) -> bool:
         return bool(self._sending.failures) or (not self._names_failures and self._transaction_error() is not None)
 
-    def _require_available(self) -> None:
+    def _require_available(self, is_early: bool) -> None:  # noqa: FBT001
         """Raise TopicsUnavailableError if a topic takes no records, or _RecordLostError.
 
         A topic of the transaction before delays this one if it accepts no markers.
         """
-        if found := self._find_unavailable(self._topics | self._topics_before):
+        if found := self._find_unavailable(self._topics | self._topics_before, is_early=is_early):
             raise TopicsUnavailableError(found)
+        if is_early:
+            return
         if not self._names_failures:  # the repeated transaction finds out which topics get no acknowledgement
             raise _RecordLostError
         if time.monotonic() - self._began_s > _LOST_SHARE * self._timeout_s:
@@ -347,19 +336,6 @@ class TransactionalProducer:
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
-
-    def _probe(self, records: Sequence[Outgoing]) -> SendFailure | None:
-        def send() -> None:
-            self._begin(records)
-            self._names_failures = True
-            self._sending.send(records)
-            self._await_acknowledgements()
-
-        failed = self._abort_on_error(send)
-        if failed is not None:
-            return failed
-        failed = self._abort(None)  # it may show a failure
-        return failed if failed.named or failed.cause is not None else None
 
     def _transaction_error(self) -> KafkaError | None:
         """Return the error of the whole transaction, or None. A second begin is refused, with that error."""

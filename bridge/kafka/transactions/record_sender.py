@@ -4,18 +4,18 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from bridge.kafka.errors import error_of
-from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.retry import Retrier
 from bridge.ports import Outgoing
 
 SLICE_S = 0.1
-_SLOW_S = 0.5
+EARLY_S = 0.25
+"""Before a deleted topic makes timers of others late by half a second."""
 STALL_S = 3.0
 """Longer than a broker takes to acknowledge under load, and well below the transaction timeout of 10 s."""
 
@@ -24,7 +24,7 @@ _FIXED_BYTES = 3
 """Attributes, time and offset within the batch."""
 
 
-def _keep_waiting() -> None:
+def _keep_waiting(_is_early: bool) -> None:  # noqa: FBT001
     pass
 
 
@@ -67,52 +67,38 @@ class RecordSender:
     def send_in_small_batches(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[None]:
         """Send in batches of at most `max_batch_bytes` of a topic. At each yield the caller awaits acknowledgements."""
         self.send(record for record in records if record.topic not in max_batch_bytes)
-        for chunk in _chunks(records, max_batch_bytes):
+        for chunk in chunks(records, max_batch_bytes):
             yield
             self.send(chunk)
 
     def await_acknowledgements(
-        self,
-        records: Sequence[Outgoing],
-        *,
-        has_failed: Callable[[], bool],
-        on_stall: Callable[[], None] = _keep_waiting,
+        self, *, has_failed: Callable[[], bool], on_stall: Callable[[bool], None] = _keep_waiting
     ) -> None:
         """Wait until all records are acknowledged or failed, or until `has_failed()`.
 
-        records: after a while, the metadata of their topics is fetched.
-        on_stall: called each time nothing was acknowledged for STALL_S; an exception ends the wait.
+        on_stall: called with True when nothing was acknowledged for EARLY_S, and with False each time after STALL_S;
+        an exception ends the wait.
         """
-        slow_s = time.monotonic() + _SLOW_S
-        most, stalled_s = math.inf, time.monotonic() + STALL_S
+        most, begin_s, is_early = math.inf, time.monotonic(), True
         with self._retrier.long_wait() as still_waits:
             while (left := self._producer.flush(SLICE_S)) and not has_failed():
                 still_waits("publishing", "records are not acknowledged")
-                if left < most or time.monotonic() > stalled_s:
-                    if left == most:
-                        on_stall()
-                    most, stalled_s = left, time.monotonic() + STALL_S
-                if time.monotonic() > slow_s:
-                    slow_s = math.inf
-                    self._refresh_metadata({record.topic for record in records})
-
-    def partitions_of(self, topic: str) -> int | KafkaError:
-        """Ask for the number of partitions, or return the error. The producer forgets that the topic was unknown."""
-        described = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
-        return described.error if described.error is not None else len(described.partitions)
-
-    def _refresh_metadata(self, topics: Iterable[str]) -> None:
-        """Fetch metadata. Without it, records to a deleted topic are waited for until the timeout."""
-        with suppress(KafkaException):
-            for topic in topics:
-                self.partitions_of(topic)
+                waited_s = time.monotonic() - begin_s
+                if left < most:
+                    most, begin_s, is_early = left, time.monotonic(), True
+                elif waited_s > STALL_S:
+                    begin_s = time.monotonic()
+                    on_stall(False)
+                elif is_early and waited_s > EARLY_S:
+                    is_early = False
+                    on_stall(True)
 
     def _fail(self, record: Outgoing, error: KafkaError | None, _message: object) -> None:
         if error is not None:
             self.failures[record] = error.code()
 
 
-def _chunks(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:
+def chunks(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:
     """Yield the records to topics with a limit, in order, in chunks of one topic within its limit."""
     by_topic: defaultdict[str, list[Outgoing]] = defaultdict(list)
     for record in records:

@@ -1,27 +1,32 @@
-"""Find the records that made a transaction fail. A record is rejected only with proof; without one, it is retried.
+"""Find the records that their target never accepts, without a record or a transaction sent for that.
 
-    unknown or denied topic, unknown partition    metadata; of a new topic before anything is sent
-    another lasting reason                        each record that the broker has named is sent alone
-    too large                                     smallest and largest are sent alone, then binary search by size
+    before a transaction   new names of topics are looked up together     unknown topic or partition, denied topic, one
+                                                                          that may refuse the end of a transaction
+                           settings are compared with the records         without a key for a compacted topic; too large
+    after a failed one     the broker's answers name the records (KIP-467)
+                           one record was alone in its batch
 
-A record is sent alone in a transaction that is always aborted, so no reader sees it. Sizes are not compared with the
-topic's max.message.bytes instead: the right to read it is optional, and the size after compression is unknown. A size
-that was refused is remembered for `MEMORY_S`, so that a stream of large records does not make every transaction fail.
+librdkafka 2.16 names no record if a single one of a batch is invalid, and a broker refuses a batch that is too large as
+a whole. If the topic's settings do not tell, the topic gets smaller batches, until a record is alone in its batch. A
+limit is forgotten after `MEMORY_S`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.record_sender import size_of
+from bridge.kafka.transactions.record_sender import chunks, size_of
+from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0
-"""Seconds after which a record of a size that was refused is sent alone again."""
+"""Seconds after which a limit that a topic had is tried again."""
+MOST_CHUNKS = 64
+"""Small batches of one topic in a transaction. Each is waited for, and all other records wait meanwhile."""
 
 _UNKNOWN_TOPIC = "unknown-topic"
 _UNKNOWN_PARTITION = "unknown-partition"
@@ -29,7 +34,7 @@ _DENIED = "not-authorized"
 _TOO_LARGE = "too-large"
 _BAD_TARGET = "bad-target"
 
-_OF_METADATA = frozenset(
+OF_METADATA = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
@@ -41,217 +46,227 @@ TOPIC_DENIED = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED})
 _OF_SIZE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 _LASTING = frozenset(
     {
-        KafkaError.INVALID_RECORD,  # a compacted topic takes no record without a key
+        KafkaError.INVALID_RECORD,  # without a key for a compacted topic, or a timestamp that the topic does not take
         KafkaError.INVALID_TIMESTAMP,
         KafkaError.POLICY_VIOLATION,
         KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         KafkaError.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
+"""Codes of records. Valid records of the same batch get _INVALID_DIFFERENT_RECORD."""
+OF_RECORDS = _LASTING | _OF_SIZE | {KafkaError._INVALID_DIFFERENT_RECORD}  # noqa: SLF001
 
 _GRACE_TRIES = 3
 _GRACE_S = 0.05
+_GRACE_TOPICS = 20
 
-Probe = Callable[[Sequence[Outgoing]], SendFailure | None]
-PartitionsOf = Callable[[str], "int | KafkaError"]
 Refused = dict[Outgoing, str]
 
 
-class _SizeLimit(NamedTuple):
-    """A topic refuses records of `least_size` bytes and more."""
+class _Limit(NamedTuple):
+    """A topic takes no more than `most` bytes, as of a time before `until_s`."""
 
-    least_size: int
+    most: int
     until_s: float
 
 
-class _InconclusiveError(Exception):
-    """The broker does not answer, or fails for another reason: there is no proof now."""
-
-
 class RejectionFinder:
-    """Finds rejected records by probing, and remembers what targets refuse.
+    """Finds rejected records, and remembers what targets refuse.
 
-    probe, partitions_of: see `TransactionalProducer`.
     compresses: True if the producer compresses. A broker may then accept the larger of two records and not the smaller.
     """
 
-    def __init__(self, probe: Probe, partitions_of: PartitionsOf, *, compresses: bool = False) -> None:
+    def __init__(self, probe: TopicProbe, *, compresses: bool = False) -> None:
         self._probe = probe
-        self._partitions_of = partitions_of
         self._compresses = compresses
-        self._partitions: dict[str, int] = {}
-        self._size_limits: dict[str, _SizeLimit] = {}
+        self._topics: dict[str, FoundTopic] = {}
+        """Topics that exist and that we may write to, as of their last look-up."""
+        self._needs_key: set[str] = set()
+        self._record_limits: dict[str, _Limit] = {}
         self._next_grace_s = 0.0
+        self._grow_s: dict[str, float] = {}
+        """When batches of these topics become larger again."""
         self.max_batch_bytes: dict[str, int] = {}
         """Topics that accept the records, but not in batches as large as ours: topic -> bytes at a time."""
 
     def needs_check(self, outgoing: Sequence[Outgoing]) -> bool:
         """Return True if `known` has to be called, or a topic of `max_batch_bytes` is among the records."""
-        partitions = self._partitions
+        found = self._topics
         topics = {record.topic for record in outgoing}
         return (
-            not topics <= partitions.keys()
-            or not topics.isdisjoint(self._size_limits)
+            not topics <= found.keys()
+            or not topics.isdisjoint(self._record_limits)
             or not topics.isdisjoint(self.max_batch_bytes)
-            or any(record.partition >= partitions[record.topic] for record in outgoing)
+            or any(record.partition >= found[record.topic].partitions for record in outgoing)
+            or bool(self._without_key(outgoing, topics & self._needs_key))
         )
 
     def known(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Return the records that will certainly be refused, with codes, before they are sent."""
         topics = {record.topic for record in outgoing}
-        refused: Refused = {}
-        with suppress(_InconclusiveError):
-            if not topics <= self._partitions.keys():
-                refused |= self._by_metadata(outgoing, topics - self._partitions.keys())
-            refused |= self._by_partition(outgoing)
-            for topic in topics & self._size_limits.keys():
-                refused |= self._by_known_size(outgoing, topic)
+        self._forget_limits(topics)
+        refused = self._by_metadata(outgoing, topics - self._topics.keys())
+        refused |= self._by_partition(outgoing)
+        refused |= dict.fromkeys(self._without_key(outgoing, topics & self._needs_key), _BAD_TARGET)
+        if limits := {topic: self._record_limits[topic].most for topic in topics & self._record_limits.keys()}:
+            refused |= _larger(outgoing, limits)
         return refused
+
+    def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
+        """Return the topics whose records would take more than MOST_CHUNKS small batches: fewer have to be sent."""
+        counts: defaultdict[str, int] = defaultdict(int)
+        for chunk in chunks(outgoing, self.max_batch_bytes):
+            counts[chunk[0].topic] += 1
+        return frozenset(topic for topic, count in counts.items() if count > MOST_CHUNKS)
 
     def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         """Return the records that made the transaction fail, as far as there is proof, with codes."""
-        refused: Refused = {}
-        with suppress(_InconclusiveError):
-            topics = _topics(failed, _OF_METADATA | TOPIC_DENIED)
-            is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
-            refused |= self._by_metadata(outgoing, {record.topic for record in outgoing} if is_denied else topics)
-            if is_denied and not refused:
-                refused |= self._by_denial(outgoing)
-            for topic in _topics(failed, _OF_SIZE):
-                named = [each for each, code in failed.named.items() if code in _OF_SIZE and each.topic == topic]
-                refused |= self._by_size(outgoing, topic, named)
-            lasting = [record for record, code in failed.named.items() if code in _LASTING]
-            refused |= dict.fromkeys(self._refused_alone(lasting, _LASTING), _BAD_TARGET)
+        is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
+        of_topic = OF_METADATA | TOPIC_DENIED | _LASTING
+        topics = {record.topic for record in outgoing} if is_denied else _topics(failed, of_topic)
+        refused = self._by_metadata(outgoing, topics)
+        by_topic: defaultdict[str, dict[Outgoing, int]] = defaultdict(dict)
+        for record, code in failed.named.items():
+            if code in OF_RECORDS and record not in refused:
+                by_topic[record.topic][record] = code
+        settings = self._probe.settings(by_topic)
+        for topic, named in by_topic.items():
+            if not _OF_SIZE.isdisjoint(named.values()):
+                limit = settings[topic].most_batch_bytes if topic in settings else None
+                refused |= self._by_size(outgoing, topic, list(named), limit)
+            else:
+                refused |= self._by_validity(outgoing, topic, named, failed.cause)
         return refused
+
+    def unavailable(self, topics: Collection[str], *, is_early: bool) -> frozenset[str]:
+        """Return the topics that take no records now. Implements `FindUnavailable`.
+
+        A producer waits for records to a topic that was deleted, or created again, until its transaction times out.
+        """
+        found = self._probe.describe(topics)
+        gone = {topic for topic, before in self._topics.items() if topic in found and _id(found[topic]) != before.id}
+        for topic in gone:
+            del self._topics[topic]
+        return frozenset(gone) if gone or is_early else self._probe.unavailable(topics)
 
     # -- metadata
 
-    def _by_metadata(self, outgoing: Sequence[Outgoing], topics: Iterable[str]) -> Refused:
+    def _by_metadata(self, outgoing: Sequence[Outgoing], topics: Collection[str]) -> Refused:
         """Refuse records by their topics' metadata. An unknown topic may be about to be created, so ask again."""
-        codes = {topic: self._describe(topic) for topic in topics}
-        missing = {topic for topic, code in codes.items() if code == _UNKNOWN_TOPIC}
-        for _ in range(_GRACE_TRIES if missing and self._may_wait() else 0):
+        codes = self._look_up(topics)
+        missing = [topic for topic, code in codes.items() if code == _UNKNOWN_TOPIC]
+        for _ in range(_GRACE_TRIES if missing and self._may_wait(missing) else 0):
             time.sleep(_GRACE_S)
-            codes |= {topic: self._describe(topic) for topic in missing}
-            missing = {topic for topic in missing if codes[topic] == _UNKNOWN_TOPIC}
+            codes |= self._look_up(missing)
+            missing = [topic for topic in missing if codes[topic] == _UNKNOWN_TOPIC]
             if not missing:
                 break
         return {record: code for record in outgoing if (code := codes.get(record.topic))}
 
-    def _may_wait(self) -> bool:
+    def _may_wait(self, topics: Collection[str]) -> bool:
         """Return True once a second, so that a stream of unknown topics does not slow down all others."""
         now_s = time.monotonic()
-        if now_s < self._next_grace_s:
+        if now_s < self._next_grace_s or len(topics) > _GRACE_TOPICS:
             return False
         self._next_grace_s = now_s + 1.0
         return True
 
-    def _describe(self, topic: str) -> str | None:
-        """Return the code by which records to the topic are refused, or None."""
-        self._partitions.pop(topic, None)
-        try:
-            found = self._partitions_of(topic)
-        except KafkaException as failure:
-            raise _InconclusiveError from failure
-        if isinstance(found, int):
-            self._partitions[topic] = found
-            return None
-        if found.code() in _OF_METADATA:
-            return _UNKNOWN_TOPIC
-        if found.code() in TOPIC_DENIED:
-            return _DENIED
-        raise _InconclusiveError
+    def _look_up(self, topics: Collection[str]) -> dict[str, str | None]:
+        """Return the code by which records to each topic are refused, or None. Leaves out topics without an answer."""
+        codes: dict[str, str | None] = {}
+        answers = self._probe.describe(topics)
+        settings = self._probe.settings([topic for topic, found in answers.items() if isinstance(found, FoundTopic)])
+        self._needs_key -= answers.keys()
+        for topic, found in answers.items():
+            self._topics.pop(topic, None)
+            if topic in settings and settings[topic].is_strict:
+                codes[topic] = _BAD_TARGET
+            elif isinstance(found, FoundTopic):
+                self._topics[topic], codes[topic] = found, None
+                if topic in settings and settings[topic].needs_key:
+                    self._needs_key.add(topic)
+            elif found.code() in OF_METADATA:
+                codes[topic] = _UNKNOWN_TOPIC
+            elif found.code() in TOPIC_DENIED:
+                codes[topic] = _DENIED
+        return codes
 
     def _by_partition(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Refuse records to partitions that do not exist, by fresh metadata."""
-        partitions = self._partitions
 
         def beyond(records: Iterable[Outgoing]) -> list[Outgoing]:
             """Without metadata, assume that the partition exists."""
-            return [each for each in records if each.partition >= partitions.get(each.topic, each.partition + 1)]
+            topics = self._topics
+            return [
+                each for each in records if each.topic in topics and each.partition >= topics[each.topic].partitions
+            ]
 
-        suspects = beyond(record for record in outgoing if record.partition >= 0)
-        for topic in {record.topic for record in suspects}:
-            self._describe(topic)
+        suspects = beyond(outgoing)
+        self._look_up({record.topic for record in suspects})
         return dict.fromkeys(beyond(suspects), _UNKNOWN_PARTITION)
+
+    # -- validity
+
+    def _without_key(self, outgoing: Iterable[Outgoing], topics: Collection[str]) -> list[Outgoing]:
+        return [each for each in outgoing if each.key is None and each.topic in topics] if topics else []
+
+    def _by_validity(
+        self, outgoing: Sequence[Outgoing], topic: str, named: Mapping[Outgoing, int], cause: KafkaError | None
+    ) -> Refused:
+        """Refuse the invalid records among those that the broker has named."""
+        invalid = [record for record, code in named.items() if code in _LASTING]
+        is_exact = len(invalid) == 1 or len(invalid) < len(named) or KafkaError.INVALID_RECORD not in named.values()
+        if is_exact or (cause is not None and cause.code() == KafkaError.INVALID_TIMESTAMP):  # all have the same time
+            return dict.fromkeys(invalid, _BAD_TARGET)
+        if without_key := self._without_key(outgoing, {topic} & self._needs_key):
+            return dict.fromkeys(without_key, _BAD_TARGET)
+        self._use_small_batches(topic, 1)
+        return {}
 
     # -- size
 
-    def _by_known_size(self, outgoing: Sequence[Outgoing], topic: str) -> Refused:
-        """Refuse records of a size that the topic refused lately."""
-        limit = self._size_limits[topic]
-        suspects = [each for each in outgoing if each.topic == topic and size_of(each) >= limit.least_size]
-        if not suspects:
-            return {}
-        if time.monotonic() >= limit.until_s:
-            smallest = min(suspects, key=size_of)
-            if not self._is_refused(smallest, _OF_SIZE):
-                del self._size_limits[topic]
-                return {}
-            self._remember(topic, min(limit.least_size, size_of(smallest)))
-        return dict.fromkeys(suspects, _TOO_LARGE)
+    def _by_size(
+        self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[Outgoing], limit: int | None
+    ) -> Refused:
+        """Refuse records of `topic` that are too large by themselves. If none is known, make its batches smaller.
 
-    def _remember(self, topic: str, least_size: int) -> None:
-        self._size_limits[topic] = _SizeLimit(least_size, time.monotonic() + MEMORY_S)
-
-    def _by_size(self, outgoing: Sequence[Outgoing], topic: str, named: Sequence[Outgoing]) -> Refused:
-        """Refuse records of `topic` that are too large by themselves: all from a certain size on.
-
-        If none is, the batch was too large, and `max_batch_bytes` is halved. With compression, only the smallest record
-        that failed alone is proven. If the broker accepts a larger one, the batch was too large; with smaller batches
-        fewer records are named, in the end that record alone.
+        limit: the topic's max.message.bytes, None if it is unknown.
         """
-        candidates = named if self._compresses else [each for each in outgoing if each.topic == topic]
-        by_size = sorted(candidates, key=size_of)
-        refused = by_size[self._first_refused(by_size) :]
-        if not refused:
-            was_alone = self.max_batch_bytes.get(topic) == 1  # each record was sent by itself
-            if was_alone and (proved := self._refused_alone(named, _OF_SIZE)):
-                return dict.fromkeys(proved, _TOO_LARGE)
-            self._halve_batch_bytes(topic, sum(map(size_of, by_size)))
-            return {}
-        if self._compresses:
-            return {refused[0]: _TOO_LARGE}
-        self._remember(topic, size_of(refused[0]))
-        return dict.fromkeys(refused, _TOO_LARGE)
+        until_s, records = time.monotonic() + MEMORY_S, [each for each in outgoing if each.topic == topic]
+        if limit is None and len(named) == 1:  # it was alone in its batch
+            limit = size_of(named[0]) - 1
+        if limit is not None and not self._compresses and (larger := _larger(records, {topic: limit})):
+            self._record_limits[topic] = _Limit(limit, until_s)
+            return larger
+        if len(named) == 1:
+            return {named[0]: _TOO_LARGE}
+        most = sum(map(size_of, records))
+        half = min(most, self.max_batch_bytes.get(topic, most)) // 2
+        self._use_small_batches(topic, half if limit is None else min(half, limit))
+        return {}
 
-    def _halve_batch_bytes(self, topic: str, total_bytes: int) -> None:
-        """Halve the bytes of the batch that failed."""
-        self.max_batch_bytes[topic] = max(1, min(total_bytes, self.max_batch_bytes.get(topic, total_bytes)) // 2)
+    def _use_small_batches(self, topic: str, size_bytes: int) -> None:
+        self.max_batch_bytes[topic], self._grow_s[topic] = max(1, size_bytes), time.monotonic() + MEMORY_S
 
-    def _first_refused(self, records: Sequence[Outgoing]) -> int:
-        """Return the position of the first record that is too large. `records` are in ascending order of size."""
-        accepted, refused = -1, len(records)
-        ends = [len(records) - 1, 0]
-        while accepted + 1 < refused:
-            at = ends.pop(0) if ends and accepted < ends[0] < refused else (accepted + refused) // 2
-            if self._is_refused(records[at], _OF_SIZE):
-                refused = at
-            else:
-                accepted = at
-        return refused
+    def _forget_limits(self, topics: Collection[str]) -> None:
+        """Try records of any size again, and batches of twice the size."""
+        now_s = time.monotonic()
+        for topic in topics & self._record_limits.keys():
+            if now_s >= self._record_limits[topic].until_s:
+                del self._record_limits[topic]
+        for topic in topics & self._grow_s.keys():
+            if now_s >= self._grow_s[topic]:
+                self._grow_s[topic] = now_s + MEMORY_S
+                self.max_batch_bytes[topic] *= 2
 
-    # -- records sent alone
 
-    def _by_denial(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """Refuse records to denied topics if the broker does not report what our user may do."""
-        smallest: dict[str, Outgoing] = {}
-        for record in sorted(outgoing, key=size_of):
-            smallest.setdefault(record.topic, record)
-        denied = {record.topic for record in self._refused_alone(smallest.values(), TOPIC_DENIED)}
-        return {record: _DENIED for record in outgoing if record.topic in denied}
+def _id(found: FoundTopic | KafkaError) -> str | None:
+    return found.id if isinstance(found, FoundTopic) else None
 
-    def _refused_alone(self, records: Iterable[Outgoing], codes: frozenset[int]) -> list[Outgoing]:
-        return [record for record in records if self._is_refused(record, codes)]
 
-    def _is_refused(self, record: Outgoing, codes: frozenset[int]) -> bool:
-        """Return True if the record fails by itself, with one of `codes`."""
-        failed = self._probe([record])
-        if failed is None:
-            return False
-        if not failed.codes & codes:
-            raise _InconclusiveError
-        return True
+def _larger(records: Iterable[Outgoing], limits: Mapping[str, int]) -> Refused:
+    """Return the records that are larger than the limits of their topics."""
+    return {each: _TOO_LARGE for each in records if each.topic in limits and size_of(each) > limits[each.topic]}
 
 
 def _topics(failed: SendFailure, codes: frozenset[int]) -> set[str]:

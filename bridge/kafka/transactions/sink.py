@@ -2,7 +2,7 @@
 
     committed                                    -> Committed
     records that can never be accepted           -> Aborted({record: code})
-    a topic accepts no records now               -> Aborted({}, unavailable={topic})
+    a topic accepts no records now, or is gone   -> Aborted({}, unavailable={topic})
     stale group metadata, passing fault          -> Aborted({}); waits before it returns if faults repeat
     the earlier transaction is aborted           -> Aborted({})
     fatal error of the producer                  -> Aborted({}); a new producer with the same id ends its transaction
@@ -13,19 +13,18 @@ Two stages, each for one transaction at a time and in the order of `submit`:
 
     T1  send | commit |                  send: until records are acknowledged, so targets keep the order of transactions
     T2       | send   | commit |         commit: offsets and commit, after the earlier one has committed
-    T3                | send   |         rejected records are searched for then, with no other transaction in flight
+    T3                | send   |         what a target refuses is looked up then, with no other transaction in flight
 """
 
 from collections.abc import Mapping
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka.group import is_member
-from bridge.kafka.retry import Retrier
+from bridge.kafka.retry import Retrier, log
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.failure_handler import FailureHandler
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.submitted import InFlightTransaction
-from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Transaction
 from schemas.journal import writer_key
 
@@ -42,10 +41,9 @@ class ConfluentSink:
         self._group = connection.group
         self._journal_topics = journal_topics
         self._retrier = Retrier(retrier)
-        topic_probe = TopicProbe(connection, self._retrier)
-        find_unavailable = topic_probe.unavailable
+        self._failures = FailureHandler(connection, journal_topics, self._retrier)
+        find_unavailable = self._failures.find_unavailable
         self._slots = [ProducerSlot(connection, each, self._retrier, find_unavailable) for each in range(MAX_IN_FLIGHT)]
-        self._failures = FailureHandler(connection, journal_topics, self._retrier, topic_probe, self._slots)
         self._last: InFlightTransaction | None = None
         self._committed = 0
 
@@ -55,13 +53,15 @@ class ConfluentSink:
             earlier = None
         # Producers take turns, because each one has to wait after a commit. After an abort the same one goes on.
         slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
+        if earlier is None and slot.producer.is_broken:  # it is being replaced, which may take a second
+            slot = self._slots[(slot.number + 1) % len(self._slots)]
         outgoing, journal = transaction.outgoing, self._journal_records(transaction)
         batch = TransactionContents(
             [*outgoing, *journal], transaction.progress, transaction.group_metadata, self._failures.max_batch_bytes
         )
         self._last = submitted = InFlightTransaction(outgoing, journal, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
-        may_send = submitted.may_send() and is_member(batch.group_metadata)
+        may_send = submitted.may_send() and is_member(batch.group_metadata) and not slot.producer.is_broken
         if may_send and not self._failures.needs_check(submitted.outgoing):
             slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True
@@ -84,14 +84,21 @@ class ConfluentSink:
 
     def _run(self, submitted: InFlightTransaction) -> None:
         try:
-            outcome = self._outcome(submitted)
-            # Without delay: an open transaction of a broken producer hides all later records from readers.
             submitted.slot.replace_if_broken()
+            outcome = self._outcome(submitted)
         except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
             submitted.fail(error)
         else:
             self._committed += isinstance(outcome, Committed)
             submitted.end(outcome)
+            # Without delay: an open transaction of a broken producer hides all later records from readers.
+            self._replace(submitted.slot)
+
+    def _replace(self, slot: ProducerSlot) -> None:
+        try:
+            slot.replace_if_broken()
+        except Exception as error:  # noqa: BLE001  (the next transaction of this slot tries again, and raises it)
+            log.warning("a producer could not be replaced: %s", error)
 
     def _outcome(self, submitted: InFlightTransaction) -> Committed | Aborted:
         if not submitted.is_loaded and (aborted := self._aborted_before_send(submitted)) is not None:

@@ -1,14 +1,14 @@
-"""Ask whether a topic exists, may be written to and takes records, with a client that caches no topic names.
+"""Ask which topics exist, may be written to and take records, with a client that caches no topic names.
 
 A producer that is asked for a topic caches the name until the process ends, and asks for it again each second while the
 cluster does not know it. Senders choose names, so that cache would grow without bound.
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
@@ -20,9 +20,43 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.errors import error_of
 from bridge.kafka.retry import CALL_S, Retrier, serve
 
+_ANSWER_S = CALL_S + 1.0
+"""librdkafka answers within the time-out of the request; this is for an answer that it loses."""
+
+LEAST_OLDEST_MS = 1000
+"""Longer than a broker takes to append a marker with its own time, except for a pause of its garbage collector."""
+
+
+class FoundTopic(NamedTuple):
+    """A topic that exists. `id` is another one after the topic was deleted and created again."""
+
+    partitions: int
+    id: str
+
+
+class TopicSettings(NamedTuple):
+    """What a topic takes. needs_key: True if it is compacted.
+
+    is_strict: True if it may refuse the marker that ends a transaction, as it takes no timestamp older than a moment.
+    Kafka 4.3 never sends a refused marker again, so that no producer can go on with that transactional.id.
+    """
+
+    most_batch_bytes: int
+    needs_key: bool
+    is_strict: bool
+
+
+def _parsed(entries: Mapping[str, Any]) -> TopicSettings:
+    by_sender = entries["message.timestamp.type"].value == "CreateTime"
+    return TopicSettings(
+        int(entries["max.message.bytes"].value),
+        "compact" in entries["cleanup.policy"].value,
+        by_sender and int(entries["message.timestamp.before.max.ms"].value) < LEAST_OLDEST_MS,
+    )
+
 
 class TopicProbe:
-    """Asks the cluster about topics. Thread-safe: one call runs at a time."""
+    """Asks the cluster about many topics in one request. Thread-safe: one call runs at a time."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
@@ -30,30 +64,21 @@ class TopicProbe:
         self._asking = Lock()
         self._admin: Any = None
 
-    def partitions_of(self, topic: str) -> int | KafkaError:
-        """Return the number of partitions, or the error that records to the topic get.
+    def describe(self, topics: Collection[str]) -> dict[str, FoundTopic | KafkaError]:
+        """Return the topics, or the errors that records to them get. Topics without an answer are left out.
 
-        A broker that does not report what our user may do counts as one that lets it write. Raises KafkaException
-        if no broker answers.
+        A broker that does not report what our user may do counts as one that lets it write.
         """
+        found: dict[str, FoundTopic | KafkaError] = {}
         with self._asking:
-            client = self._client()
-            asked = client.describe_topics(
-                TopicCollection([topic]), include_authorized_operations=True, request_timeout=CALL_S
-            )
-            try:
-                found = asked[topic].result()
-                allowed = found.authorized_operations
-                if allowed is not None and AclOperation.WRITE not in allowed:
-                    return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-                return len(found.partitions)
-            except KafkaException as failure:
-                if error_of(failure).code() > 0:
-                    return error_of(failure)
-                self._admin = None
-                raise
-            finally:
-                serve(client)
+            for topic, answer in self._described(topics, include_authorized_operations=True):
+                if isinstance(answer, KafkaError):
+                    found[topic] = answer
+                elif (may := answer.authorized_operations) is not None and AclOperation.WRITE not in may:
+                    found[topic] = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                else:
+                    found[topic] = FoundTopic(len(answer.partitions), str(answer.topic_id))
+        return {topic: answer for topic, answer in found.items() if not _is_unanswered(answer)}
 
     def unavailable(self, topics: Collection[str], *, include_unanswered: bool = False) -> frozenset[str]:
         """Return the topics with a partition that has no leader, or fewer in-sync replicas than min.insync.replicas.
@@ -62,34 +87,45 @@ class TopicProbe:
 
         include_unanswered: True if topics about which no broker answers within 2 s are returned too.
         """
+        in_sync: dict[str, int] = {}
         with self._asking:
-            client = self._client()
-            asked = client.describe_topics(TopicCollection([*topics]), request_timeout=CALL_S)
-            in_sync: dict[str, int] = {}
-            for topic, answer in asked.items():
-                try:
-                    partitions = answer.result().partitions
-                except KafkaException as failure:
-                    if error_of(failure).code() < 0:  # an error of librdkafka: no broker answered
-                        self._admin = None
-                        if include_unanswered:
-                            in_sync[topic] = 0
-                else:
-                    if any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in partitions):
-                        in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in partitions)
-            min_in_sync = self._needed_in_sync([topic for topic, replicas in in_sync.items() if replicas > 0])
-            serve(client)
-        return frozenset(topic for topic, replicas in in_sync.items() if replicas < min_in_sync.get(topic, math.inf))
+            for topic, answer in self._described(topics):
+                if isinstance(answer, KafkaError):
+                    if include_unanswered and _is_unanswered(answer):
+                        in_sync[topic] = 0
+                elif any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in answer.partitions):
+                    in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in answer.partitions)
+            found = self._settings([topic for topic, least in in_sync.items() if least > 0])
+        needed = {topic: int(entries["min.insync.replicas"].value) for topic, entries in found.items()}
+        return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
 
-    def _needed_in_sync(self, topics: Collection[str]) -> dict[str, int]:
-        """Return min.insync.replicas of those topics whose configuration our user may see."""
-        found: dict[str, int] = {}
+    def settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:
+        """Return the settings of the topics whose configuration our user may see."""
+        with self._asking:
+            found = self._settings(topics)
+        return {topic: _parsed(entries) for topic, entries in found.items()}
+
+    def _described(self, topics: Collection[str], **options: Any) -> Iterator[tuple[str, Any]]:
+        """Yield each topic with its description or its error."""
+        client = self._client()
+        asked = client.describe_topics(TopicCollection([*topics]), request_timeout=CALL_S, **options) if topics else {}
+        for topic, answer in asked.items():
+            try:
+                yield topic, answer.result(_ANSWER_S)
+            except KafkaException as failure:
+                if _is_unanswered(error := error_of(failure)):
+                    self._admin = None
+                yield topic, error
+        serve(client)
+
+    def _settings(self, topics: Collection[str]) -> dict[str, Any]:
+        """Return the configuration of those topics whose configuration our user may see."""
+        found: dict[str, Any] = {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
-        for resource, answer in (
-            self._client().describe_configs(resources, request_timeout=CALL_S).items() if topics else ()
-        ):
+        asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
+        for resource, answer in asked.items():
             with suppress(KafkaException):
-                found[resource.name] = int(answer.result()["min.insync.replicas"].value)
+                found[resource.name] = answer.result(_ANSWER_S)
         return found
 
     def _client(self) -> Any:
@@ -97,6 +133,11 @@ class TopicProbe:
         if self._admin is None:
             self._admin = clients.make(AdminClient, clients.admin(self._connection), self._retrier)
         return self._admin
+
+
+def _is_unanswered(answer: object) -> bool:
+    """True for an error of librdkafka: no broker has answered."""
+    return isinstance(answer, KafkaError) and answer.code() < 0
 
 
 def _has_leader(partition: Any) -> bool:

@@ -146,6 +146,25 @@ def test_a_timer_whose_copy_would_be_too_large_is_rejected_whole() -> None:
     assert (dict(rejected.headers)["timer-error"], rejected.value) == (b"too-large", large.encode())
 
 
+def test_a_target_that_refuses_records_fails_one_transaction_a_second_and_delays_no_other() -> None:
+    world = World(options=usual_options())
+    world.kafka.topics["bills"].max_bytes = 300
+    for n in range(40):
+        world.send("bills", "x" * 500 if n % 4 else f"b{n}", 100 * n)
+        world.send("orders", f"o{n}", 100 * n)
+    world.pass_time(ms=8000)
+    assert world.values("orders") == [f"o{n}" for n in range(40)]
+    assert max(world.lateness_ms("orders")) <= 30
+    assert sorted(world.values("bills")) == sorted(f"b{n}" for n in range(0, 40, 4))
+    rejected = [dict(entry.headers)["timer-error"] for entry in world.read("timer.rejected")]
+    assert rejected == [b"too-large"] * 30
+    assert not world.unavailable(), "it takes records"
+    aborts = world.bridge.metrics.registry.get_sample_value(
+        "timer_bridge_transaction_aborts_total", {"reason": "refused"}
+    )
+    assert 1 <= (aborts or 0) <= 6
+
+
 def test_the_number_of_breakers_is_bounded() -> None:
     breakers = CircuitBreakers()
     assert len(breakers.trip((f"t{n}" for n in range(MAX_BREAKERS + 1)), 0)) == MAX_BREAKERS

@@ -46,6 +46,7 @@ from bridge.tests.simulation.request_generator import (
     MORE_TIMERS,
     MOVE,
     REPLACE,
+    SMALL,
     TIMERS,
     Header,
     Series,
@@ -258,8 +259,8 @@ class Oracle:
         self._seen = 0
         self._begun_ms = 0
         """When the transaction that is judged began (true time)."""
-        self.failed_targets: set[str] = set()
-        """Those that took no records for a while: their due timers may be rolled instead of delivered."""
+        self.failed_targets: set[str] = {SMALL}
+        """Those that took no records for a while, or refused some: due timers may be rolled instead of delivered."""
         self._timeliness = Timeliness()
         self._told_ms: dict[tuple[str, str], int] = {}
         """When operators last said something of a target (true time), by timer topic and target."""

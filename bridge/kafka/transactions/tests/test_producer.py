@@ -11,14 +11,14 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka.client_config import LONGEST_TRANSACTION_MS
 from bridge.kafka.retry import Retrier
-from bridge.kafka.tests.fake_clients import PASSING, STATE
+from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import producer_slot
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.sink import ConfluentSink
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.observe.status import Status
 from bridge.ports import Aborted, Outgoing, Transaction
 from kafka_timer.origin import TimerPartition
@@ -126,15 +126,12 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
             del batch
             return SendFailure(unavailable=none)
 
-        def partitions_of(self, topic: str) -> int:
-            del topic
-            return 1
-
         def close(self) -> None: ...
 
     monkeypatch.setattr(producer_slot, "TransactionalProducer", Producer)
     monkeypatch.setattr(TopicProbe, "unavailable", lambda *_, **__: none)
-    monkeypatch.setattr(TopicProbe, "partitions_of", lambda *_: 1)
+    monkeypatch.setattr(TopicProbe, "describe", lambda _, topics: dict.fromkeys(topics, FoundTopic(1, "id")))
+    monkeypatch.setattr(TopicProbe, "settings", lambda *_: {})
     status = Status(time.monotonic)
     status.partition_running(TimerPartition("timer.requests", 0))
     made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Retrier(status=status))
@@ -161,9 +158,6 @@ class Silent:
     def flush(self, timeout_s: float) -> int:
         self.now_s += timeout_s
         return 1
-
-    def list_topics(self, topic: str, timeout: float) -> None:
-        raise KafkaException(PASSING)
 
     def init_transactions(self, timeout_s: float) -> None: ...
 

@@ -37,14 +37,16 @@ def test_during_a_long_wait_for_acknowledgements_the_bridge_is_live_but_not_read
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    RecordSender(producer, Retrier(status=status)).await_acknowledgements([], has_failed=lambda: False)
+    RecordSender(producer, Retrier(status=status)).await_acknowledgements(has_failed=lambda: False)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
     assert status.ready().reason != "waiting for the broker"
 
 
-def test_on_stall_is_called_each_time_without_an_acknowledgement_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_stall_is_called_early_and_then_each_time_without_an_acknowledgement_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Stalling(Slow):
         """Acknowledges one record after 2 s, the other after 12 s."""
 
@@ -53,7 +55,9 @@ def test_on_stall_is_called_each_time_without_an_acknowledgement_for_long(monkey
 
     producer: Any = Stalling(12.0, lambda: None)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    stalls: list[float] = []
+    early, late = list[float](), list[float]()
     sending = RecordSender(producer, Retrier())
-    sending.await_acknowledgements([], has_failed=lambda: False, on_stall=lambda: stalls.append(round(producer.now_s)))
-    assert stalls == [5, 8, 11]
+    sending.await_acknowledgements(
+        has_failed=lambda: False, on_stall=lambda is_early: (early if is_early else late).append(round(producer.now_s))
+    )
+    assert (early, late) == ([0, 2], [5, 8, 11])
