@@ -1,0 +1,285 @@
+"""Hostile senders and owners of target topics, and a neighbour whose timers have to leave on time beside them.
+
+    neighbour  20 timers a second -> its own timer topic and target, each due 2 s ahead   lateness by the broker's clock
+    attack     one of ATTACKS     -> timer topic EVIL, and targets whose owner is hostile
+
+python -m scripts.chaos.strangers headers moves ...      each attack on a new broker and bridge, beside the neighbour
+"""
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bridge.dev.embedded_kafka import EmbeddedKafka
+from bridge.errors import BridgeError
+from kafka_timer import headers as names
+from scripts.common import command
+from scripts.common.delivery_figures import Lateness, lateness
+from scripts.common.kafka_io import (
+    BROKER_CLOCK,
+    QUIET,
+    Admin,
+    Receiver,
+    TimerRequest,
+    TimerSender,
+    named_timer,
+    now_ms,
+    timer,
+)
+from scripts.common.processes import BridgeProcess, usage
+
+TIMERS, EVIL, GOOD = "timer.requests", "timer.evil", "good"
+CONFIG = f'[topics."{EVIL}"]\n'
+_AHEAD_MS = 2_000
+_EACH_S = 0.05
+_JOIN_S = 60.0
+
+
+class Neighbour:
+    """Sends 20 timers a second until the `with` ends."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._servers = bootstrap_servers
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="neighbour")
+        self.sent = 0
+
+    def __enter__(self) -> "Neighbour":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        sender = TimerSender(self._servers)
+        while not self._over.wait(_EACH_S):
+            sender.send(TIMERS, timer(GOOD, now_ms() + _AHEAD_MS, b"%d" % self.sent))
+            self.sent += 1
+            sender.serve()
+        sender.flush()
+
+    def deliveries(self, wait_s: float = 120.0) -> tuple[int, int, Lateness]:
+        """Wait for all. Return how many were delivered, how many of them twice, and their lateness."""
+        late_ms, origins, until_s = list[int](), list[bytes](), time.monotonic() + wait_s
+        with Receiver(self._servers, [GOOD]) as receiver:
+            while len(late_ms) < self.sent and time.monotonic() < until_s:
+                found = receiver.poll(0.5)
+                late_ms += [each.appended_ms - each.due_ms for each in found]
+                origins += [each.origin for each in found]
+        return len(origins), len(origins) - len(set(origins)), lateness(np.array(late_ms, np.int64))
+
+
+class Stage(NamedTuple):
+    """What an attack may use: the broker, a sender to EVIL, and an admin client."""
+
+    servers: str
+    sender: TimerSender
+    admin: Admin
+
+    def send(self, requests: Iterator[TimerRequest], per_s: float = 0.0) -> None:
+        """Send to EVIL, as fast as possible, or `per_s` a second."""
+        began_s = time.monotonic()
+        for count, request in enumerate(requests):
+            while per_s and count > (time.monotonic() - began_s) * per_s:
+                time.sleep(0.005)
+            self.sender.send(EVIL, request)
+            if count % 100 == 0:
+                self.sender.serve()
+        self.sender.flush()
+
+    def topic(self, **settings: str) -> str:
+        name = f"hostile-{uuid4().hex[:8]}"
+        renamed = {key.replace("_", "."): value for key, value in settings.items()}
+        self.admin.create_topics([name], partitions=1, settings=renamed)
+        return name
+
+
+def _header_bomb(count: int, value: bytes | None) -> Callable[[Stage], None]:
+    def attack(stage: Stage) -> None:
+        bomb = [("a", value)] * 99_000
+        for number in range(count):
+            request = timer(GOOD, now_ms() + 1000, b"%d" % number)
+            stage.send(iter([request._replace(headers=[*bomb, *request.headers])]))
+
+    return attack
+
+
+def _moves(stage: Stage) -> None:
+    ids = [b"%d" % number for number in range(200_000)]
+    due_ms = now_ms() + 3_600_000
+    stage.send(named_timer(GOOD, due_ms, b"", id_) for id_ in ids)
+    move = [(names.ACTION, names.MOVE), (names.DELIVER_MS, b"%d" % (due_ms + 1))]
+    stage.send(TimerRequest(id_, None, [*move, (names.ID, id_)]) for id_ in ids)
+
+
+def _cancels_by_origin(stage: Stage) -> None:
+    due_ms = now_ms() + 3_600_000
+    stage.send(timer(GOOD, due_ms, b"") for _ in range(50_000))
+    origins = (b"%s/0/%d" % (EVIL.encode(), offset) for offset in range(50_000))
+    stage.send(TimerRequest(b"", None, [(names.ACTION, b"cancel"), (names.OF, origin)]) for origin in origins)
+
+
+def _cron_rules(stage: Stage) -> None:
+    rules = (b"59 23 31 2 1#5", b"* */23 */31 * 6")
+    common = [(names.TOPIC, GOOD.encode()), ("timer-cron-zone", b"Pacific/Apia")]
+    stage.send(TimerRequest(None, b"", [*common, ("timer-cron", rules[n % 2])]) for n in range(4_000))
+
+
+def _long_ids(stage: Stage) -> None:
+    target, due_ms = stage.topic(), now_ms() + 20_000
+    stage.send(named_timer(target, due_ms, b"", b"%01024d" % number) for number in range(440_000))
+
+
+def _without_key(per_s: float, seconds: float) -> Callable[[Stage], None]:
+    def attack(stage: Stage) -> None:
+        target = stage.topic(cleanup_policy="compact")
+        count = int(per_s * seconds) or 3_000
+        stage.send((timer(target, now_ms() + (300 if per_s else 3_000), b"%d" % n) for n in range(count)), per_s)
+
+    return attack
+
+
+def _old_times(stage: Stage) -> None:
+    target = stage.topic(message_timestamp_type="CreateTime", message_timestamp_before_max_ms="0")
+    stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in range(1_500)), 50)
+
+
+def _missing(count: int, per_s: float) -> Callable[[Stage], None]:
+    def attack(stage: Stage) -> None:
+        due_ms = now_ms() + 4_000
+        stage.send((timer(f"missing-{n}", due_ms if not per_s else now_ms() + 300, b"") for n in range(count)), per_s)
+
+    return attack
+
+
+def _too_large(stage: Stage) -> None:
+    """Half of the timers are too large for their target, in the same batches as others that fit."""
+    target = stage.topic(max_message_bytes="2000")
+    stage.send((timer(target, now_ms() + 300, b"x" * (10 + n % 2 * (3_000 + n))) for n in range(3_000)), 300)
+
+
+def _recreated(stage: Stage) -> None:
+    target, over = f"again-{uuid4().hex[:8]}", threading.Event()
+    client = AdminClient({"bootstrap.servers": stage.servers, **QUIET})
+
+    def recreate() -> None:
+        while not over.is_set():
+            with suppress(KafkaException, BridgeError):
+                stage.admin.create_topics([target], partitions=1, settings={})
+            over.wait(0.5)
+            with suppress(KafkaException):
+                client.delete_topics([target])[target].result(10)
+
+    thread = threading.Thread(target=recreate)
+    thread.start()
+    try:
+        stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in range(2_000)), 50)
+    finally:
+        over.set()
+        thread.join(_JOIN_S)
+
+
+ATTACKS: dict[str, Callable[[Stage], None]] = {
+    "headers-60-null": _header_bomb(60, None),
+    "headers-60": _header_bomb(60, b"ab"),
+    "headers-400": _header_bomb(400, None),
+    "moves": _moves,
+    "by-origin": _cancels_by_origin,
+    "cron": _cron_rules,
+    "long-ids": _long_ids,
+    "keyless-burst": _without_key(0, 0),
+    "keyless-300": _without_key(300, 30),
+    "old-times": _old_times,
+    "missing-8000": _missing(8_000, 0),
+    "missing-20000": _missing(20_000, 1_333),
+    "too-large": _too_large,
+    "recreated": _recreated,
+    "none": lambda _stage: time.sleep(15),
+}
+
+
+class Peak:
+    """The largest memory of a process, read each 50 ms until the `with` ends."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.rss_mb = pid, 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peak")
+
+    def __enter__(self) -> "Peak":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while not self._over.wait(0.05):
+            self.rss_mb = max(self.rss_mb, usage(self.pid).rss_mb)
+
+
+class Outcome(NamedTuple):
+    """What the neighbour has got, and the bridge has taken. seconds: of the attack."""
+
+    sent: int
+    delivered: int
+    twice: int
+    late: Lateness
+    rss_mb: float
+    seconds: float
+
+
+@contextmanager
+def stage_with_bridge(folder: Path, attack: str, **kafka: Any) -> Iterator[tuple[Stage, BridgeProcess]]:
+    """Start a new broker with a target topic, and a bridge of two timer topics."""
+    with EmbeddedKafka(folder / "kafka", **kafka) as broker:
+        admin = Admin(broker.bootstrap_servers)
+        admin.create_topics([GOOD], partitions=1, settings=BROKER_CLOCK)
+        (folder / "bridge.toml").write_text(CONFIG)
+        words = ["--config", str(folder / "bridge.toml"), "--partitions", "1" if attack == "by-origin" else "4"]
+        with BridgeProcess(folder, broker.bootstrap_servers, words) as bridge:
+            yield Stage(broker.bootstrap_servers, TimerSender(broker.bootstrap_servers), admin), bridge
+
+
+def run_attack(stage: Stage, bridge: BridgeProcess, name: str, rest_s: float = 8.0) -> Outcome:
+    """Run one attack beside the neighbour, who begins 2 s before it and ends `rest_s` after it."""
+    with Peak(bridge.pid) as peak, Neighbour(stage.servers) as neighbour:
+        time.sleep(_AHEAD_MS / 1000)
+        began_s = time.monotonic()
+        ATTACKS[name](stage)
+        seconds = time.monotonic() - began_s
+        time.sleep(rest_s)
+    return Outcome(neighbour.sent, *neighbour.deliveries(), peak.rss_mb, seconds)
+
+
+def main() -> int:
+    parser = command.parser(__doc__)
+    parser.add_argument("attacks", nargs="*", help=f"all by default: {' '.join(ATTACKS)}")
+    parser.add_argument("--folder", type=Path, default=Path(".run/strangers"), help="for logs")
+    parser.add_argument("--rest", type=float, default=8.0, help="seconds after the attack")
+    args: argparse.Namespace = parser.parse_args()
+
+    def job() -> int:
+        for name in args.attacks or ATTACKS:
+            with command.fresh(args.folder) as folder, stage_with_bridge(folder, name) as (stage, bridge):
+                print(name, run_attack(stage, bridge, name, args.rest), flush=True)
+        return 0
+
+    return command.run("strangers", job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
