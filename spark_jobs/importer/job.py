@@ -17,30 +17,29 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote
 from uuid import uuid4
+from zoneinfo import available_timezones
 
 import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import StringType, StructField, StructType
 
 from schemas import resent
 from schemas.resent import Job, MarkTopics
 from spark_jobs.errors import UsageError, command
-from spark_jobs.importer.rows import BROKEN, FIELDS, HEADER, ColumnMapping, InvalidRowError, is_export, older_partitions
+from spark_jobs.importer.forms import UTF_8, Decoder, demand_found, opened, parse_encoding
+from spark_jobs.importer.rows import FIELDS, HEADER, ColumnMapping, InvalidRowError
 from spark_jobs.importer.send import MOST_ROWS, SENT, ImportMarks, SendTask
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.kafka.resend import MarkReader
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, ddl
-from spark_jobs.platform.files import Location, Uri
+from spark_jobs.platform.files import Location
 from spark_jobs.platform.flags import FormerTopic, JobArguments, Option, Setting, job_parser, location, resolved, switch
 from spark_jobs.platform.session import job_session
 
@@ -49,7 +48,10 @@ _VERSION = 2
 """Version of the format of OUT and of the marks."""
 _STAGED_FOLDER, _REJECTS, _FAILED = "staged", "rejects", "failed"
 _TASKS_PER_CORE = 4
-_STAGED = pa.schema([*RECORD, ("reason", pa.string()), ("row", pa.string())])
+_STAGED = pa.schema(
+    [*RECORD, ("reason", pa.string()), ("row", pa.string()), ("found", pa.list_(pa.field("element", pa.string())))]
+)
+"""found: the mapped columns of a row, if the file has no heading."""
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -64,6 +66,9 @@ class ImportArguments(JobArguments):
     resent_topic: Setting = resent.TOPIC
     imported_topic: FormerTopic = resent.FORMER_TOPICS[Job.IMPORT]
     group: Setting = "timer-bridge"
+    encoding: Annotated[
+        str, Option(parse=parse_encoding, metavar="NAME", help="of texts in CSV and JSON; default %(default)s")
+    ] = UTF_8
     dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
 
 
@@ -86,14 +91,14 @@ def run_import(arguments: ImportArguments) -> ImportResult:
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     with job_session("import", arguments.out, arguments) as spark:
-        name = _stage(spark, arguments)
+        name = _stage(spark, cluster, arguments)
         staged = spark.read.parquet(str(arguments.out / _STAGED_FOLDER))
         sent, failed = (0, 0) if arguments.dry_run else _send(staged, cluster, arguments, name)
         rejected = spark.read.text(str(arguments.out / _REJECTS)).count()
         return ImportResult(staged.count(), rejected, sent, failed)
 
 
-def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
+def _stage(spark: SparkSession, cluster: Cluster, arguments: ImportArguments) -> str:
     """Stage the requests, unless an earlier run has, and return the name of this import."""
     told = arguments.out / "import.json"
     mapped = arguments.mapped
@@ -104,6 +109,9 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
         "given": dict(mapped.given),
         "format": arguments.format,
         "timer_topic": arguments.timer_topic,
+        "topic_id": cluster.topic_ids([arguments.timer_topic]).get(arguments.timer_topic),
+        "encoding": arguments.encoding,
+        "zone": mapped.zone,
         "max_delay_ms": mapped.max_delay_ms,
     }
     text = files.read(told)
@@ -111,56 +119,21 @@ def _stage(spark: SparkSession, arguments: ImportArguments) -> str:
         known = json.loads(text)
         if known.get("v") != _VERSION:
             raise UsageError(f"--out {arguments.out} holds an import of another version: let that one finish it")
-        if any(known[name] != each for name, each in asked.items()):
-            raise UsageError(f"--out {arguments.out} holds another import, or one with other flags: give another")
+        if any(known.get(name, each) != each for name, each in asked.items()):
+            why = "another import, one with other flags, or one into an earlier topic of that name"
+            raise UsageError(f"--out {arguments.out} holds {why}: give another")
         return str(known["name"])
-    rows = _read(spark, arguments)
-    there = [name for name in rows.columns if name != BROKEN]
-    missing = sorted(set(arguments.mapped.columns.values()) - set(there))
-    if missing:
-        raise UsageError(f"--map: {', '.join(missing)} is not a column of the file, which has {', '.join(there)}")
-    staging = rows.mapInArrow(ConvertTask(arguments.mapped), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
-    try:
-        good, bad = staging.where("reason IS NULL"), staging.where("reason IS NOT NULL")
-        good.select("key", "value", "headers").write.mode("overwrite").parquet(str(arguments.out / _STAGED_FOLDER))
-        bad.select("reason", "row").write.mode("overwrite").json(str(arguments.out / _REJECTS))
-    finally:
-        staging.unpersist()
+    with opened(spark, arguments.files, arguments.format, mapped, arguments.encoding) as (rows, decoder):
+        staging = rows.mapInArrow(ConvertTask(mapped, decoder), ddl(_STAGED)).persist(StorageLevel.DISK_ONLY)
+        try:
+            demand_found(staging, mapped)
+            good, bad = staging.where("reason IS NULL"), staging.where("reason IS NOT NULL")
+            good.select("key", "value", "headers").write.mode("overwrite").parquet(str(arguments.out / _STAGED_FOLDER))
+            bad.select("reason", "row").write.mode("overwrite").json(str(arguments.out / _REJECTS))
+        finally:
+            staging.unpersist()
     files.write(told, json.dumps({"name": uuid4().hex, **asked}).encode())
     return str(json.loads(files.read(told) or b"")["name"])  # another run on OUT may have written it since
-
-
-def _read(spark: SparkSession, arguments: ImportArguments) -> DataFrame:
-    """Return the rows of the files. CSV and JSON values stay text: Spark's inferred schema would change some rows."""
-    reader, given = spark.read.option("mode", "PERMISSIVE"), [*arguments.files]
-    if arguments.format == "parquet":
-        rows = reader.parquet(*given)
-        found = sorted(map(unquote, rows.inputFiles()))  # of patterns and folders, each once
-        may_be_several = len(given) > 1 or len(found) > 1
-        if may_be_several and is_export(rows.columns) and not arguments.mapped.columns:
-            return _newest(reader, found)
-        return rows
-    reader = reader.option("columnNameOfCorruptRecord", BROKEN)
-    if arguments.format == "json":
-        return reader.schema(_texts(reader.json(given).columns)).json(given)
-    reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
-    return reader.schema(_texts(reader.csv(given).columns)).option("enforceSchema", "false").csv(given)
-
-
-def _newest(reader: DataFrameReader, exports: Sequence[str]) -> DataFrame:
-    """Return the rows of several exports: each partition from the file with its newest store."""
-    parts = []
-    for file, older in older_partitions({file: files.parquet_metadata(Uri(file)) for file in exports}).items():
-        names = [str(partition) for partition in older]
-        if names:
-            print(f"{file}: left out, as another file has them from later: {', '.join(names)}", file=sys.stderr)
-        place = F.concat_ws("/", "topic", "partition")
-        parts.append(reader.parquet(file).where(~place.isin(names)))
-    return reduce(DataFrame.unionByName, parts)
-
-
-def _texts(columns: Iterable[str]) -> StructType:
-    return StructType([StructField(name, StringType()) for name in dict.fromkeys((*columns, BROKEN))])
 
 
 @dataclass(frozen=True)
@@ -168,20 +141,25 @@ class ConvertTask:
     """Converts rows of any schema to requests, or a reason; called by mapInArrow."""
 
     mapped: ColumnMapping
+    decoder: Decoder
 
     def __call__(self, batches: Batches) -> Batches:
         now_ms = time.time_ns() // 1_000_000
         for batch in batches:
-            yield pa.RecordBatch.from_pylist([self._staged(row, now_ms) for row in batch.to_pylist()], schema=_STAGED)
+            rows = [self._staged(row, fault, now_ms) for row, fault in self.decoder.rows(batch)]
+            yield pa.RecordBatch.from_pylist(rows, schema=_STAGED)
 
-    def _staged(self, row: dict[str, Any], now_ms: int) -> dict[str, Any]:
+    def _staged(self, row: dict[str, Any], fault: str | None, now_ms: int) -> dict[str, Any]:
+        found = {"found": self.decoder.found(row)}
         try:
+            if fault is not None:
+                raise InvalidRowError(fault)
             asked = self.mapped.request(row, now_ms)
-        except InvalidRowError as wrong:
-            told = {name: each for name, each in row.items() if name != BROKEN or each is not None}
-            return {"reason": str(wrong), "row": json.dumps(told, default=_text)}
+        except (InvalidRowError, UnicodeEncodeError) as wrong:
+            told = json.dumps(row, default=_text).encode(errors="replace").decode()
+            return found | {"reason": str(wrong), "row": told}
         headers = [{"key": name, "value": value} for name, value in asked.headers]
-        return {"key": asked.key, "value": asked.value, "headers": headers}
+        return found | {"key": asked.key, "value": asked.value, "headers": headers}
 
 
 def _text(value: object) -> str:
@@ -227,10 +205,14 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat",
     )
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all rows; may repeat")
+    parser.add_argument("--zone", metavar="NAME", help="of times without one, such as Europe/Berlin; default: refused")
     parser.add_argument("--max-delay-ms", type=int, default=366 * _DAY_MS, help="the bridge's; default %(default)s")
     given = resolved(parser, ImportArguments, argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
-    given["mapped"] = ColumnMapping(columns, same, given.pop("max_delay_ms"))
+    zone = given.pop("zone", None)
+    if zone is not None and zone not in available_timezones():
+        raise UsageError(f"--zone {zone!r} is no time zone: give a name such as Europe/Berlin")
+    given["mapped"] = ColumnMapping(columns, same, given.pop("max_delay_ms"), zone)
     given["files"] = tuple(given["files"])
     given["format"] = given.get("format") or _format_of(given["files"][0])
     return ImportArguments(**given)

@@ -11,8 +11,9 @@ as in the bridge.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 from kafka_timer import headers as names
 from kafka_timer.headers import CONTROL, Refusal, parse
@@ -25,8 +26,6 @@ from spark_jobs.errors import UsageError
 
 FIELDS = ("topic", "due", "value", "key", "id", "partition", "headers")
 HEADER = "header:"
-BROKEN = "_broken_line"
-"""Column with the text of a line that is not JSON, or has other fields than the CSV's heading; null otherwise."""
 EXPORTED = frozenset({"origin_offset", "target", "due_ms", "headers"})
 """Columns that identify an export (schemas.pending_table)."""
 IMPORTED_FROM = "imported-from"
@@ -37,6 +36,13 @@ class ImportedRequest(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+
+class JsonFloat(float):
+    """A number of a JSON file, with its text: a value is sent as it was written."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
 
 
 class InvalidRowError(ValueError):
@@ -50,13 +56,11 @@ class ColumnMapping:
     columns: Mapping[str, str]
     given: Mapping[str, str]
     max_delay_ms: int
+    zone: str | None = None
+    """The time zone of times without one; None: they are refused."""
 
     def request(self, row: Mapping[str, Any], now_ms: int) -> ImportedRequest:
         """Return the request of a row. Raises InvalidRowError."""
-        if row.get(BROKEN) is not None:
-            raise InvalidRowError(
-                "the line is broken: it is not a JSON object, or has more or fewer fields than the heading"
-            )
         is_exported = row.keys() >= EXPORTED and not self.columns
         if is_exported and self.given:
             raise InvalidRowError("an export sets all fields: leave --set out, or --map its columns")
@@ -72,7 +76,7 @@ class ColumnMapping:
         got |= self.given
         ours = {
             names.TOPIC: _bytes(got.get("topic")),
-            names.DELIVER_MS: b"%d" % _due_ms(got.get("due")),
+            names.DELIVER_MS: b"%d" % _due_ms(got.get("due"), self.zone),
             names.ID: _bytes(got.get("id")),
             names.PARTITION: _bytes(got.get("partition")),
         }
@@ -121,11 +125,13 @@ def _bytes(value: Any) -> bytes | None:
         return value.encode()
     if isinstance(value, bytearray):
         return bytes(value)
-    return json.dumps(value, separators=(",", ":"), default=str).encode()
+    if isinstance(value, JsonFloat):
+        return value.text.encode()
+    return json.dumps(value, separators=(",", ":"), default=str, ensure_ascii=False).encode()
 
 
-def _due_ms(value: Any) -> int:
-    """Return epoch ms, from epoch ms or a time with a zone."""
+def _due_ms(value: Any, zone: str | None) -> int:
+    """Return epoch ms, from epoch ms or a time; `zone`: of a time without one."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit():
@@ -133,16 +139,24 @@ def _due_ms(value: Any) -> int:
     moment = value
     if isinstance(value, str):
         try:
-            moment = datetime.fromisoformat(value)
+            moment = datetime.fromisoformat(value) if len(value) > len("2026-12-24") else None
         except ValueError:
             moment = None
     if not isinstance(moment, datetime):
         raise InvalidRowError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
     if moment.tzinfo is None:
-        if isinstance(value, str):
-            raise InvalidRowError(f"due is {value!r}: give its time zone, such as Z or +01:00")
-        moment = moment.replace(tzinfo=UTC)  # Parquet's, in Spark's zone, which is UTC
+        moment = _in_zone(moment, zone)
     return -(-round(moment.timestamp() * 1_000_000) // 1000)  # never early
+
+
+def _in_zone(moment: datetime, zone: str | None) -> datetime:
+    """Return the time with its zone. Raises InvalidRowError if the zone's clock shows it never, or twice."""
+    if zone is None:
+        raise InvalidRowError(f"due is {moment.isoformat()}: give its time zone, such as Z or +01:00, or --zone")
+    first, second = (moment.replace(tzinfo=ZoneInfo(zone), fold=fold) for fold in (0, 1))
+    if first.utcoffset() != second.utcoffset():
+        raise InvalidRowError(f"due is {moment.isoformat()}: the clock of {zone} shows it never, or twice: give +01:00")
+    return first
 
 
 def _foreign(value: Any) -> list[tuple[str, bytes | None]]:

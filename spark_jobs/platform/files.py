@@ -5,6 +5,7 @@ They need a Spark session. A path without a scheme is one of Hadoop's default fi
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -57,12 +58,33 @@ def read(path: Location) -> bytes | None:
 
 def parquet_metadata(path: Location) -> dict[bytes, bytes]:
     """Return the metadata that the writer of a Parquet file added, without reading its rows."""
+    found = _parquet_footer(path).getKeyValueMetaData()
+    return {str(name).encode(): str(value).encode() for name, value in found.items()}
+
+
+def parquet_columns(path: Location, wanted: Collection[str] = ()) -> tuple[dict[str, str], str]:
+    """Return the type of each column of a Parquet file in its terms, and Spark's schema of those `wanted`, as JSON.
+
+    Spark looks at no other column, as it may have a type that Spark lacks.
+    """
+    jvm, footer, kinds = _jvm(), _parquet_footer(path), {}
+    chosen = jvm.java.util.ArrayList()
+    for field in footer.getSchema().getFields():
+        kind = field.getLogicalTypeAnnotation()
+        kinds[str(field.getName())] = str(field if kind is None else kind.toString())
+        if field.getName() in wanted:
+            chosen.add(field)
+    conf = SparkSession.active()._jsparkSession.sessionState().conf()  # noqa: SLF001
+    converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(conf)
+    return kinds, str(converter.convert(jvm.org.apache.parquet.schema.MessageType("chosen", chosen)).json())
+
+
+def _parquet_footer(path: Location) -> Any:
     system, at = _resolved(path)
     parquet = _jvm().org.apache.parquet.hadoop
     file = parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(at, system.getConf()))
     try:
-        found = file.getFooter().getFileMetaData().getKeyValueMetaData()
-        return {str(name).encode(): str(value).encode() for name, value in found.items()}
+        return file.getFooter().getFileMetaData()
     finally:
         file.close()
 

@@ -1,6 +1,7 @@
 """Rows of a file become requests as a bridge will read them, or are rejected with a reason that helps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from kafka_timer.headers import EXPIRE_MS, ID, KEY, TOPIC
 from schemas.profiles import as_stored
-from spark_jobs.importer.rows import BROKEN, EXPORTED, ColumnMapping, ImportedRequest, InvalidRowError
+from spark_jobs.importer.rows import EXPORTED, ColumnMapping, ImportedRequest, InvalidRowError
 
 NOW_MS = 1_700_000_000_000
 COLUMNS = {"due": "when", "value": "body", "key": "who", "id": "id", "headers": "extra", "header:tenant": "tenant"}
@@ -47,6 +48,15 @@ def test_times_are_never_early(when: object) -> None:
     assert dict(MAPPED.request(row(when=when), NOW_MS).headers)["timer-deliver-ms"] == b"%d" % (NOW_MS + 1)
 
 
+@pytest.mark.parametrize("when", ["2023-11-14T23:13:20", datetime(2023, 11, 14, 23, 13, 20)])  # noqa: DTZ001
+def test_a_time_without_a_zone_is_read_by_the_zone_that_is_given(when: object) -> None:
+    mapped = replace(MAPPED, zone="Europe/Berlin")
+    assert dict(mapped.request(row(when=when), NOW_MS).headers)["timer-deliver-ms"] == b"%d" % NOW_MS
+    for changed in ("2026-10-25T02:30:00", "2026-03-29T02:30:00"):
+        with pytest.raises(InvalidRowError, match="the clock of Europe/Berlin shows it never, or twice"):
+            mapped.request(row(when=changed), NOW_MS)
+
+
 def test_all_fields() -> None:
     found = MAPPED.request(row(who=7, id="x", extra='{"b": null, "c": "d"}', body=None), NOW_MS)
     assert (found.key, found.value) == (b"7", None)
@@ -59,6 +69,8 @@ def test_all_fields() -> None:
     [
         ({"when": None}, "due is None: give epoch ms"),
         ({"when": "2026-12-24T18:00:00"}, "give its time zone"),
+        ({"when": datetime(2026, 12, 24, 18)}, "give its time zone"),  # noqa: DTZ001
+        ({"when": "2026-12-24"}, "give epoch ms, or"),
         ({"when": -5}, "due is -5"),
         ({"when": NOW_MS + 86_400_001}, "too-far"),
         ({"id": ""}, "bad-header: timer-id"),
@@ -80,10 +92,7 @@ def test_an_export_needs_no_mapping_and_leaves_other_spellings_behind() -> None:
     assert found == (b"k", None, [*OURS, ("timer-partition", b"3"), *foreign])
 
 
-def test_a_broken_line_and_what_an_export_says_itself_are_refused() -> None:
-    with pytest.raises(InvalidRowError, match="the line is broken"):
-        MAPPED.request(row(**{BROKEN: "5,v,and more"}), NOW_MS)
-    assert MAPPED.request(row(**{BROKEN: None}), NOW_MS).value == b"v"
+def test_what_an_export_says_itself_is_refused() -> None:
     exported: dict[str, Any] = dict.fromkeys(EXPORTED)
     with pytest.raises(InvalidRowError, match="leave --set out"):
         ColumnMapping({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)

@@ -1,0 +1,193 @@
+"""CSV, JSON lines or Parquet -> the mapped columns of each row, by rules that do not depend on the form.
+
+    form      a text's bytes          null                  the empty text
+    CSV       read one to one         nothing, "a,,b"       quoted, 'a,"",b'
+    JSON      whole lines             null, or no field     ""
+    Parquet   UTF-8, by its format    null                  ""
+
+A text that is not in the encoding makes its row a reject. Spark sees only the mapped columns, under names of ours:
+its rules about names, and the types of other columns, do not matter.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StringType, StructField, StructType
+
+from spark_jobs.errors import UsageError
+from spark_jobs.importer.rows import ColumnMapping, JsonFloat, is_export, older_partitions
+from spark_jobs.platform import files
+from spark_jobs.platform.arrow_tasks import Row
+from spark_jobs.platform.files import Uri
+
+UTF_8 = "utf-8"
+BROKEN = "_broken_line"
+"""Column with the text of a line that is not JSON, or has other fields than the CSV's heading; null otherwise."""
+_BROKEN = "the line is broken: it is not a JSON object, or has more or fewer fields than the heading"
+_ONE_TO_ONE = "iso-8859-1"
+_NEVER = "\u2205"
+"""A letter that no text has that is read one to one."""
+_SETTINGS = {"spark.sql.caseSensitive": "true", "spark.sql.legacy.parquet.nanosAsLong": "true"}
+
+
+def parse_encoding(text: str) -> str:
+    """Return the name of an encoding in which lines and quotes are those of ASCII. Raises ValueError."""
+    with suppress(LookupError):
+        if '{",}\r\n'.encode(text) == b'{",}\r\n':
+            return text
+    raise ValueError(f"{text!r} is unknown, or has other bytes for commas and lines than ASCII: convert to UTF-8")
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Makes rows of Spark's batches. columns: names by position; after them comes the text of a broken line."""
+
+    form: str
+    columns: tuple[str, ...]
+    encoding: str
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[tuple[Row, str | None]]:
+        """Yield each row, with the reason if it cannot be read."""
+        try:
+            values = [*zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        except (ValueError, OverflowError) as wrong:  # a text of a Parquet file, or a time that no calendar has
+            if batch.num_rows > 1:
+                for at in range(batch.num_rows):
+                    yield from self.rows(batch.slice(at, 1))
+            else:
+                yield dict.fromkeys(self.columns), f"a value cannot be read: {wrong}"
+            return
+        if self.form == "json":
+            yield from (self._of_line(line) for (line,) in values if line.strip())
+        else:
+            yield from map(self._of_fields, values)
+
+    def _of_line(self, line: bytes) -> tuple[Row, str | None]:
+        text, fault = self._text(line)
+        try:
+            found = json.loads(text.removeprefix("\ufeff"), parse_float=JsonFloat) if fault is None else None
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return {name: found[name] for name in self.columns if name in found}, None
+        return {**dict.fromkeys(self.columns), BROKEN: text}, fault or _BROKEN
+
+    def _of_fields(self, values: Sequence[Any]) -> tuple[Row, str | None]:
+        *fields, broken = values
+        row: Row = dict(zip(self.columns, fields, strict=True))
+        fault: str | None = None
+        if self.form == "csv":
+            for name, text in row.items():
+                if text is not None:
+                    row[name], wrong = self._text(text.encode(_ONE_TO_ONE))
+                    fault = fault if wrong is None else f"{name}: {wrong}"
+        if broken is not None:
+            row[BROKEN], fault = self._text(broken.encode(_ONE_TO_ONE))[0], _BROKEN
+        return row, fault
+
+    def _text(self, data: bytes) -> tuple[str, str | None]:
+        try:
+            return data.decode(self.encoding), None
+        except UnicodeDecodeError:
+            return data.decode(self.encoding, "backslashreplace"), f"not {self.encoding}: give --encoding"
+
+    def found(self, row: Row) -> list[str]:
+        """Return the columns that the row of a form without a heading has."""
+        return [*row] if self.form == "json" and BROKEN not in row else []
+
+
+@contextmanager
+def opened(
+    spark: SparkSession, given: Sequence[str], form: str, mapped: ColumnMapping, encoding: str
+) -> Iterator[tuple[DataFrame, Decoder]]:
+    """Yield the rows of the files, and what decodes them. Raises UsageError if they lack a mapped column."""
+    before = {name: spark.conf.get(name) for name in _SETTINGS}
+    try:
+        for name, value in _SETTINGS.items():
+            spark.conf.set(name, value)
+        wanted = sorted({*mapped.columns.values()})
+        if form == "json":
+            lines = spark.read.text([*given]).select(F.col("value").cast("binary"))
+            yield lines, Decoder(form, tuple(wanted), encoding)
+            return
+        rows, names = _parquet(spark, given, wanted) if form == "parquet" else _csv(spark, given, encoding)
+        kept = wanted or names
+        demand_columns(wanted, names)
+        numbered = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
+        columns = [f"c{names.index(name)}" for name in kept]
+        broken = F.lit(None).cast("string").alias("broken") if form == "parquet" else F.col(f"c{len(names)}")
+        yield numbered.select(*columns, broken), Decoder(form, tuple(kept), encoding)
+    finally:
+        for name, was in before.items():
+            spark.conf.set(name, str(was))
+
+
+def demand_found(staged: DataFrame, mapped: ColumnMapping) -> None:
+    """Raise UsageError if no row of a form without a heading has one of the columns. staged: has `found`."""
+    found = [row.name for row in staged.select(F.explode("found").alias("name")).distinct().collect()]
+    if found:
+        demand_columns(sorted({*mapped.columns.values()}), sorted(found))
+
+
+def demand_columns(wanted: Sequence[str], there: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise UsageError(f"--map: {', '.join(missing)} is not a column of the file, which has {', '.join(there)}")
+
+
+def _csv(spark: SparkSession, given: Sequence[str], encoding: str) -> tuple[DataFrame, list[str]]:
+    reader = spark.read.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", BROKEN)
+    reader = reader.options(header="true", multiLine="true", escape='"', encoding=_ONE_TO_ONE)
+    reader = reader.options(nullValue=_NEVER, emptyValue="", enforceSchema="false")
+    names = reader.csv([*given]).columns
+    schema = StructType([StructField(name, StringType()) for name in (*names, BROKEN)])
+    read = [name.encode(_ONE_TO_ONE).decode(encoding, "backslashreplace") for name in names]
+    return reader.schema(schema).csv([*given]), [name.removeprefix("\ufeff") for name in read]
+
+
+def _parquet(spark: SparkSession, given: Sequence[str], wanted: Sequence[str]) -> tuple[DataFrame, list[str]]:
+    listed = spark.read.schema("_ STRING").parquet(*given)
+    found = sorted(map(unquote, listed.inputFiles()))  # of patterns and folders, each once
+    if not found:
+        raise UsageError(f"{', '.join(given)}: no Parquet file there")
+    if not wanted:
+        rows = spark.read.parquet(*given)
+        if (len(given) > 1 or len(found) > 1) and is_export(rows.columns):
+            rows = _newest(spark, found)
+        return rows, rows.columns
+    types, schema = files.parquet_columns(Uri(found[0]), wanted)
+    demand_columns(wanted, [*types, *listed.columns[1:]])
+    for file, (others, _) in ((file, files.parquet_columns(Uri(file))) for file in found[1:]):
+        for name in wanted:
+            if others.get(name) != types.get(name):
+                raise UsageError(f"{file}: {name} is {others.get(name)}, but {types.get(name)} in {found[0]}")
+    rows = spark.read.schema(StructType.fromJson(json.loads(schema))).parquet(*given)
+    names = rows.columns
+    numbered = rows.toDF(*(f"c{at}" for at in range(len(names))))
+    for at, kind in ((at, types.get(name, "")) for at, name in enumerate(names)):
+        if kind.startswith("TIMESTAMP(NANOS"):
+            time = F.expr(f"timestamp_micros(c{at} DIV 1000 + IF(c{at} % 1000 > 0, 1, 0))")  # never early
+            column = time if kind.endswith(",true)") else time.cast("timestamp_ntz")
+            numbered = numbered.withColumn(f"c{at}", column)
+    return numbered, names
+
+
+def _newest(spark: SparkSession, exports: Sequence[str]) -> DataFrame:
+    """Return the rows of several exports: each partition from the file with its newest store."""
+    parts = []
+    for file, older in older_partitions({file: files.parquet_metadata(Uri(file)) for file in exports}).items():
+        names = [str(partition) for partition in older]
+        if names:
+            print(f"{file}: left out, as another file has them from later: {', '.join(names)}", file=sys.stderr)
+        place = F.concat_ws("/", "topic", "partition")
+        parts.append(spark.read.parquet(file).where(~place.isin(names)))
+    return reduce(DataFrame.unionByName, parts)

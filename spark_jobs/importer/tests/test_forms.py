@@ -1,0 +1,156 @@
+"""Form by type by oddity: what a file of any form says is sent, or its row is refused with the reason."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_jobs.errors import UsageError
+from spark_jobs.importer.forms import Decoder, demand_found, opened, parse_encoding
+from spark_jobs.importer.job import _STAGED, ConvertTask
+from spark_jobs.importer.rows import ColumnMapping
+from spark_jobs.platform.arrow_tasks import ddl
+
+pytestmark = pytest.mark.spark
+
+DUE_MS = 4_000_000_000_000
+FORMS = ("csv", "json", "parquet")
+NAIVE = datetime(2096, 10, 2, 7, 6, 40)  # noqa: DTZ001 - in UTC it is DUE_MS
+NEW_YORK_MS = DUE_MS + 4 * 3_600_000
+MOST_MS = 200 * 366 * 86_400_000
+
+
+def staged(
+    spark: SparkSession, file: Path, columns: dict[str, str], *, zone: str | None = None, encoding: str = "utf-8"
+) -> tuple[list[Any], list[str]]:
+    """Due time, value and headers of the requests, and the reasons of the rejects."""
+    form = file.suffix[1:]
+    mapped = ColumnMapping(columns, {"topic": "orders"}, MOST_MS, zone)
+    with opened(spark, [str(file)], form, mapped, encoding) as (rows, decoder):
+        staging = rows.mapInArrow(ConvertTask(mapped, decoder), ddl(_STAGED))
+        demand_found(staging, mapped)
+        found = staging.collect()
+    told = [row.reason for row in found if row.reason is not None]
+    good = [(dict(row.headers), row.value) for row in found if row.reason is None]
+    return [(int(headers["timer-deliver-ms"]), value and bytes(value)) for headers, value in good], told
+
+
+def written(folder: Path, form: str, columns: dict[str, Sequence[Any]], types: dict[str, pa.DataType]) -> Path:
+    """Write the rows; in CSV None is nothing, and a text is quoted."""
+    file, rows = (
+        folder / f"rows.{form}",
+        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
+    )
+    if form == "parquet":
+        arrays = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+        pq.write_table(pa.table(arrays), file)
+        return file
+
+    def text(value: Any) -> Any:
+        return value.isoformat() if isinstance(value, datetime) else value
+
+    if form == "json":
+        file.write_text("".join(json.dumps({name: text(v) for name, v in row.items()}) + "\n" for row in rows))
+        return file
+    lines = [
+        ",".join("" if v is None else f'"{text(v)}"' for v in row) for row in (columns, *(r.values() for r in rows))
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_odd_columns_beside_the_mapped_ones_and_null_and_empty(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    """Dots, letters of another case, quotes, and in Parquet types that Spark cannot read."""
+    now = datetime.now(UTC)
+    odd: dict[str, Sequence[Any]] = {
+        "order.id": [1] * 3,
+        "Body": ["B"] * 3,
+        "a`b": [1] * 3,
+        "at": [now] * 3,
+        "took": [1] * 3,
+    }
+    columns: dict[str, Sequence[Any]] = {"when.ms": [DUE_MS] * 3, "body": ["v", "", None], **odd}
+    types = {"at": pa.timestamp("ns", "UTC"), "took": pa.time64("us")}
+    file = written(tmp_path, form, columns, types)
+    assert staged(spark, file, {"due": "when.ms", "value": "body"}) == (
+        [(DUE_MS, b"v"), (DUE_MS, b""), (DUE_MS, None)],
+        [],
+    )
+    assert spark.conf.get("spark.sql.caseSensitive") == "false"
+    with pytest.raises(UsageError, match="--map: BODY is not a column of the file"):
+        staged(spark, file, {"due": "when.ms", "value": "BODY"})
+
+
+@pytest.mark.parametrize(
+    ("form", "unit"), [("csv", "us"), ("json", "us"), *(("parquet", unit) for unit in ("ms", "us", "ns"))]
+)
+def test_a_time_without_a_zone_is_refused_or_read_by_the_one_given(
+    spark: SparkSession, tmp_path: Path, form: str, unit: str
+) -> None:
+    given = {"when": [NAIVE, NAIVE.replace(tzinfo=UTC)]} if form != "parquet" else {"when": [NAIVE]}
+    file = written(tmp_path, form, {**given, "body": ["v"] * len(given["when"])}, {"when": pa.timestamp(unit)})
+    columns = {"due": "when", "value": "body"}
+    good, told = staged(spark, file, columns)
+    assert told == [f"due is {NAIVE.isoformat()}: give its time zone, such as Z or +01:00, or --zone"]
+    assert good == [(DUE_MS, b"v")] * (len(given["when"]) - 1)
+    good, told = staged(spark, file, columns, zone="America/New_York")
+    assert (good[0], told) == ((NEW_YORK_MS, b"v"), [])
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_time_of_parquet_with_a_zone_is_never_early(spark: SparkSession, tmp_path: Path, unit: str) -> None:
+    at = pa.array([DUE_MS * 1_000_000 + 1], pa.int64()).cast(pa.timestamp("ns", "UTC"))
+    pq.write_table(pa.table({"when": at.cast(pa.timestamp(unit, "UTC"), safe=False)}), tmp_path / "rows.parquet")
+    assert staged(spark, tmp_path / "rows.parquet", {"due": "when"})[0] == [(DUE_MS + (unit == "ns"), None)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bytes_that_are_not_the_encoding_refuse_their_row(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    file, good = tmp_path / f"rows.{form}", "Müller €5"
+    bad = good.encode("cp1252")
+    if form == "csv":
+        file.write_bytes(b"\xef\xbb\xbfwhen,Gr\xc3\xb6\xc3\x9fe,note\n")
+        with file.open("ab") as more:
+            more.write(b"%d,%s,\xff\n%d,%s,x\n" % (DUE_MS, good.encode(), DUE_MS, bad))
+    elif form == "json":
+        rows = [b'{"when": %d, "Gr\xc3\xb6\xc3\x9fe": "%s"}' % (DUE_MS, each) for each in (good.encode(), bad)]
+        file.write_bytes(b"\xef\xbb\xbf" + b"\n".join(rows))
+    else:
+        texts = pa.array([good.encode(), bad]).view(pa.binary())
+        broken = pa.StringArray.from_buffers(2, *texts.buffers()[1:])
+        pq.write_table(pa.table({"when": [DUE_MS] * 2, "Größe": broken}), file)
+    found, told = staged(spark, file, {"due": "when", "value": "Größe"})
+    assert (found, len(told)) == ([(DUE_MS, good.encode())], 1)
+    assert "utf-8" in told[0]
+    if form == "csv":
+        whole = tmp_path / "whole.csv"
+        whole.write_bytes(b"when,Gr\xf6\xdfe\n%d,%s\n" % (DUE_MS, bad))
+        mapped = {"due": "when", "value": "Größe"}
+        assert staged(spark, whole, mapped, encoding="cp1252") == ([(DUE_MS, good.encode())], [])
+
+
+def test_values_of_json_are_sent_as_they_are_written() -> None:
+    lines = [b'{"a": 5.00}', b'{"a": {"\xc3\xa4": [1.5, null]}}', b'{"a": 1e400}', b"[1]", b'{"a": ', b"\xff", b"  "]
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(lines)})
+    told = [*Decoder("json", ("a",), "utf-8").rows(batch)]
+    request = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1"}, MOST_MS).request
+    assert [request(row, 0).value for row, fault in told if fault is None] == [
+        b"5.00",
+        '{"ä":[1.5,null]}'.encode(),
+        b"1e400",
+    ]
+    assert [fault and fault.partition(":")[0] for _, fault in told[3:]] == ["the line is broken"] * 2 + ["not utf-8"]
+
+
+@pytest.mark.parametrize("name", ["utf-16", "nonsense"])
+def test_an_encoding_with_other_lines_than_ascii_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="convert to UTF-8"):
+        parse_encoding(name)
+    assert parse_encoding("cp1252") == "cp1252"
