@@ -50,8 +50,8 @@ _UNDECODABLE = Refusal(
     "undecodable",
     "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
 )
-MAX_HEADERS = 256
-"""Of a request. A copy or a delivery has a few more; Kafka's clients read up to 100,000."""
+MAX_HEADERS = 1024
+"""Of a request (case 31 has 1,000). A copy or a delivery has a few more; Kafka's clients read up to 100,000."""
 LOOK_EACH = 16
 """Requests between two looks at the clock."""
 _COPY_EXTRA_BYTES = 512
