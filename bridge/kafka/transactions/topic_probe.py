@@ -41,17 +41,19 @@ class TopicSettings(NamedTuple):
     Kafka 4.3 never sends a refused marker again, so that no producer can go on with that transactional.id.
     """
 
-    most_batch_bytes: int
+    most_batch_bytes: int | None
     needs_key: bool
     is_strict: bool
 
 
 def _parsed(entries: Mapping[str, Any]) -> TopicSettings:
-    by_sender = entries["message.timestamp.type"].value == "CreateTime"
+    """Settings that a broker does not know (Kafka before 3.6, other products) refuse nothing."""
+    known = {name: entry.value for name, entry in entries.items()}
+    by_sender = known.get("message.timestamp.type", "CreateTime") == "CreateTime"
     return TopicSettings(
-        int(entries["max.message.bytes"].value),
-        "compact" in entries["cleanup.policy"].value,
-        by_sender and int(entries["message.timestamp.before.max.ms"].value) < LEAST_OLDEST_MS,
+        int(known["max.message.bytes"]) if "max.message.bytes" in known else None,
+        "compact" in known.get("cleanup.policy", ""),
+        by_sender and int(known.get("message.timestamp.before.max.ms", LEAST_OLDEST_MS)) < LEAST_OLDEST_MS,
     )
 
 
@@ -96,7 +98,8 @@ class TopicProbe:
                 elif any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in answer.partitions):
                     in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in answer.partitions)
             found = self._settings([topic for topic, least in in_sync.items() if least > 0])
-        needed = {topic: int(entries["min.insync.replicas"].value) for topic, entries in found.items()}
+        name = "min.insync.replicas"
+        needed = {topic: int(entries[name].value) for topic, entries in found.items() if name in entries}
         return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
 
     def settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:

@@ -11,7 +11,7 @@ from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import TIMED_OUT
-from bridge.kafka.transactions.topic_probe import TopicProbe
+from bridge.kafka.transactions.topic_probe import TopicProbe, TopicSettings
 
 DENIED = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
 SILENT = KafkaException(TIMED_OUT)
@@ -91,3 +91,33 @@ def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_m
     assert [asked.unavailable(["bills"]) for _ in range(2)] == [frozenset()] * 2
     assert len(made) == 2
     assert existence(SILENT).unavailable(["bills"], include_unanswered=True) == {"bills"}
+
+
+def entries(**settings: str) -> dict[str, Any]:
+    return {name.replace("_", "."): SimpleNamespace(value=value) for name, value in settings.items()}
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (entries(), TopicSettings(None, needs_key=False, is_strict=False)),
+        (
+            entries(
+                max_message_bytes="100",
+                cleanup_policy="compact,delete",
+                message_timestamp_type="CreateTime",
+                message_timestamp_before_max_ms="0",
+            ),
+            TopicSettings(100, needs_key=True, is_strict=True),
+        ),
+        (
+            entries(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="0"),
+            TopicSettings(None, needs_key=False, is_strict=False),
+        ),
+    ],
+    ids=["unknown to the broker", "strict", "by the broker's clock"],
+)
+def test_settings_that_a_broker_does_not_know_refuse_nothing(settings: dict[str, Any], found: TopicSettings) -> None:
+    probe: Any = TopicProbe(Connection("127.0.0.1:1"), Retrier())
+    probe._settings = lambda _topics: {"orders": settings}  # noqa: SLF001
+    assert probe.settings(["orders"]) == {"orders": found}
