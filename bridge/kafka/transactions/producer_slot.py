@@ -35,18 +35,27 @@ class ProducerSlot:
         self.producer = self._start(tolerates_self_fence=True, replaces_broken=False)
         self.worker = WorkerThread(f"publishes {number}")
 
+    @property
+    def needs_replacement(self) -> bool:
+        """True if no further transaction may be handed to this producer."""
+        return self.producer.is_broken or self._can_wait_longer()
+
+    def _can_wait_longer(self) -> bool:
+        """True if a transaction was too slow, and a longer timeout may help."""
+        return self.producer.timed_out_while_sending and self._config["transaction.timeout.ms"] < self._max_timeout_ms
+
     def replace_if_broken(self) -> None:
         """Replace a broken producer. Double the transaction timeout if a transaction was too slow for it."""
+        if not self.needs_replacement:
+            return
         config = self._config
-        if self.producer.timed_out_while_sending and config["transaction.timeout.ms"] < self._max_timeout_ms:
+        if self._can_wait_longer():
             self._config = clients.with_longer_timeout(config)
             self.producer.is_broken = True
             log.warning(
                 "a transaction could not be written in time, perhaps because of a quota: the timeout is now %d s",
                 self._config["transaction.timeout.ms"] // 1000,
             )
-        if not self.producer.is_broken:
-            return
         self.producer.close()
         self._self_fences = 0 if self.producer.has_committed else self._self_fences + self.producer.self_fence_suspected
         try:

@@ -53,15 +53,17 @@ class ConfluentSink:
             earlier = None
         # Producers take turns, because each one has to wait after a commit. After an abort the same one goes on.
         slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
-        if earlier is None and slot.producer.is_broken:  # it is being replaced, which may take a second
+        if earlier is None and slot.needs_replacement:  # it is being replaced, which may take a second
             slot = self._slots[(slot.number + 1) % len(self._slots)]
-        outgoing, journal = transaction.outgoing, self._journal_records(transaction)
         batch = TransactionContents(
-            [*outgoing, *journal], transaction.progress, transaction.group_metadata, self._failures.max_batch_bytes
+            [*transaction.outgoing, *self._journal_records(transaction)],
+            transaction.progress,
+            transaction.group_metadata,
+            self._failures.max_batch_bytes,
         )
-        self._last = submitted = InFlightTransaction(outgoing, journal, batch, slot, earlier)
+        self._last = submitted = InFlightTransaction(transaction.outgoing, batch, slot, earlier)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
-        may_send = submitted.may_send() and is_member(batch.group_metadata) and not slot.producer.is_broken
+        may_send = submitted.may_send() and is_member(batch.group_metadata) and not slot.needs_replacement
         if may_send and not self._failures.needs_check(submitted.outgoing):
             slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True

@@ -17,13 +17,11 @@ class InFlightTransaction:
     def __init__(
         self,
         outgoing: Sequence[Outgoing],
-        journal: Sequence[Outgoing],
         batch: TransactionContents,
         slot: ProducerSlot,
         earlier: "InFlightTransaction | None",
     ) -> None:
         self.outgoing = outgoing
-        self.journal = journal
         self.batch = batch
         self.slot = slot
         self.is_loaded = False
