@@ -15,7 +15,7 @@ WAITS = frozenset({"result", "join", "wait", "get", "communicate", "acquire", "u
 ADMIN_CALLS = re.compile("(create|delete|describe|list|alter|incremental_alter)_[a-z_]+")
 """Methods of AdminClient. Without request_timeout they take librdkafka's 60 s; list_topics has a timeout instead."""
 EXCEPTIONS = {
-    r"bridge/kafka/transactions/|commit_pipeline.py: submitted\.wait": "a transaction ends by its own time-outs",
+    r"submitted.py: |commit_pipeline.py: submitted\.wait": "a transaction ends by its own time-outs",
     r"(start_(replace|sync)\(.*\)|replacing|syncing)\.wait|timer/disk.py: self\._future\.result": "fsync ends or fails",
     r"retry.py: self\._tasks\.get|cli/app.py: ended\.wait": "waits for work, or for a signal",
     r"(client_commands|producer|actions|canary)\.py: (each|sent|sent\[0\]|replaced)\.result": "delivery.timeout.ms",
@@ -25,7 +25,7 @@ EXCEPTIONS = {
 
 
 def unlimited(source: str) -> Iterator[str]:
-    """Yield each call in `source` that may wait for ever. What an event loop awaits is not one: it can be cancelled."""
+    """Yield each call in `source` that may wait for ever. An awaited call is not one: an event loop can cancel it."""
     tree = ast.parse(source)
     awaited = {id(each) for node in ast.walk(tree) if isinstance(node, ast.Await) for each in ast.walk(node)}
     for node in ast.walk(tree):

@@ -15,7 +15,10 @@ _FOLLOWUP = KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class FindUnavailable(Protocol):
-    """Returns those of the topics that accept no records now; early, only those that are gone. Asks the cluster."""
+    """Queries the cluster, and returns the topics that accept no records now.
+
+    is_early: True to return only topics that were deleted or created again.
+    """
 
     def __call__(self, topics: Collection[str], *, is_early: bool) -> frozenset[str]: ...
 

@@ -17,11 +17,8 @@ from confluent_kafka.admin._config import ConfigResource
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
-from bridge.kafka.errors import error_of
+from bridge.kafka.errors import answered, error_of
 from bridge.kafka.retry import CALL_S, Retrier, serve
-
-_ANSWER_S = CALL_S + 1.0
-"""librdkafka answers within the time-out of the request; this is for an answer that it loses."""
 
 LEAST_OLDEST_MS = 1000
 """Longer than a broker takes to append a marker with its own time, except for a pause of its garbage collector."""
@@ -35,8 +32,9 @@ class FoundTopic(NamedTuple):
 
 
 class TopicSettings(NamedTuple):
-    """What a topic takes. needs_key: True if it is compacted.
+    """Settings of a topic that refuse records.
 
+    most_batch_bytes: None if the broker does not report it. needs_key: True if the topic is compacted.
     is_strict: True if it may refuse the marker that ends a transaction, as it takes no timestamp older than a moment.
     Kafka 4.3 never sends a refused marker again, so that no producer can go on with that transactional.id.
     """
@@ -110,11 +108,13 @@ class TopicProbe:
 
     def _described(self, topics: Collection[str], **options: Any) -> Iterator[tuple[str, Any]]:
         """Yield each topic with its description or its error."""
+        if not topics:
+            return
         client = self._client()
-        asked = client.describe_topics(TopicCollection([*topics]), request_timeout=CALL_S, **options) if topics else {}
+        asked = client.describe_topics(TopicCollection([*topics]), request_timeout=CALL_S, **options)
         for topic, answer in asked.items():
             try:
-                yield topic, answer.result(_ANSWER_S)
+                yield topic, answered(answer)
             except KafkaException as failure:
                 if _is_unanswered(error := error_of(failure)):
                     self._admin = None
@@ -128,7 +128,7 @@ class TopicProbe:
         asked = self._client().describe_configs(resources, request_timeout=CALL_S) if topics else {}
         for resource, answer in asked.items():
             with suppress(KafkaException):
-                found[resource.name] = answer.result(_ANSWER_S)
+                found[resource.name] = answered(answer)
         return found
 
     def _client(self) -> Any:
