@@ -40,7 +40,6 @@ from bridge.partition.request import (
     first_copy_size,
     moved_copy_size,
     size_of,
-    without_headers,
 )
 from bridge.ports import Record
 from kafka_timer.headers import (
@@ -113,11 +112,12 @@ def decide(
     overdue: overdue timers of earlier batches that have not left. The result's `overdue` begins with them.
     """
     intake = BatchIntake(view, requests, now_ms, quota, overdue or {})
+    count = 0
     for count, (record, ask) in enumerate(requests.asked, 1):
         intake.decide_one(record, ask)
         if not count % LOOK_EACH and is_over():
-            intake.taken.stop_after(count)
             break
+    intake.taken.note_decided(count)
     return intake.taken
 
 
@@ -164,8 +164,8 @@ class BatchIntake:
                 self._refuse(record, ask)
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
-        if len(record.headers) > MAX_HEADERS:  # it claims to be a copy
-            record = without_headers(record)
+        if len(record.headers) > MAX_HEADERS:
+            record = record._replace(headers=())
             refusal = Refusal(refusal.code, f"{refusal.detail}; its headers are {LEFT.decode()}")
         self._decisions.refused.append((record, refusal))
         self._decisions.receipts.append(ReceiptDraft("rejected", record.offset, record.offset, b"", code=refusal.code))

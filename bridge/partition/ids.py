@@ -29,8 +29,8 @@ _MOST = 100_000
 class RecentlyDelivered:
     """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open.
 
-    Ids are kept as hashes of 8 bytes, so that they take some 10 MB however long they are. A cancel of one of 2 ** 64
-    others would be `too-late` instead of `not-found`.
+    A hash of 8 bytes stands for each id: 14 MB in all, however long the ids are. If two hashes are equal, the cancel of
+    an unknown id is `too-late` instead of `not-found`.
     """
 
     def __init__(self) -> None:
@@ -98,8 +98,8 @@ class Intake:
     ) -> None:
         """overdue: timers of earlier batches that leave at once."""
         self.batch = Batch()
-        self.count: int | None = None
-        """Number of requests that it decides; None: all of its batch."""
+        self.count = 0
+        """Number of requests of its batch that are decided, from the first one on."""
         self.overdue = dict(overdue)
         """By offset: timers that are due and whose key has passed. They are not stored."""
         self.leaving: Counter[str] = Counter()
@@ -123,8 +123,8 @@ class Intake:
 
     # -- changes
 
-    def stop_after(self, count: int) -> None:
-        """Note that it decides the first `count` requests of its batch alone."""
+    def note_decided(self, count: int) -> None:
+        """Note how many requests of its batch are decided."""
         self.count = count
 
     def store(self, body: Body, visit_ms: int) -> None:

@@ -229,13 +229,12 @@ class Partition:
         Raises OSError and WheelFullError before anything has changed.
         """
         taken = decide(self._view, requests, now_ms, self._quota(rolling), self._overdue, is_over)
-        count = len(requests.asked) if taken.count is None else taken.count
-        last, _ = requests.asked[count - 1]
+        last, _ = requests.asked[taken.count - 1]
         self.store.add(taken.batch, last.offset + 1)
-        del self.backlog[:count]
-        self._requests += count - len(taken.decisions.landed)
+        del self.backlog[: taken.count]
+        self._requests += taken.count - len(taken.decisions.landed)
         self._apply(taken, now_ms)
-        return count
+        return taken.count
 
     def _quota(self, rolling: int) -> Quota:
         """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""

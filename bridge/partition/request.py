@@ -16,7 +16,6 @@ from kafka_timer.headers import (
     BARE,
     DELIVER_MS,
     ID,
-    LEFT,
     MOVE,
     OCCURRENCE,
     OF,
@@ -73,7 +72,7 @@ def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], b
     """Parse records until `is_over()`, at least the first few."""
     asked: list[tuple[Record, Asked]] = []
     for record in records:
-        asked.append(_admitted(record, rules))
+        asked.append((record, _bounded(record, rules)))
         if not len(asked) % LOOK_EACH and is_over():
             break
     ids = {ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None}
@@ -82,17 +81,12 @@ def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], b
     return RequestBatch(asked, list(ids), origin)
 
 
-def _admitted(record: Record, rules: Rules) -> tuple[Record, Asked]:
-    """Return the record and what it asks for. One with too many headers is refused without them."""
+def _bounded(record: Record, rules: Rules) -> Asked:
+    """Return what a new record asks for, without parsing too many headers."""
     headers = record.headers
     if len(headers) <= MAX_HEADERS or headers[-1][0] == ROLLS:  # a copy of a request of an earlier version
-        return record, ask_of(record, rules)
-    detail = f"it has {len(headers)} headers, the most is {MAX_HEADERS}: send fewer; its headers are {LEFT.decode()}"
-    return without_headers(record), Refusal("too-many-headers", detail)
-
-
-def without_headers(record: Record) -> Record:
-    return record._replace(headers=())
+        return ask_of(record, rules)
+    return Refusal("too-many-headers", f"it has {len(headers)} headers, the most is {MAX_HEADERS}: send fewer")
 
 
 def ask_of(record: Record, rules: Rules) -> Asked:
