@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from typing import Self
 from uuid import uuid4
 
 from kafka_timer import headers as names
@@ -18,19 +19,38 @@ LIMITS = f'[targets."{TARGETS[1]}"]\nmax_per_s = 100\n'
 """Rate limit of a target: above the load's rate, below the backlog after a fault."""
 LONGEST_MS = 40_000
 _EACH_S = 0.05
+_JOIN_S = 60.0
 _MOST_AT_ONCE = 14
 _WEIGHTS = {"plain": 12, "cancelled": 3, "replaced": 3, "moved": 2, "expiring": 2, "far": 2}
 
 
-class ChaosLoad:
+class Background:
+    """Runs `_run` on a thread of its own until the `with` ends, which sets `_over`."""
+
+    def __init__(self, name: str) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class ChaosLoad(Background):
     """Sends about 150 requests per second until the `with` ends. `sent`: acknowledged requests by kind."""
 
     def __init__(self, bootstrap_servers: str, timer_topic: str, seed: int) -> None:
+        super().__init__("load")
         self._sender = TimerSender(bootstrap_servers)
         self._topic = timer_topic
         self._rng = random.Random(seed)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="load")
         self.sent: Counter[str] = Counter()
 
     def pause(self, on: bool) -> None:  # noqa: FBT001
@@ -38,13 +58,8 @@ class ChaosLoad:
         key, value = control_record(Paused(self._topic, TARGETS[0]), on=on)
         self._sender.send(DEFAULT_TOPIC, TimerRequest(key, value, []))
 
-    def __enter__(self) -> "ChaosLoad":
-        self._thread.start()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
+        super().__exit__()
         self._sender.flush()
 
     def _run(self) -> None:

@@ -3,7 +3,7 @@
     neighbour  20 timers a second -> its own timer topic and target, each due 2 s ahead   lateness by the broker's clock
     attack     one of ATTACKS     -> timer topic EVIL, and targets whose owner is hostile
 
-python -m scripts.chaos.strangers headers moves ...      each attack on a new broker and bridge, beside the neighbour
+python -m scripts.chaos.strangers headers-60 moves ...     each attack on a new broker and bridge, beside the neighbour
 """
 
 import argparse
@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from kafka_timer import headers as names
+from scripts.chaos.load import Background
 from scripts.common import command
 from scripts.common.delivery_figures import Lateness, lateness
 from scripts.common.kafka_io import (
@@ -45,22 +46,13 @@ _EACH_S = 0.05
 _JOIN_S = 60.0
 
 
-class Neighbour:
+class Neighbour(Background):
     """Sends 20 timers a second until the `with` ends."""
 
     def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__("neighbour")
         self._servers = bootstrap_servers
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="neighbour")
         self.sent = 0
-
-    def __enter__(self) -> "Neighbour":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         sender = TimerSender(self._servers)
@@ -82,7 +74,7 @@ class Neighbour:
 
 
 class Stage(NamedTuple):
-    """What an attack may use: the broker, a sender to EVIL, and an admin client."""
+    """Means of an attack: the broker, a sender to EVIL, and an admin client."""
 
     servers: str
     sender: TimerSender
@@ -133,8 +125,8 @@ def _cancels_by_origin(stage: Stage) -> None:
 
 def _cron_rules(stage: Stage) -> None:
     rules = (b"59 23 31 2 1#5", b"* */23 */31 * 6")
-    common = [(names.TOPIC, GOOD.encode()), ("timer-cron-zone", b"Pacific/Apia")]
-    stage.send(TimerRequest(None, b"", [*common, ("timer-cron", rules[n % 2])]) for n in range(4_000))
+    common = [(names.TOPIC, GOOD.encode()), (names.ZONE, b"Pacific/Apia")]
+    stage.send(TimerRequest(None, b"", [*common, (names.CRON, rules[n % 2])]) for n in range(4_000))
 
 
 def _long_ids(stage: Stage) -> None:
@@ -142,11 +134,10 @@ def _long_ids(stage: Stage) -> None:
     stage.send(named_timer(target, due_ms, b"", b"%01024d" % number) for number in range(440_000))
 
 
-def _without_key(per_s: float, seconds: float) -> Callable[[Stage], None]:
+def _without_key(count: int, per_s: float) -> Callable[[Stage], None]:
     def attack(stage: Stage) -> None:
-        target = stage.topic(cleanup_policy="compact")
-        count = int(per_s * seconds) or 3_000
-        stage.send((timer(target, now_ms() + (300 if per_s else 3_000), b"%d" % n) for n in range(count)), per_s)
+        target, ahead_ms = stage.topic(cleanup_policy="compact"), 300 if per_s else 3_000
+        stage.send((timer(target, now_ms() + ahead_ms, b"%d" % n) for n in range(count)), per_s)
 
     return attack
 
@@ -158,8 +149,8 @@ def _old_times(stage: Stage) -> None:
 
 def _missing(count: int, per_s: float) -> Callable[[Stage], None]:
     def attack(stage: Stage) -> None:
-        due_ms = now_ms() + 4_000
-        stage.send((timer(f"missing-{n}", due_ms if not per_s else now_ms() + 300, b"") for n in range(count)), per_s)
+        ahead_ms = 300 if per_s else 4_000
+        stage.send((timer(f"missing-{n}", now_ms() + ahead_ms, b"") for n in range(count)), per_s)
 
     return attack
 
@@ -199,8 +190,8 @@ ATTACKS: dict[str, Callable[[Stage], None]] = {
     "by-origin": _cancels_by_origin,
     "cron": _cron_rules,
     "long-ids": _long_ids,
-    "keyless-burst": _without_key(0, 0),
-    "keyless-300": _without_key(300, 30),
+    "keyless-burst": _without_key(3_000, 0),
+    "keyless-300": _without_key(9_000, 300),
     "old-times": _old_times,
     "missing-8000": _missing(8_000, 0),
     "missing-20000": _missing(20_000, 1_333),
@@ -210,21 +201,12 @@ ATTACKS: dict[str, Callable[[Stage], None]] = {
 }
 
 
-class Peak:
+class Peak(Background):
     """The largest memory of a process, read each 50 ms until the `with` ends."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__("peak")
         self.pid, self.rss_mb = pid, 0.0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="peak")
-
-    def __enter__(self) -> "Peak":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(_JOIN_S)
 
     def _run(self) -> None:
         while not self._over.wait(0.05):
@@ -232,7 +214,7 @@ class Peak:
 
 
 class Outcome(NamedTuple):
-    """What the neighbour has got, and the bridge has taken. seconds: of the attack."""
+    """Deliveries of the neighbour, peak memory of the bridge, and duration of the attack."""
 
     sent: int
     delivered: int
