@@ -151,6 +151,7 @@ def test_a_search_takes_milliseconds_whatever_the_expression(cron: str, zone: st
 
 
 @pytest.mark.parametrize(("zone", "at"), SPANS)
+@pytest.mark.thorough
 def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[int, ...]) -> None:
     first_ms = ms(*at, zone=ZoneInfo(zone))
     for cron in CRONS:
