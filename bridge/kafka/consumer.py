@@ -225,8 +225,8 @@ class ConfluentSource:
     def _read(self, first: Message | None, most: int) -> tuple[dict[TimerPartition, list[Record]], bool]:
         """Read what is there, grouped by partition, in order, as far as a turn has time and memory for it.
 
-        Return True if nothing is left. Messages come in small groups, as one of 100,000 headers takes some 10 MB before
-        anybody can look at it. The loop runs once for each message, so it does little.
+        Return True if nothing is left. Messages come in small groups: librdkafka parses all headers of a group before
+        the first message can be examined.
         """
         records: dict[TimerPartition, list[Record]] = {}
         messages, count, size = [] if first is None else [first], 0, 0
@@ -240,7 +240,11 @@ class ConfluentSource:
         return self._advanced(records), True
 
     def _sort(self, messages: list[Message], records: dict[TimerPartition, list[Record]]) -> int:
-        """Add messages to `records`, and return their size in memory. After one that is costly, its partition waits."""
+        """Add messages to `records`, and return their size in memory. The loop does little, as it sees each message.
+
+        A message with too many headers ends the read: its partition is fetched again from the next offset, so that
+        messages of others come first.
+        """
         new, following = tuple.__new__, self._next
         place, partition = ("", -1), TimerPartition("", -1)
         append: Any = None
@@ -265,7 +269,7 @@ class ConfluentSource:
                 if len(headers) > MAX_HEADERS:
                     costly[partition] = offset + 1
         self._group = 1 if costly else min(2 * self._group, GROUP)
-        for partition, offset in costly.items():  # its next records come after what others have sent
+        for partition, offset in costly.items():
             self._consumer.seek(TopicPartition(*partition, offset))
             size = MOST_HELD_BYTES + 1
         return size

@@ -131,7 +131,7 @@ class Monitors:
             self._warnings.clear(f"hanging {partition}")
 
     def check_jump(self, monotonic_ms: int) -> None:
-        """Warn if our clock has jumped since the last call. monotonic_ms: of a clock that cannot jump."""
+        """Warn if our clock has jumped since the last call. monotonic_ms: the monotonic clock, which cannot jump."""
         before_ms, self._ahead_ms = self._ahead_ms, self._clock.now_ms() - monotonic_ms
         jump_ms = 0 if before_ms is None else self._ahead_ms - before_ms
         if abs(jump_ms) > _JUMP_MS:

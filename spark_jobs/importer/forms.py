@@ -156,7 +156,7 @@ def _csv(spark: SparkSession, given: Sequence[str], encoding: str) -> tuple[Data
 
 def _parquet(spark: SparkSession, given: Sequence[str], wanted: Sequence[str]) -> tuple[DataFrame, list[str]]:
     listed = spark.read.schema("_ STRING").parquet(*given)
-    found = sorted(map(unquote, listed.inputFiles()))  # of patterns and folders, each once
+    found = sorted(map(unquote, listed.inputFiles()))  # each file once, if patterns overlap
     if not found:
         raise UsageError(f"{', '.join(given)}: no Parquet file there")
     if not wanted:

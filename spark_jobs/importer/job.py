@@ -67,7 +67,7 @@ class ImportArguments(JobArguments):
     imported_topic: FormerTopic = resent.FORMER_TOPICS[Job.IMPORT]
     group: Setting = "timer-bridge"
     encoding: Annotated[
-        str, Option(parse=parse_encoding, metavar="NAME", help="of texts in CSV and JSON; default %(default)s")
+        str, Option(parse=parse_encoding, metavar="NAME", help="encoding of CSV and JSON; default %(default)s")
     ] = UTF_8
     dry_run: Annotated[bool, switch("look for rejects, send nothing")] = False
 
@@ -205,7 +205,7 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
         help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat",
     )
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all rows; may repeat")
-    parser.add_argument("--zone", metavar="NAME", help="of times without one, such as Europe/Berlin; default: refused")
+    parser.add_argument("--zone", metavar="NAME", help="zone of times without one, as Europe/Berlin; default: none")
     parser.add_argument("--max-delay-ms", type=int, default=366 * _DAY_MS, help="the bridge's; default %(default)s")
     given = resolved(parser, ImportArguments, argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))

@@ -131,7 +131,7 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _due_ms(value: Any, zone: str | None) -> int:
-    """Return epoch ms, from epoch ms or a time; `zone`: of a time without one."""
+    """Parse a due time: epoch ms, or ISO 8601 text. Return epoch ms. zone: for a text without a time zone."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit():

@@ -1,4 +1,4 @@
-"""Form by type by oddity: what a file of any form says is sent, or its row is refused with the reason."""
+"""Each form, type and oddity of a file: a row is sent as it was written, or rejected with the reason."""
 
 import json
 from collections.abc import Sequence
