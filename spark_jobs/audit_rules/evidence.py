@@ -165,7 +165,10 @@ def origins_before(copies: DataFrame) -> DataFrame:
 
 
 def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -> DataFrame:
-    """Return evidence of the records of the rejected topic. A record too large for that topic has no contents there.
+    """Return evidence of the records of the rejected topic, which say what they leave at the origin.
+
+        too large for the rejected topic    null key, null value, reasons   ->  returned: null
+        too many headers                    key, value, reasons             ->  returned: key, value, headers null
 
     profiles: the bridge's setting. The headers of the request's profile are not foreign.
     """
@@ -176,14 +179,17 @@ def rejections(records: DataFrame, profiles: Sequence[str] = DEFAULT_PROFILES) -
         _once().alias("rejections"),
         code.alias("error"),
         F.col("timestamp_ms").alias("rejected_ms"),
-        _has_no_contents().alias("is_bare"),
+        _left_at_origin().alias("left"),
         "key",
         "value",
         "value_hash",
         _without_error_headers(F.col("headers")).alias("headers"),
     )
     contents = c.contents(F.col("own_key"))
-    seen = translated(told, profiles).withColumn("returned_low", F.when(~F.col("is_bare"), contents))
+    without_headers = contents.withField("headers", F.lit(None).cast("bigint"))
+    is_bare = (F.col("left") == names.BARE.decode()) & F.col("own_key").isNull() & F.col("value").isNull()
+    kept = F.when(F.col("left").isNull(), contents).when(~is_bare, without_headers)
+    seen = translated(told, profiles).withColumn("returned_low", kept)
     return to_evidence(seen.withColumn("returned_high", F.col("returned_low")))
 
 
@@ -239,11 +245,12 @@ def _without_error_headers(headers: Column) -> Column:
     return F.when(is_there, F.slice(headers, F.lit(1), F.greatest(rest, F.lit(0)))).otherwise(headers)
 
 
-def _has_no_contents() -> Column:
+def _left_at_origin() -> Column:
+    """Return the words of a record with its reasons alone that tell what it leaves at its origin, else null."""
     reasons = F.array(*map(F.lit, _ERROR_HEADERS))
     detail = c.value_of(F.col("headers"), names.ERROR_DETAIL).cast("string")
-    says_so = (F.col("headers")["key"] == reasons) & detail.endswith(names.LEFT.decode())
-    return F.coalesce(says_so, F.lit(False))
+    told, all_of_it, headers = F.col("headers")["key"] == reasons, names.BARE.decode(), names.LEFT.decode()
+    return F.when(told & detail.endswith(all_of_it), all_of_it).when(told & detail.endswith(headers), headers)
 
 
 def _last_origin() -> Column:

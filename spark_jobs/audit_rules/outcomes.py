@@ -96,7 +96,9 @@ def _parts_that_differ() -> Column:
     # A delivery may come from an earlier copy than the last one, but not from a copy that does not exist.
     fits = F.coalesce(place["delivered_rolls"] <= F.coalesce("rolls", F.lit(0)), F.lit(False))
     parts.append(F.when(place.isNotNull() & F.col("got_low")["control"] & ~fits, names.ROLLS))
-    parts += [_differs("returned", part, want[part], part) for part in ("value", "headers")]
+    parts.append(_differs("returned", "value", want["value"], "value"))
+    kept_headers = F.col("returned_low.headers").isNotNull()
+    parts.append(F.when(kept_headers, _differs("returned", "headers", want["headers"], "headers")))
     # The rejected record has the request's own key if it was refused at intake, the delivery's key if it was parked.
     other_key = asked["own_key"] != F.col("returned_low.key")
     parts.append(F.when(other_key, _differs("returned", "key", want["key"], "key")))

@@ -217,9 +217,10 @@ def test_records_after_an_open_transaction_are_pending(spark: SparkSession) -> N
 
 @one_run()
 def test_a_record_too_large_for_the_rejected_topic_is_rejected() -> Judging:
-    """Its reasons alone stand there, which say so; a null value without that, or beside more, is not what was sent."""
-    asked = [request(n) for n in range(4)]
+    """Its reasons alone stand there, which say what is left at the origin; all else must be what was sent."""
+    asked = [request(n) for n in range(7)]
     left = b"too large; too large for this topic, so key, value and headers are left at timer-origin"
+    headers_left = b"1,025 headers; its headers are left at timer-origin"
 
     def told(of: Record, *kept: tuple[str, bytes], detail: bytes = left) -> Record:
         reasons = [(names.ERROR, b"too-large"), (names.ERROR_DETAIL, detail), (names.ORIGIN, of.origin.encode())]
@@ -227,12 +228,18 @@ def test_a_record_too_large_for_the_rejected_topic_is_rejected() -> Judging:
 
     returned = [told(asked[0]), told(asked[1], ("tenant", b"a")), told(asked[2], detail=b"too large")]
     returned.append(told(asked[3])._replace(value=b"value"))
+    returned.append(told(asked[4], detail=headers_left)._replace(key=b"key", value=b"value"))
+    returned.append(told(asked[5], detail=headers_left)._replace(key=b"key", value=b"other"))
+    returned.append(told(asked[6], ("tenant", b"b"), detail=headers_left)._replace(key=b"key", value=b"value"))
     found = (yield History(asked, [], returned)).rows
     assert [(row["class"], row.altered) for row in found] == [
         ("rejected", []),
         ("altered", ["value", "key"]),
         ("altered", ["value", "headers", "key"]),
-        ("altered", ["headers", "key"]),
+        ("altered", ["key"]),
+        ("rejected", []),
+        ("altered", ["value"]),
+        ("altered", ["headers"]),
     ]
 
 
