@@ -120,6 +120,7 @@ class Source(Protocol):
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
         An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
+        max_records: 0 for none, without a wait for them.
         """
 
     def serve_rebalance(self) -> Polled:

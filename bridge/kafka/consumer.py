@@ -138,7 +138,7 @@ class ConfluentSource:
         self._apply_pauses(paused)
         timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
         _sleep(min(timeout_s, unread_s))
-        if timeout_s < unread_s:
+        if timeout_s < unread_s or not max_records:
             self._pace.wait()
             return self._polled({}, has_read=False)
         first = self._first(timeout_s - unread_s)

@@ -26,8 +26,8 @@ from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 
-_PARTITION_MS = 40
-_TURN_MS = 80
+_PARTITION_MS = 25
+_TURN_MS = 50
 """Time for parsing and intake of one partition in a turn, and of all: timers of all partitions leave after it."""
 
 
@@ -46,6 +46,8 @@ class Admission:
         self._rate_limits: dict[str, TokenBucket] = {}
         """By timer topic, those with a rate."""
         self._turn_ends_ms = 0
+        self._skips_read = False
+        """True if the next turn is for the rest of what this one has read."""
         self._warnings = LogRateLimit(log)
 
     def admit(
@@ -62,11 +64,14 @@ class Admission:
             return None  # as nearly always in a turn without a read
         if records:
             records = opened.missed_records(records[0].offset) or records
-        _, stop, detail = self._take_in_some(opened, records, now_ms)
+        is_over = self._is_over()
+        _, stop, detail = self._take_in_some(opened, records, now_ms, is_over)
         match stop:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(timer_partition, stop.value, detail)
                 self._warnings.warn(now_ms, str(timer_partition), "%s: intake pauses: %s", timer_partition, detail)
+            case IntakeStop.TURN_FULL if records and is_over():
+                self._skips_read = True  # a pause would cost another fetch of what the client has
             case IntakeStop.TURN_FULL:
                 self._pause(timer_partition, stop.value)
             case None if partition.backlog:
@@ -83,25 +88,35 @@ class Admission:
         if self._pauses.pause(timer_partition, reason, detail):
             self._metrics.intake_paused(reason)
 
-    def _take_in_some(self, opened: AssignedPartition, records: list[Record], now_ms: int) -> IntakeOutcome:
+    def _take_in_some(
+        self, opened: AssignedPartition, records: list[Record], now_ms: int, is_over: Callable[[], bool]
+    ) -> IntakeOutcome:
         """Take in as many records as the rate of the timer topic and the disk allow."""
         timer_partition, partition = opened.name, opened.partition
-        per_s, no_room = partition.options.max_requests_per_s, self._no_room(opened)
-        if per_s is None:
-            return partition.take_in(records, now_ms, no_room=no_room, is_over=self._is_over())
-        limit = self._rate_limits.get(timer_partition.topic)
-        if limit is None:
-            limit = self._rate_limits[timer_partition.topic] = TokenBucket(per_s, now_ms)
-        most = limit.allowance(now_ms, len(partition.backlog) + len(records))
-        outcome = partition.take_in(records, now_ms, most, no_room=no_room, is_over=self._is_over())
-        limit.spend(outcome.taken)
-        if outcome.taken:  # after the others of its topic, so that they take turns
+        limit = self._rate_limit(opened, now_ms)
+        most = None if limit is None else limit.allowance(now_ms, len(partition.backlog) + len(records))
+        outcome = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
+        if limit is not None:
+            limit.spend(outcome.taken)
+        if outcome.taken and (limit is not None or is_over()):  # so that they take turns
             owners = self._partitions.open
             owners[timer_partition] = owners.pop(timer_partition)
         return outcome
 
+    def _rate_limit(self, opened: AssignedPartition, now_ms: int) -> TokenBucket | None:
+        """Return the rate limit of the partition's timer topic, if it has one."""
+        per_s = opened.partition.options.max_requests_per_s
+        if per_s is not None and opened.name.topic not in self._rate_limits:
+            self._rate_limits[opened.name.topic] = TokenBucket(per_s, now_ms)
+        return self._rate_limits.get(opened.name.topic)
+
+    @property
+    def max_poll_records(self) -> int:
+        """Requests to read in the next turn."""
+        return 0 if self._skips_read else self._partitions.options.max_poll_records
+
     def begin_turn(self, now_ms: int) -> None:
-        self._turn_ends_ms = now_ms + _TURN_MS
+        self._turn_ends_ms, self._skips_read = now_ms + _TURN_MS, False
 
     def _is_over(self) -> Callable[[], bool]:
         """Return a check whether the partition that is admitted now has had its time."""

@@ -161,10 +161,11 @@ class AssignedPartition:
         """True if stored timers may leave. If intake is blocked, they do not wait for it: room has to be made."""
         return self.phase is Phase.OPEN or (self.phase is Phase.CATCHING_UP and self.partition.is_blocked)
 
-    def draft_due(self, now_ms: int) -> None:
-        """Draft the timers that leave now."""
-        if self.phase is not Phase.CLAIMING:
-            self.partition.draft_due(now_ms, may_release=self._may_release)
+    def draft_due(self, now_ms: int, most: int) -> bool:
+        """Draft the timers that leave now, at most `most`. True if there may be more."""
+        if self.phase is Phase.CLAIMING:
+            return False
+        return self.partition.draft_due(now_ms, most, may_release=self._may_release)
 
     def next_look_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""

@@ -56,6 +56,8 @@ class CommitPipeline:
     def __post_init__(self) -> None:
         self._in_flight: deque[_InFlight] = deque()
         self._aborted: deque[list[Part]] = deque()
+        self.waited_ms = 0
+        """Time of waits until now for transactions that were not aborted before."""
 
     @property
     def is_idle(self) -> bool:
@@ -122,7 +124,9 @@ class CommitPipeline:
 
     def _reap_oldest(self) -> None:
         parts, submitted = self._in_flight[0]
+        began_ms = self._clock.now_ms()
         outcome = self._outcome_of(submitted)
+        self.waited_ms += self._clock.now_ms() - began_ms
         self._in_flight.popleft()
         if isinstance(outcome, Committed):
             assert not self._aborted, "a transaction was committed after one that was aborted"

@@ -26,6 +26,7 @@ from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
+from bridge.loop.release_pace import ReleasePace
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import CircuitBreakers
@@ -74,6 +75,7 @@ class Bridge:
         self._admission = Admission(clock, source, control, self._partitions, self._status.pauses, self._metrics)
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
+        self._pace = ReleasePace(options.max_due_records)
         self._stopping = False
 
     # -- for other modules
@@ -173,7 +175,8 @@ class Bridge:
     def turn(self) -> None:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
         paused = self._status.pauses.unfetched
-        polled = self._source.poll(self._wait_ms(), self.options.max_poll_records, paused)  # 1
+        polled = self._source.poll(self._wait_ms(), self._admission.max_poll_records, paused)  # 1
+        began_ms = self._clock.now_ms() - self._pipeline.waited_ms
         self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
         opened = dict(self._partitions.open)
@@ -183,8 +186,11 @@ class Bridge:
             # The records of a partition that was opened again meanwhile are read again.
             polled.keep({name for name, each in self._partitions.open.items() if opened.get(name) is each})
         self._admit(polled, now_ms)  # 2, 3
-        self._each(lambda each: each.draft_due(now_ms))  # 4
+        admitted_ms = self._clock.now_ms()
+        is_full = self._draft_due(now_ms)  # 4
         self._publish_and_advance(now_ms)  # 5, 6
+        took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
+        self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
         if self._breakers or self._status.unavailable_targets:
             self._status.targets_checked(self.unavailable_targets())
 
@@ -239,6 +245,17 @@ class Bridge:
             self._retry_aborted()
             if self._pipeline.is_idle:
                 self._each(lambda opened: opened in undecided and self._admission.admit(opened, [], now_ms))
+
+    def _draft_due(self, now_ms: int) -> bool:
+        """Draft the timers that leave now. True if a partition may have had more of them due than the pace allows."""
+        is_full = False
+
+        def draft(opened: AssignedPartition) -> None:
+            nonlocal is_full
+            is_full |= opened.draft_due(now_ms, self._pace.timers)
+
+        self._each(draft)
+        return is_full
 
     def _publish_and_advance(self, now_ms: int) -> None:
         opened = self._partitions.open.values()

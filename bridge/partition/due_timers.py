@@ -58,11 +58,11 @@ class DueTimers:
         is_full = self._store.release_queue.held >= _MOST_HELD
         return f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled" if is_full else ""
 
-    def release(self, draft: Draft, now_ms: int) -> None:
-        """Draft the timers that leave now, as far as one transaction has room."""
-        room = self._room(draft)
+    def release(self, draft: Draft, now_ms: int, most: int) -> bool:
+        """Draft the timers that leave now, at most `most`, as far as one transaction has room. True if it was full."""
+        room = min(most, self._room(draft))
         if room <= 0:
-            return
+            return True
         room_bytes = max(1, self._options.max_due_bytes - draft.size_bytes)
         gate = None if self.limits.is_open else self.limits
         queue, bodies = self._store.release_queue, self._store.queries.bodies
@@ -74,6 +74,7 @@ class DueTimers:
                 draft.waited_origins.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
             self.leave(draft, bodies(due.rows) + bodies(due.released), now_ms)
             self._roll(draft, bodies(due.old_rows) + bodies(due.old_released), now_ms)
+        return due.total >= room
 
     def roll_held(self, draft: Draft, now_ms: int) -> None:
         """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""

@@ -277,13 +277,16 @@ class Partition:
             self.store.release_queue.pause(target, is_paused=pauses[target])
         return begun[room:]
 
-    def draft_due(self, now_ms: int, *, may_release: bool) -> None:
-        """Draft the timers that leave now. may_release: False if stored timers wait for requests that are not read."""
-        if may_release:
-            self._due.release(self._draft, now_ms)
+    def draft_due(self, now_ms: int, most: int, *, may_release: bool) -> bool:
+        """Draft the timers that leave now, at most `most`. True if there may be more.
+
+        may_release: False if stored timers wait for requests that are not read.
+        """
+        is_full = may_release and self._due.release(self._draft, now_ms, most)
         if self._due.too_many_held:
             self._due.roll_held(self._draft, now_ms)
         self._note_waits(now_ms)
+        return is_full
 
     def _note_waits(self, now_ms: int) -> None:
         """Let the journal name target backlogs if they changed, and again before Kafka forgets the last record."""

@@ -239,6 +239,13 @@ def test_more_records_than_a_turn_takes_are_read_without_a_pause(make: Make, kee
     assert not source.poll(0, 10).has_read
 
 
+def test_a_turn_without_room_reads_nothing_and_loses_nothing(make: Make, keeper: Timekeeper) -> None:
+    source, _ = reading(make, keeper, 3)
+    polled = source.poll(500, 0)
+    assert (offsets(polled), polled.has_read) == ([], False)
+    assert offsets(source.poll(0, 10)) == [0, 1, 2]
+
+
 def test_a_record_of_many_headers_ends_a_read_and_its_partition_is_read_again_after_it(
     make: Make, keeper: Timekeeper
 ) -> None:

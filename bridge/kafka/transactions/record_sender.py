@@ -14,7 +14,7 @@ from bridge.kafka.retry import Retrier
 from bridge.ports import Outgoing
 
 SLICE_S = 0.1
-EARLY_S = 0.25
+EARLY_S = 0.15
 """Before a deleted topic makes timers of others late by half a second."""
 STALL_S = 3.0
 """Longer than a broker takes to acknowledge under load, and well below the transaction timeout of 10 s."""

@@ -250,11 +250,11 @@ def markers_not_read(patches: Patches) -> None:
 
 
 @_planted("nothing read first", AssignedPartition, "draft_due")
-def _(draft_due: Wrong, partition: AssignedPartition, now_ms: int) -> None:
+def _(draft_due: Wrong, partition: AssignedPartition, now_ms: int, most: int) -> bool:
     """Behind an opening what is due leaves at once: a cancel that was there before it loses."""
     if partition.phase is Phase.CATCHING_UP:
         partition.phase = Phase.OPEN
-    draft_due(partition, now_ms)
+    return bool(draft_due(partition, now_ms, most))
 
 
 @_planted("no skew margin", JournalReader, "_since_ms")
@@ -336,10 +336,10 @@ def next_occurrence_later(patches: Patches) -> None:
         waiting.setdefault(self, []).extend(apart.copies)
         return is_delivered
 
-    def release_with(self: DueTimers, draft: Draft, now_ms: int) -> None:
+    def release_with(self: DueTimers, draft: Draft, now_ms: int, most: int) -> bool:
         for copy in waiting.pop(self, []):
             draft.add_copy(copy)
-        release(self, draft, now_ms)
+        return release(self, draft, now_ms, most)
 
     _replace(patches, DueTimers, "_deliver", deliver_alone)
     _replace(patches, DueTimers, "release", release_with)

@@ -1,0 +1,102 @@
+"""How long the timers of one topic wait in a turn for the requests and timers of others.
+
+Time passes by work: each record sent takes 1 ms; in the test of intake, each look of the bridge at its clock.
+"""
+
+from dataclasses import replace
+
+from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
+from bridge.partition.options import TurnOptions
+from bridge.testing.timeline import FakeClock, Timeline
+from bridge.testing.timer_world import TimerWorld, usual_options
+
+LOUD = ("a.timers", "b.timers", "c.timers")
+QUIET = "z.timers"
+MOST_DUE = 200
+"""Of each partition in a transaction: three of them take 600 ms."""
+MOST_LATE_MS = 400
+"""Three turns of intake and release."""
+
+
+class BusyClock(FakeClock):
+    """Each look takes 1 ms while `is_busy`."""
+
+    is_busy = False
+
+    def now_ms(self) -> int:
+        self.timeline.advance(int(self.is_busy))
+        return super().now_ms()
+
+
+class BusyWorld(TimerWorld):
+    """Four timer topics beside timer.requests; the targets are `loud` and `quiet`."""
+
+    def __init__(self) -> None:
+        def topic(name: str) -> TurnOptions:
+            return replace(usual_options(), journal_topic=f"{name}.journal", max_due_records=MOST_DUE)
+
+        def takes_1_ms(where: str) -> None:
+            if where == "sink.produce" and not self.clock.is_busy:
+                self.kafka.timeline.advance(1)
+
+        topics = {name: topic(name) for name in (*LOUD, QUIET)}
+        others = {*topics, *(each.journal_topic for each in topics.values())}
+        common = usual_options()
+        rules = common.rules.model_copy(update={"own_topics": common.rules.own_topics | others})
+        topics = {name: replace(each, rules=rules) for name, each in topics.items()}
+        options = replace(common, rules=rules, topics=topics, max_due_records=MOST_DUE)
+        self.clock = BusyClock(Timeline())
+        super().__init__("loud", "quiet", options=options, meanwhile=takes_1_ms)
+        self.clock.timeline = self.kafka.timeline
+        self.bridge.clock = self.clock
+        self.restart()
+        self.pass_time(ms=100)
+
+    def send(self, topic: str, target: str, due_ms: int) -> None:
+        headers = [("timer-topic", target.encode()), ("timer-deliver-ms", b"%d" % due_ms)]
+        self.kafka.produce(topic, b"", headers=headers)
+
+    def quiet_lateness_ms(self) -> list[int]:
+        return [entry.append_ms - int(dict(entry.headers)["timer-deliver-ms"] or 0) for entry in self.read("quiet")]
+
+
+def test_a_burst_of_other_topics_delays_a_timer_by_some_turns_and_not_by_all_of_the_burst() -> None:
+    world = BusyWorld()
+    due_ms = world.now_ms + 10_000
+    for number in range(2_000):
+        world.send(LOUD[number % 3], "loud", due_ms)
+    for number in range(20):
+        world.send(QUIET, "quiet", due_ms + 100 * number)
+    world.pass_time(ms=20_000)
+    assert len(world.read("loud")) == 2_000
+    late_ms = world.quiet_lateness_ms()
+    assert len(late_ms) == 20
+    assert 0 <= min(late_ms) <= max(late_ms) <= MOST_LATE_MS
+
+
+def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_others() -> None:
+    """They are more than a partition gets whose turn comes when the time of all is over: then they take 1,800 ms."""
+    world = BusyWorld()
+    due_ms = world.now_ms + 200
+    for number in range(9_000):
+        world.send(LOUD[number % 3], "loud", due_ms + 3_600_000)
+    for _ in range(400):
+        world.send(QUIET, "quiet", due_ms)
+    world.clock.is_busy = True
+    world.pass_time(ms=10_000)
+    late_ms = world.quiet_lateness_ms()
+    assert len(late_ms) == 400
+    assert 0 <= min(late_ms) <= max(late_ms) <= 2 * MOST_LATE_MS
+
+
+def test_the_pace_follows_what_a_turn_takes() -> None:
+    pace = ReleasePace(4_000)
+    for _ in range(10):
+        pace.adapt(TURN_MS, 4, is_full=True)
+    assert pace.timers == 4_000
+    pace.adapt(8 * TURN_MS, 4, is_full=True)
+    assert pace.timers == 500
+    pace.adapt(10**9, 4, is_full=True)
+    assert pace.timers == LEAST_TIMERS
+    pace.adapt(0, 4, is_full=False)
+    assert pace.timers == 1_000
