@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from integration_tests.conftest import JARS_CACHE, RUN
-from scripts.chaos.run import Chaos
+from scripts.chaos.run import MOST_LATE_MS, Chaos
 from scripts.common.command import fresh
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -25,6 +25,8 @@ def test_two_bridges_and_three_brokers_are_hurt_and_each_timer_has_its_one_outco
         verdict = chaos.run()
     assert verdict.clean, verdict.headline
     assert verdict.counts["pending"] == 0
+    assert chaos.latest_ms <= MOST_LATE_MS
+    assert sum(count for name, count in chaos.counts.items() if name.startswith("attack: ")) >= 3
     faults = {name.removeprefix("fault: "): count for name, count in chaos.counts.items() if name.startswith("fault: ")}
     assert faults.keys() | chaos.skipped.keys() == (FAULTS | {"worker"} if workers > 1 else FAULTS)
     assert chaos.skipped.keys() <= {"disk"}, "all others are possible everywhere"

@@ -7,9 +7,11 @@ python -m scripts.chaos.strangers headers-60 moves ...     each attack on a new 
 """
 
 import argparse
+import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,11 +76,15 @@ class Neighbour(Background):
 
 
 class Stage(NamedTuple):
-    """Means of an attack: the broker, a sender to EVIL, and an admin client."""
+    """Means of an attack: the brokers, a sender to EVIL, and an admin client. share: of the attack's size."""
 
     servers: str
     sender: TimerSender
     admin: Admin
+    share: float = 1.0
+
+    def range(self, count: int) -> range:
+        return range(max(1, int(count * self.share)))
 
     def send(self, requests: Iterator[TimerRequest], per_s: float = 0.0) -> None:
         """Send to EVIL, as fast as possible, or `per_s` a second."""
@@ -101,7 +107,7 @@ class Stage(NamedTuple):
 def _header_bomb(count: int, value: bytes | None) -> Callable[[Stage], None]:
     def attack(stage: Stage) -> None:
         bomb = [("a", value)] * 99_000
-        for number in range(count):
+        for number in stage.range(count):
             request = timer(GOOD, now_ms() + 1000, b"%d" % number)
             stage.send(iter([request._replace(headers=[*bomb, *request.headers])]))
 
@@ -109,7 +115,7 @@ def _header_bomb(count: int, value: bytes | None) -> Callable[[Stage], None]:
 
 
 def _moves(stage: Stage) -> None:
-    ids = [b"%d" % number for number in range(200_000)]
+    ids = [b"%d" % number for number in stage.range(200_000)]
     due_ms = now_ms() + 3_600_000
     stage.send(named_timer(GOOD, due_ms, b"", id_) for id_ in ids)
     move = [(names.ACTION, names.MOVE), (names.DELIVER_MS, b"%d" % (due_ms + 1))]
@@ -118,39 +124,39 @@ def _moves(stage: Stage) -> None:
 
 def _cancels_by_origin(stage: Stage) -> None:
     due_ms = now_ms() + 3_600_000
-    stage.send(timer(GOOD, due_ms, b"") for _ in range(50_000))
-    origins = (b"%s/0/%d" % (EVIL.encode(), offset) for offset in range(50_000))
+    stage.send(timer(GOOD, due_ms, b"") for _ in stage.range(50_000))
+    origins = (b"%s/0/%d" % (EVIL.encode(), offset) for offset in stage.range(50_000))
     stage.send(TimerRequest(b"", None, [(names.ACTION, b"cancel"), (names.OF, origin)]) for origin in origins)
 
 
 def _cron_rules(stage: Stage) -> None:
     rules = (b"59 23 31 2 1#5", b"* */23 */31 * 6")
     common = [(names.TOPIC, GOOD.encode()), (names.ZONE, b"Pacific/Apia")]
-    stage.send(TimerRequest(None, b"", [*common, (names.CRON, rules[n % 2])]) for n in range(4_000))
+    stage.send(TimerRequest(None, b"", [*common, (names.CRON, rules[n % 2])]) for n in stage.range(4_000))
 
 
 def _long_ids(stage: Stage) -> None:
     target, due_ms = stage.topic(), now_ms() + 20_000
-    stage.send(named_timer(target, due_ms, b"", b"%01024d" % number) for number in range(440_000))
+    stage.send(named_timer(target, due_ms, b"", b"%01024d" % number) for number in stage.range(440_000))
 
 
 def _without_key(count: int, per_s: float) -> Callable[[Stage], None]:
     def attack(stage: Stage) -> None:
         target, ahead_ms = stage.topic(cleanup_policy="compact"), 300 if per_s else 3_000
-        stage.send((timer(target, now_ms() + ahead_ms, b"%d" % n) for n in range(count)), per_s)
+        stage.send((timer(target, now_ms() + ahead_ms, b"%d" % n) for n in stage.range(count)), per_s)
 
     return attack
 
 
 def _old_times(stage: Stage) -> None:
     target = stage.topic(message_timestamp_type="CreateTime", message_timestamp_before_max_ms="0")
-    stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in range(1_500)), 50)
+    stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in stage.range(1_500)), 50)
 
 
 def _missing(count: int, per_s: float) -> Callable[[Stage], None]:
     def attack(stage: Stage) -> None:
         ahead_ms = 300 if per_s else 4_000
-        stage.send((timer(f"missing-{n}", now_ms() + ahead_ms, b"") for n in range(count)), per_s)
+        stage.send((timer(f"missing-{n}", now_ms() + ahead_ms, b"") for n in stage.range(count)), per_s)
 
     return attack
 
@@ -158,7 +164,7 @@ def _missing(count: int, per_s: float) -> Callable[[Stage], None]:
 def _too_large(stage: Stage) -> None:
     """Half of the timers are too large for their target, in the same batches as others that fit."""
     target = stage.topic(max_message_bytes="2000")
-    stage.send((timer(target, now_ms() + 300, b"x" * (10 + n % 2 * (3_000 + n))) for n in range(3_000)), 300)
+    stage.send((timer(target, now_ms() + 300, b"x" * (10 + n % 2 * (3_000 + n))) for n in stage.range(3_000)), 300)
 
 
 def _recreated(stage: Stage) -> None:
@@ -176,7 +182,7 @@ def _recreated(stage: Stage) -> None:
     thread = threading.Thread(target=recreate)
     thread.start()
     try:
-        stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in range(2_000)), 50)
+        stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in stage.range(2_000)), 50)
     finally:
         over.set()
         thread.join(_JOIN_S)
@@ -199,6 +205,31 @@ ATTACKS: dict[str, Callable[[Stage], None]] = {
     "recreated": _recreated,
     "none": lambda _stage: time.sleep(15),
 }
+
+
+class Strangers(Background):
+    """Runs small attacks, drawn by `seed`, one after the other until the `with` ends. `counts`: by name.
+
+    An attack that a fault of a broker breaks off is over.
+    """
+
+    SHARE = 0.05
+
+    def __init__(self, bootstrap_servers: str, seed: int) -> None:
+        super().__init__("strangers")
+        self._servers, self._rng = bootstrap_servers, random.Random(seed)
+        self.counts: Counter[str] = Counter()
+
+    def attack(self) -> None:
+        name = self._rng.choice([each for each in ATTACKS if each != "none"])
+        stage = Stage(self._servers, TimerSender(self._servers), Admin(self._servers), self.SHARE)
+        ATTACKS[name](stage)
+        self.counts[f"attack: {name}"] += 1
+
+    def _run(self) -> None:
+        while not self._over.wait(1.0):
+            with suppress(KafkaException, BridgeError):
+                self.attack()
 
 
 class Peak(Background):
