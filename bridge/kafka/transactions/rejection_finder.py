@@ -25,6 +25,8 @@ from bridge.ports import Outgoing
 
 MEMORY_S = 10.0
 """Seconds after which a limit that a topic had is tried again."""
+MOST_TOPICS = 10_000
+"""Topics whose look-ups are kept, at the start of a transaction: senders name topics. 10 MB in all."""
 MOST_CHUNKS = 64
 """Small batches of one topic in a transaction. Each is waited for, and all other records wait meanwhile."""
 
@@ -104,6 +106,7 @@ class RejectionFinder:
     def known(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Return the records that will certainly be refused, with codes, before they are sent."""
         topics = {record.topic for record in outgoing}
+        self._make_room(topics)
         self._forget_limits(topics)
         refused = self._by_metadata(outgoing, topics - self._topics.keys())
         refused |= self._by_partition(outgoing)
@@ -247,6 +250,14 @@ class RejectionFinder:
 
     def _use_small_batches(self, topic: str, size_bytes: int) -> None:
         self.max_batch_bytes[topic], self._grow_s[topic] = max(1, size_bytes), time.monotonic() + MEMORY_S
+
+    def _make_room(self, topics: Collection[str]) -> None:
+        """Forget all topics but these once there are more than MOST_TOPICS; they are looked up again."""
+        if len(self._topics) > MOST_TOPICS:
+            self._needs_key &= topics
+            for known in (self._topics, self._record_limits, self._grow_s, self.max_batch_bytes):
+                for topic in known.keys() - topics:
+                    del known[topic]
 
     def _forget_limits(self, topics: Collection[str]) -> None:
         """Try records of any size again, and batches of twice the size."""

@@ -215,3 +215,16 @@ class TestValidity:
     def test_an_error_that_passes_is_no_proof(self, cluster: Cluster) -> None:
         records = [out("a"), out("b")]
         assert cluster.culprits.find(records, SendFailure({records[0]: KafkaError.NOT_ENOUGH_REPLICAS})) == {}
+
+
+def test_look_ups_of_many_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Senders name topics. Those of the present transaction are kept, with what is known of their batches."""
+    monkeypatch.setattr(culprits, "MOST_TOPICS", 2)
+    cluster = Cluster()
+    finder = cluster.culprits
+    for topic in ("a", "b", "c"):
+        finder.known([out(topic)])
+    finder.find([out("c"), out("c")], SendFailure({out("c"): TOO_LARGE, out("c", 11): TOO_LARGE}, None))
+    finder.known([out("c"), out("d")])
+    assert [finder.needs_check([out(topic)]) for topic in ("a", "b", "d")] == [True, True, False]
+    assert finder.max_batch_bytes.keys() == {"c"}
