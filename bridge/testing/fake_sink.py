@@ -57,6 +57,8 @@ class FakeSink:
         """A random source of its own for later additions, so that old seeds keep their histories."""
         self.faults = 0
         """Number of next transactions that a passing fault aborts."""
+        self.failure_ms = 1
+        """Duration of a transaction that fails for an unavailable target; a real one waits for seconds."""
         self.is_slow = False
         """True to end a transaction only in `wait`."""
         self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
@@ -99,7 +101,7 @@ class FakeSink:
         if submitted.earlier is not None and isinstance(submitted.earlier.outcome, Aborted):
             return self._abort(begun, {}, "earlier")
         if submitted.unavailable:
-            self._kafka.timeline.advance(1)  # a real one waits for seconds
+            self._kafka.timeline.advance(self.failure_ms)
             return replace(self._abort(begun, {}), unavailable=submitted.unavailable)
         if submitted.refused or self._draw(self.fault_chance):
             return self._abort(begun, submitted.refused)

@@ -75,6 +75,7 @@ UNSEEN = {
     "a wait that never ends": "it is in the journal alone; all timers leave",
     "twice the rate": "rates are settings of the bridge",
     "sleeps past the due time": "lateness is no fault",
+    "a target that fails is tried at once": "lateness is no fault",
     "nothing read first": "when a cancel was read is the bridge's word: too-late",
     "unstable progress": "in the seeds that show it, each timer left once",
     "quota without copies": "quotas are settings of the bridge",

@@ -26,7 +26,8 @@ and its own) is taken in first, by the settings of the instance that publishes; 
 8. Within a transaction a partition's deliveries stand in order of (due, origin). With 7, so do those of several.
 9. Behind an opening nothing leaves before the requests that were there then are read, but for what is late, and where
    intake cannot go on.
-10. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness).
+10. No target gets more than its rate, and what may leave leaves on time (bridge.tests.simulation.timeliness). Beside
+   strangers, timers to other targets leave within a bound of their due time, and most of them at once (true time).
 """
 
 import json
@@ -45,6 +46,7 @@ from bridge.tests.simulation.request_generator import (
     EXPIRED,
     MORE_TIMERS,
     MOVE,
+    ORDERS,
     REPLACE,
     SMALL,
     TIMERS,
@@ -52,7 +54,7 @@ from bridge.tests.simulation.request_generator import (
     Series,
     Wish,
 )
-from bridge.tests.simulation.timeliness import InstancePace, Left, Opening, Timeliness
+from bridge.tests.simulation.timeliness import LATEST_MS, InstancePace, Left, Opening, Timeliness
 from kafka_timer.control import Paused
 from kafka_timer.origin import TimerPartition
 from schemas.journal import END, JournalRecord, Wait
@@ -300,6 +302,20 @@ class Oracle:
             if transaction.offsets:
                 self._judge(transaction)
         return len(fresh)
+
+    def check_innocents(self, due_ms: Mapping[str, int], most_ms: int) -> None:
+        """Demand that these origins left at most `most_ms` + LATEST_MS late, and half of them within LATEST_MS."""
+        late_ms = sorted(
+            record.transaction.begun_ms - due_ms[origin]
+            for log in self._kafka.topics[ORDERS].partitions
+            for record in log.committed(log.first, log.end)
+            if record.transaction and (origin := (dict(record.headers).get("timer-origin") or b"").decode()) in due_ms
+        )
+        _check(len(late_ms) == len(due_ms), "timers beside strangers are lost", (len(late_ms), len(due_ms)))
+        median_ms = late_ms[len(late_ms) // 2]
+        _check(median_ms <= LATEST_MS, "strangers delay most timers of others", (median_ms, late_ms))
+        _check(late_ms[-1] <= most_ms + LATEST_MS, "strangers delay a timer of others for long", late_ms)
+        self.counts["beside strangers"] += len(late_ms)
 
     @property
     def commits(self) -> int:

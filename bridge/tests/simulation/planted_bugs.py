@@ -307,6 +307,12 @@ def _(_: Wrong, breakers: CircuitBreakers, __: str, now_ms: int) -> int | None:
     return 0 if breakers.unavailable(now_ms) else None
 
 
+@_planted("a target that fails is tried at once", CircuitBreakers, "trip")
+def _(_: Wrong, __: CircuitBreakers, *_targets: Any) -> list[str]:
+    """No breaker is opened, so each transaction fails for the target that takes no records."""
+    return []
+
+
 def copies_missing_by_origin(patches: Patches) -> None:
     """The index by origin knows no copies of rolled timers."""
     patches.enter_context(mock.patch.object(origin_index, "BLOCK_UNITS", 1))

@@ -241,9 +241,9 @@ class Wishes:
         wish.action, wish.target = action, target
         return wish
 
-    def far(self, due_ms: int, *, has_id: bool = True) -> Wish:
-        wish = self._wish({DELIVERED}, [("timer-topic", ORDERS.encode()), ("timer-deliver-ms", b"%d" % due_ms)])
-        wish.target, wish.deliver_ms, wish.delivered_key = ORDERS, due_ms, wish.key
+    def far(self, due_ms: int, target: str = ORDERS, *, has_id: bool = True) -> Wish:
+        wish = self._wish({DELIVERED}, [("timer-topic", target.encode()), ("timer-deliver-ms", b"%d" % due_ms)])
+        wish.target, wish.deliver_ms, wish.delivered_key = target, due_ms, wish.key
         if has_id:
             self._set_id(wish)
         return self._told(wish)

@@ -8,13 +8,14 @@ move, politely or not, also in the middle of a transaction; clocks jump; transac
 full for a while, or nearly.
 In some worlds senders send what no Kafka client can decode, and an operator skips it some time later.
 Then the world is mended, and everything runs out: each request must have its one outcome, also after one more life from
-nothing.
+nothing. At last strangers send what harms, and the owner of a target lets it fail: all other timers leave on time.
 """
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from bridge.errors import OutcomeUnknownError
 from bridge.loop.assigned_partition import Phase
@@ -62,6 +63,10 @@ PARTS = ("", "", "", "sink.", "sink.commit", "history.", "disk.append", "disk.st
 
 ROCKSDB_SHARE = 0.1
 ROLLS = "timer-rolls"
+STRANGERS_MS, EACH_MS, FAILURE_MS = 1_500, 50, 100
+"""Strangers: how long they send, how often; how long a transaction takes that fails for a target."""
+MOST_FAILURES = 2
+"""Transactions in flight when a target fails first. Then its breaker is open for longer than STRANGERS_MS."""
 ALTERED = frozenset({"timer-topic", "timer-deliver-ms", "timer-id", "timer-key", "timer-origin", ROLLS, "tenant"})
 
 
@@ -115,6 +120,8 @@ class World:
         self.series = Random(f"series {seed}")
         self.series_chance = self.series.choice((0.0, 0.1, 0.4))
         self.series_wishes = Wishes(self.series, reach_ms)
+        self.strangers = Random(f"strangers {seed}")
+        self.has_strangers = False
         self.apart.random()  # unused; old seeds keep their histories
         options = self.draw_options()
         names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
@@ -161,6 +168,7 @@ class World:
         self.mend()
         self.run_out()
         self.live_once_more()
+        self.live_beside_strangers()
         self.counts.update(self.oracle.counts)
 
     # -- what happens
@@ -409,6 +417,12 @@ class World:
                 life.turn()
             self.timeline.advance(1)
 
+    def _turn_alone(self, life: "InstanceRuns", until_ms: int) -> None:
+        """Let one instance turn until then; its polls let time pass."""
+        while (now_ms := self.timeline.now_ms) < until_ms:
+            life.turn()
+            self.timeline.advance(0 if self.timeline.now_ms > now_ms else 1)
+
     def keep_a_copy(self) -> None:
         """Directories as they are now; they may come back much later."""
         life = self.rng.choice(self.instances)
@@ -571,7 +585,7 @@ class World:
         """At a call of `life`, others may act; it may even be another's turn to own its partitions."""
         if where == "sink.abort":
             life.own_turns.clear()
-        if self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
+        if self.has_strangers or self.nested or self.rng.random() > (0.05 if where.startswith("history.") else 0.01):
             return
         others = [other for other in self.instances if other is not life and other.is_up]
         life.own_turns.clear()
@@ -650,6 +664,58 @@ class World:
             pending = life.pending()
             if any(pending.values()):
                 raise Violation(f"{life.name} counts {pending} pending, but all is settled")
+
+    def live_beside_strangers(self) -> None:
+        """Let a hostile sender and the owner of BILLS act for a while, beside timers to ORDERS; then run out.
+
+        One instance is left, without limits of its own, so that the strangers alone can delay a timer.
+        """
+        self.has_strangers = True
+        for other in self.instances[1:]:
+            other.stop(in_order=False)
+        del self.instances[1:]
+        (life,) = self.instances
+        life.instance.lose_disks()
+        life.instance.options = without_limits(life.instance.options)
+        life.clock.error_ms = 0
+        life.begin()
+        self._turn_alone(life, self.timeline.now_ms + TRANSACTION_TIMEOUT_MS)
+        life.instance.sink.failure_ms = FAILURE_MS
+        self.kafka.topics[BILLS].unavailable = True
+        self.oracle.failed_targets.add(BILLS)
+        innocents, hostile = Wishes(self.strangers, self.reach_ms), Wishes(self.strangers, self.reach_ms)
+        due_ms = dict[str, int]()
+
+        def send() -> None:
+            now_ms = self.timeline.now_ms
+            for timer_partition in self.partitions:
+                self.ask(timer_partition, hostile.far(now_ms + self.strangers.randint(0, 100), BILLS))
+                drawn = hostile.draw(now_ms)
+                if drawn.action not in (PAUSE, RESUME):
+                    self.ask(timer_partition, drawn)
+                self.ask(timer_partition, innocents.far(now_ms + EACH_MS, has_id=False))
+                due_ms[f"{timer_partition}/{self.schedules[-1][2].offset}"] = now_ms + EACH_MS
+
+        began_ms = self.timeline.now_ms
+        for at_ms in range(began_ms, began_ms + STRANGERS_MS, EACH_MS):
+            self.timeline.at(at_ms, send)
+        end_ms = began_ms + STRANGERS_MS + EACH_MS
+        self.timeline.at(end_ms, lambda: setattr(self.kafka.topics[BILLS], "unavailable", False))
+        self._turn_alone(life, end_ms)
+        self.run_out()
+        if not self.oracle.only_outputs:
+            self.oracle.check_innocents(due_ms, MOST_FAILURES * FAILURE_MS)
+
+
+def without_limits(options: TurnOptions) -> TurnOptions:
+    """Return the options with the default limits of a turn, none of an operator, and a window beyond STRANGERS_MS."""
+    rules = options.rules.model_copy(update={"roll_window_ms": 4 * STRANGERS_MS})
+    usual = TurnOptions(rules)
+    names = ("max_poll_records", "max_due_records", "max_due_bytes", "max_message_bytes", "policy", "targets")
+    limits: dict[str, Any] = {name: getattr(usual, name) for name in (*names, "max_pending", "max_requests_per_s")}
+    store = replace(options.store, tick_ms=10, slots=STRANGERS_MS, segment_bytes=1 << 16)
+    topics = {name: without_limits(each) for name, each in options.topics.items()}
+    return replace(options, rules=rules, store=store, **limits, topics=topics)
 
 
 def mend(disk: SimDisk) -> None:
@@ -779,6 +845,10 @@ class InstanceRuns:
         rng = self.world.rng
         if rng.random() < 0.5 and not self.world.is_pending_deleted:  # another tick_ms would be refused
             self.instance.options = self.world.draw_options()
+        self.begin()
+
+    def begin(self) -> None:
+        """Start with the options that it has."""
         self.world.tell(f"{self.name} starts")
         self._look_anew()
         self.own_turns.clear()
