@@ -29,7 +29,7 @@ _MOST = 100_000
 class RecentlyDelivered:
     """The newest 100,000 ids, in the order of delivery. Kept in memory as long as the store is open.
 
-    A hash of 8 bytes stands for each id: 16 to 17 MB in all, however long the ids are. If two hashes are equal, the cancel of
+    A hash of 8 bytes stands for each id: 17 MB in all, however long the ids are. If two hashes are equal, the cancel of
     an unknown id is `too-late` instead of `not-found`.
     """
 
