@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("bridge", "timer", "schemas", "kafka_timer", "scripts")
+PACKAGES = ("bridge", "timer", "schemas", "kafka_timer", "scripts", "spark_jobs")
 NOT_PRODUCT = ("tests", "testing", "fake_kafka.py", "timer_world.py")
 WAITS = frozenset({"result", "join", "wait", "get", "communicate", "acquire", "urlopen"})
 """Without an argument they wait for ever. `urlopen` needs its keyword."""

@@ -56,7 +56,7 @@ def folder_lock(out: Location, now_ms: int | None = None) -> Iterator[DemandHeld
         demand_held()
     finally:
         ended.set()
-        renewing.join()
+        renewing.join(_RENEW_S)
         with suppress(Py4JError, PySparkException):  # Spark has failed: the lock counts as that of an ended process
             if _is_mine(at, mine):
                 files.delete(at)

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile
 
+import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -162,19 +164,32 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _LOCAL_SETTINGS
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default is the first python3 in PATH
+            python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default: python3 in PATH
+            if which(python) is None:
+                raise JobFailedError(f"PYSPARK_PYTHON is {python}, and there is no such program: correct or unset it")
     for name, value in settings.items():
         if name not in given:
             builder = builder.config(name, value)
     try:
         with _stderr_to(log):
             spark = builder.getOrCreate()
-    except (PySparkException, OSError, RuntimeError) as wrong:
+    except (PySparkException, Py4JError, OSError, RuntimeError, TypeError) as wrong:
         where = f"; its log: {log}" if log else ""
-        raise JobFailedError(f"Spark did not start: it needs Java 17 or 21{where} ({wrong})") from wrong
+        raise JobFailedError(f"Spark did not start: {_remedy()}{where} ({wrong})") from wrong
     spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     return spark
+
+
+def _remedy() -> str:
+    """Return what to do if the JVM does not start: the environment first, as Java is there more often than not."""
+    home, own = os.environ.get("SPARK_HOME"), Path(pyspark.__file__).parent
+    if home is not None and Path(home).resolve() != own:
+        return f"SPARK_HOME is {home}, and PySpark {pyspark.__version__} has a Spark of its own: unset it"
+    given = os.environ.get("PYSPARK_SUBMIT_ARGS")
+    if given is not None and "pyspark-shell" not in given.split():
+        return "PYSPARK_SUBMIT_ARGS lacks its last word: add pyspark-shell, or unset it"
+    return "it needs Java 17 or 21"
 
 
 def operator_settings(*, submitted: bool) -> set[str]:

@@ -1,5 +1,9 @@
 """Checks of the Spark session before a JVM starts."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +58,35 @@ def test_settings_of_an_operator_win_over_ours(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "spark-defaults.conf").write_text(text)
     given = {"spark.sql.shuffle.partitions", "spark.ui.enabled", "spark.driver.memory", "spark.sql.ansi.enabled"}
     assert operator_settings(submitted=False) == given
+
+
+START = """
+from spark_jobs.errors import JobFailedError
+from spark_jobs.platform.session import session
+try:
+    with session("test", master="local[1]"):
+        pass
+except JobFailedError as wrong:
+    print(wrong)
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("SPARK_HOME", "/no/spark", "SPARK_HOME is /no/spark, and PySpark .* has a Spark of its own: unset it"),
+        ("PYSPARK_SUBMIT_ARGS", "--conf a=b", "PYSPARK_SUBMIT_ARGS lacks its last word: add pyspark-shell"),
+        (
+            "PYSPARK_PYTHON",
+            "/no/python",
+            "PYSPARK_PYTHON is /no/python, and there is no such program: correct or unset",
+        ),
+    ],
+)
+def test_a_start_that_fails_by_the_environment_names_the_variable(name: str, value: str, remedy: str) -> None:
+    given = [sys.executable, "-c", START]
+    done = subprocess.run(
+        given, env=os.environ | {name: value}, capture_output=True, text=True, timeout=100, check=True
+    )
+    assert re.search(remedy, done.stdout), done.stdout + done.stderr
