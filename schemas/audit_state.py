@@ -90,6 +90,7 @@ SPANS = Table(
         Column("end", Kind.INT64, "its end; the next run begins at the last one of the partition"),
         Column("from_log_start", Kind.BOOL, "the log began at the first interval when it was read"),
         Column("topic_id", Kind.STRING, "Kafka's id of the topic; null: unknown"),
+        Column("since_ms", Kind.INT64, "all that it got since then was read; what came earlier may be gone"),
     ),
 )
 

@@ -199,7 +199,10 @@ REQUESTS = Table(
         Column("ended_by", Kind.STRING, "origin of the next request with its id in its partition, if any"),
         Column("ended_by_ms", Kind.INT64, "timestamp of that request"),
         Column(
-            "proof", Kind.STRING, "of `cancelled`, `replaced`, classes of cancels: receipt, or order (of the topic)"
+            "proof",
+            Kind.STRING,
+            "of `cancelled`, `replaced`, classes of cancels: receipt, or order (of the topic); of `missing`,"
+            " `unjudged`: unread-outcome if only its delivery or rejected record may be unread",
         ),
         Column("open", Kind.BOOL, "its class may change: carried to the next run of a daily audit"),
     ),
@@ -273,6 +276,10 @@ BACKFILL = Table(
         Column("target", Kind.STRING, "the real topic that it names"),
         Column("due_ms", Kind.INT64, "when it was to be delivered"),
         Column("outcome", Kind.STRING, "outcome of the backfill: docs/audit.md has the list"),
-        Column("detail", Kind.STRING, "the broker's code if it failed; the later request if that superseded it"),
+        Column(
+            "detail",
+            Kind.STRING,
+            "the broker's code if it failed; the later request if that superseded it; the remedy of cannot-tell",
+        ),
     ),
 )

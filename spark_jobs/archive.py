@@ -28,8 +28,9 @@ from spark_jobs.platform.flags import JobArguments, job_parser, location, resolv
 from spark_jobs.platform.session import job_session
 from spark_jobs.platform.tables import RECORDS_DDL, follow_records
 
-RECORDS, _CHECKPOINT = "records", "checkpoint"
+RECORDS, _CHECKPOINT, _TOPIC_ID = "records", "checkpoint", "topic_id"
 _EVERY = "60 seconds"
+_LOOK_S = 60
 _MOST_PER_BATCH = 2_000_000
 _MOST_BATCHES = 100_000
 
@@ -46,14 +47,15 @@ def run_archive(arguments: ArchiveArguments) -> int:
     cluster.require_topic(arguments.timer_topic)
     with job_session("archive", arguments.out, arguments) as spark:
         require_no_gap(cluster, arguments.out, arguments.timer_topic)
+        require_same_topic(cluster, arguments.out, arguments.timer_topic)
         return _archive(spark, arguments)
 
 
 def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
     """Raise JobFailedError if retention has deleted the archive's next records, or it is another topic."""
     done = archive_ends(out, timer_topic)
-    spans = {span.partition: span for span in cluster.spans([timer_topic])} if done else {}
-    for partition in sorted(done.keys() | spans.keys()):
+    spans = {span.partition: span for span in cluster.spans([timer_topic])}
+    for partition in sorted(done.keys() | spans.keys()) if done else ():
         span = spans.get(partition, Span(timer_topic, partition, 0, 0))
         end = done.get(partition, 0)
         if span.end < end:
@@ -66,6 +68,17 @@ def require_no_gap(cluster: Cluster, out: Location, timer_topic: str) -> None:
                 f"{timer_topic}/{span.partition}: {span.start - end:,} offsets after those in {out} were deleted"
                 " (retention), and an archive has no holes: give a new --out, and let it run more often"
             )
+
+
+def require_same_topic(cluster: Cluster, out: Location, timer_topic: str) -> None:
+    """Raise JobFailedError if the archive is of an earlier topic of that name. Note the topic's id in a new archive."""
+    known, now = files.read(out / _TOPIC_ID), cluster.topic_ids([timer_topic]).get(timer_topic)
+    if known is None and now is not None:
+        files.write(out / _TOPIC_ID, now.encode())
+    elif known is not None and now not in (None, known.decode()):
+        raise JobFailedError(
+            f"{timer_topic} was created again since {out} was begun: give a new --out, or no --archive"
+        )
 
 
 def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
@@ -90,7 +103,8 @@ def _archive(spark: SparkSession, arguments: ArchiveArguments) -> int:
         .start()
     )
     try:
-        query.awaitTermination()
+        while not query.awaitTermination(_LOOK_S):
+            pass
     finally:
         query.stop()
     return sum(int(batch["numInputRows"]) for batch in query.recentProgress)

@@ -22,20 +22,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from schemas.audit_state import SPANS
 from schemas.tables import HOURS, LATENESS, REQUESTS, TOPICS
-from spark_jobs.archive import archived
+from spark_jobs.archive import archived, require_same_topic
 from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
+from spark_jobs.audit_run.positions import advanced, position_rows
 from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
 from spark_jobs.platform.lock import DemandHeld, folder_lock
 from spark_jobs.platform.session import fit_partitions, job_session
-from spark_jobs.platform.tables import Keep, read_table, write_table, written
+from spark_jobs.platform.tables import Keep, read_table, write_rows, write_table, written
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
 from spark_jobs.report.report import render
@@ -106,6 +108,7 @@ def _once(
 ) -> AuditVerdict:
     old = None
     if arguments.archive is not None:
+        require_same_topic(cluster, arguments.archive, arguments.timer_topic)
         since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
         old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
@@ -115,14 +118,16 @@ def _once(
     census = read_plan.census(parsed, cluster, arguments)
     since_ms = arguments.from_ms - read_plan.CLOCK_SKEW_MS if arguments.from_ms is not None else None
     others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
+    ids = cluster.topic_ids({*others, arguments.timer_topic})
     spans = cluster.spans(others, from_ms=since_ms)
     seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, limits.as_of_ms)
     seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
+    seen, complete_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, {}, limits.as_of_ms)
+    write_rows(arguments.out, SPANS, None, [])  # a backfill takes no table without the spans that belong to it
     unjudged = _write_requests(build_outcomes(seen, as_evidence=False), plan, arguments, limits)
-    notes = read_plan.notes(cluster, arguments, census.unknown) + read_plan.loss_notes(
-        cluster, arguments, census.topics
-    )
-    notes += unjudged.notes("outside the range")
+    read = advanced({}, [*plan.read, *spans], ids, complete_ms, from_log_start=bool(plan.deleted_before))
+    write_rows(arguments.out, SPANS, None, position_rows(read))
+    notes = read_plan.notes(cluster, arguments, census.unknown) + unjudged.notes("outside the range")
     return conclude(spark, arguments, limits.as_of_ms, Remarks(notes, plan.gaps, hanging))
 
 

@@ -57,6 +57,10 @@ class Stage:
         any_time = {"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
         Admin(servers).create_topics([*self.topics.values()], partitions=1, settings=any_time)
         self._producer = Producer({"bootstrap.servers": servers})
+        # The topic is older than the requests: another bridge has delivered there.
+        first: list[tuple[str, str | bytes | None]] = [(names.ORIGIN, b"other.timers/0/1"), (names.RELEASED_MS, b"1")]
+        self._producer.produce(self.topics["orders"], b"first", timestamp=1, headers=first)
+        assert self._producer.flush(PATIENCE_S) == 0
         self._undone = Producer({"bootstrap.servers": servers, "transactional.id": self._mark})
         self._undone.init_transactions(30)
 

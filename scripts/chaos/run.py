@@ -57,6 +57,7 @@ _ATTACKS = 3
 """Before the faults."""
 MOST_LATE_MS = 10_000
 """For a neighbour of the attacks: three cold brokers, two bridges and the attackers share two cores here."""
+UNDECIDED = (AuditClass.PENDING, AuditClass.UNJUDGED)
 
 
 class Chaos:
@@ -184,9 +185,9 @@ class Chaos:
 
 
 def exceptional_rows(out: Path) -> list[dict[str, Any]]:
-    """Return the audit's first rows with a fault, then those without an outcome."""
+    """Return the audit's first rows with a fault, or without a verdict."""
     rows = pq.read_table(out / "requests").to_pylist()
-    chosen = [row for row in rows if row["faults"] or row["class"] == AuditClass.PENDING]
+    chosen = [row for row in rows if row["faults"] or row["class"] in UNDECIDED]
     chosen.sort(key=lambda row: not row["faults"])
     return [{name: value for name, value in row.items() if value not in (None, [])} for row in chosen[:_MOST_ROWS]]
 
@@ -212,8 +213,8 @@ def _shown(message: Message) -> dict[str, Any]:
 
 
 def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
-    """Write the report and return the exit code. A pending timer is a fault, too: every timer was due."""
-    pending = verdict.counts["pending"]
+    """Write the report and return the exit code. A timer without a verdict is a fault, too: every one was due."""
+    undecided = sum(verdict.counts[name.value] for name in UNDECIDED)
     report = {
         **{name: getattr(args, name) for name in ("seed", "minutes", "workers")},
         "what": dict(sorted(chaos.counts.items())),
@@ -225,8 +226,9 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     console.print_json(data=report)
-    is_clean = verdict.clean and not pending and chaos.latest_ms <= MOST_LATE_MS
-    headline = f"{pending:,} are pending, though all were due" if verdict.clean and pending else verdict.headline
+    is_clean = verdict.clean and not undecided and chaos.latest_ms <= MOST_LATE_MS
+    told = f"{undecided:,} are pending or unjudged, though all were due"
+    headline = told if verdict.clean and undecided else verdict.headline
     console.print(f"[bold {'green' if is_clean else 'red'}]{headline}[/]  {verdict.report}", soft_wrap=True)
     return 0 if is_clean else command.FAULT_FOUND
 

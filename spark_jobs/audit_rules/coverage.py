@@ -11,26 +11,18 @@ origin  timer.requests/0/1199   before the range                   not judged
 A partition has one span, or several in order: then there are holes between them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.headers import lookup
-from spark_jobs.kafka.admin import Span
+from spark_jobs.kafka.admin import FOREVER_MS, Span
 
 Place = TypeVar("Place")
-
-
-class OutcomeGap(NamedTuple):
-    """Records of a partition that were never read, all written until `until_ms`. `topic` None: the rejected topic."""
-
-    topic: str | None
-    partition: int
-    until_ms: int
 
 
 def is_before(timer_topic: str, spans: Sequence[Span]) -> Column:
@@ -73,17 +65,22 @@ def is_before_end(spans: Sequence[Span], topic: Column, partition: Column, at: C
     return _any(ends.values(), lambda s: (topic == s.topic) & (partition == s.partition) & (at < s.end))
 
 
-def may_have_left_in(gaps: Sequence[OutcomeGap]) -> Column:
-    """Return a column: True if the delivery or the rejected record of a request may be in one of the gaps."""
+def unread_margin_ms(since_ms: Mapping[str, int] | None, rejected_since_ms: int, rejected_gap_ms: int) -> Column:
+    """Return a column: for how long after a request its delivery or rejected record may be gone, or was never read.
 
-    def may_be_in(gap: OutcomeGap) -> Column:
-        was_due = F.least("expected_ms", "moved_low_ms") <= gap.until_ms
-        if gap.topic is None:
-            return was_due
-        is_partition = F.coalesce(F.col("want_partition") == gap.partition, F.lit(True))
-        return was_due & (F.col("target") == gap.topic) & is_partition & ~F.col("malformed")
-
-    return _any(gaps, may_be_in)
+    The parameters are those of Observations. A target without `since_ms` may have existed before. 0 or less, in ms: its
+    outcome would have been read.
+    """
+    if since_ms is None:
+        return F.lit(-FOREVER_MS)
+    left_ms = F.least("expected_ms", "moved_low_ms")
+    place, default = F.concat("target", F.lit("/"), F.col("want_partition").cast("string")), F.lit(FOREVER_MS)
+    complete_ms = F.coalesce(lookup(since_ms, place), lookup(since_ms, F.col("target")), default)
+    return F.greatest(
+        F.when(~F.col("malformed") & F.col("target").isNotNull(), complete_ms - left_ms),
+        rejected_since_ms - F.col("requested_ms"),
+        rejected_gap_ms - left_ms,
+    )
 
 
 def _any(places: Iterable[Place], condition: Callable[[Place], Column]) -> Column:

@@ -5,7 +5,7 @@ parsed timer topic --+--> requests ------------------------------+
 target, rejected, receipts topics, the last run's evidence -------+
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,8 +47,15 @@ class Observations:
     """Requests before these spans are outside the audited range."""
     holes: Sequence[Span] = ()
     """Spans of the timer topic that were never read."""
-    gaps: Sequence[coverage.OutcomeGap] = ()
-    """Records of target topics and the rejected topic that retention deleted since the last run."""
+    since_ms: Mapping[str, int] | None = None
+    """Since when all records of each target topic were read, by name, and by name/partition if that differs.
+
+    None: always.
+    """
+    rejected_since_ms: int = 0
+    """Requests before then may have been refused."""
+    rejected_gap_ms: int = 0
+    """Timers that were due before then may have been rejected since the last run."""
     has: Set[Feature] = EVERY_FEATURE
     skew_ms: int = 1_000
     """See AuditLimits."""
@@ -151,7 +158,7 @@ def _marked(found: DataFrame, seen: Observations) -> DataFrame:
         {
             "in_hole": coverage.is_in(seen.holes, *coverage.parse_origin()),
             "before_hole": coverage.is_before_end(seen.holes, *place),
-            "in_gap": coverage.may_have_left_in(seen.gaps),
+            "unread_margin_ms": coverage.unread_margin_ms(seen.since_ms, seen.rejected_since_ms, seen.rejected_gap_ms),
         }
     )
 

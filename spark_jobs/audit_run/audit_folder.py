@@ -17,8 +17,8 @@ from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import parts_of
 
 Kind: TypeAlias = Literal["daily", "stream", "older"]
-_VERSION = 4
-"""Of the state. 4: requests and deliveries have the fields of recurring timers."""
+_VERSION = 5
+"""Of the state. 5: spans have since_ms."""
 SCRATCH = "scratch"
 """Rows of the steps of a run, deleted at its end."""
 _MARKER, _PLAN, _VIEW = "audit.json", "plan.json", "current_requests.sql"
@@ -41,7 +41,7 @@ def kind_of(out: Location) -> Kind | None:
     """Return which audit the folder holds; `older`: one that this version cannot continue; None: none by parts."""
     told = files.read(out / _MARKER)
     if told is None:
-        return "older" if any(files.exists(out / name) for name in (SPANS.name, "checkpoint")) else None
+        return "older" if files.found(out, "checkpoint") or files.found(out / SPANS.name, "day=*") else None
     kind: Kind = json.loads(told)["kind"]
     return kind
 

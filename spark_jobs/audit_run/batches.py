@@ -38,6 +38,7 @@ from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows, write_table
 from spark_jobs.report.metrics import AuditMetrics
+from spark_jobs.report.summary import unread_outcomes
 
 _STARTS = pa.schema([("t", pa.string()), ("p", pa.int32()), ("start", pa.int64())])
 _MOST_PRINTED = 20
@@ -83,12 +84,14 @@ class Batches:
 
     def _write_row(self, spark: SparkSession, done: JudgedPart) -> None:
         part = done.plan.name
-        told = _counts(read_table(spark, self._out, REQUESTS, part))
+        rows = read_table(spark, self._out, REQUESTS, part)
+        told = _counts(rows)
+        gaps = [*done.remarks.gaps, *(unread_outcomes(rows) if told.get(AuditClass.UNJUDGED) else ())]
         standing = _counts(read_table(spark, self._out, OPEN_VERDICTS, part).where(is_fault()))
         row: dict[str, object] = {c.column: told.get(c.value, 0) for c in AuditClass}
         row |= {"batch": done.plan.number, "as_of_ms": done.plan.as_of_ms, "written_ms": time.time_ns() // 1_000_000}
         row |= {"rows": sum(told.values()), "faults": sum(told.get(name.value, 0) for name in FAULTS)}
-        row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": list(done.remarks.gaps)}
+        row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": gaps}
         write_rows(self._out, BATCHES, part, [row])
 
     def _finish(self, spark: SparkSession, done: list[str]) -> None:

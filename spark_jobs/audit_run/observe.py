@@ -75,7 +75,7 @@ def judge_part(
     state = OpenTimers.after(arguments.out, plan.previous)
     if state is None:
         raise JobFailedError(f"--out {arguments.out}: {plan.previous} has no state: give a new --out")
-    reached = read_positions(arguments.out, plan.previous)
+    reached = {} if plan.previous is None else read_positions(arguments.out, plan.previous)
     # By a time only if one is given: other senders set any timestamp, and one from tomorrow would end the span.
     to_ms, from_ms = arguments.as_of_ms, arguments.from_ms
     requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
@@ -90,7 +90,8 @@ def judge_part(
         seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, plan.as_of_ms)
         read = [*requested, *spans]
         ids = cluster.topic_ids({span.topic for span in read})
-        positions = advanced(reached, read, ids, from_log_start=from_ms is None)
+        seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, plan.as_of_ms)
+        positions = advanced(reached, read, ids, since_ms, from_log_start=from_ms is None)
         lost = lost_since(read, reached)
         part = _part(arguments, plan, state, reached, positions)
         timers = {place[1]: at for place, at in positions.items() if place[0] == arguments.timer_topic}
@@ -102,13 +103,10 @@ def judge_part(
             deleted_before=[span for span in whole if timers[span.partition].from_log_start],
             excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
             holes=holes(part.so_far),
-            gaps=read_plan.outcome_gaps(spark, arguments, plan.as_of_ms, lost),
         )
         limits = arguments.limits(plan.as_of_ms)
         unjudged, after = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)
-    if not reached:
-        notes += read_plan.loss_notes(cluster, arguments, census.topics)
     notes += unjudged.notes("before the first day")
     return JudgedPart(plan, Remarks(notes, loss_notes_since(lost), hanging), read, state, after, positions)
 

@@ -19,11 +19,15 @@ from spark_jobs.platform.tables import read_rows
 
 @dataclass(frozen=True)
 class ReadPosition:
-    """Intervals of offsets that were read of one partition, in order. topic_id None: unknown."""
+    """Intervals of offsets that were read of one partition, in order. topic_id None: unknown.
+
+    since_ms: all that it got since then was read.
+    """
 
     intervals: tuple[tuple[int, int], ...]
     from_log_start: bool
     topic_id: str | None = None
+    since_ms: int = 0
 
     @property
     def end(self) -> int:
@@ -40,12 +44,12 @@ Positions: TypeAlias = Mapping[Place, ReadPosition]
 
 
 def read_positions(out: Location, part: str | None) -> dict[Place, ReadPosition]:
-    """Return what has been read after `part`; empty for None."""
+    """Return what has been read after `part`; None: by an audit in one run. Empty if it has not ended."""
     found: dict[Place, ReadPosition] = {}
-    for row in read_rows(out, SPANS, part) if part is not None else ():
+    for row in read_rows(out, SPANS, part):
         place, interval = (row["topic"], row["partition"]), (row["first"], row["end"])
         before = found[place].intervals if place in found else ()
-        found[place] = ReadPosition((*before, interval), row["from_log_start"], row["topic_id"])
+        found[place] = ReadPosition((*before, interval), row["from_log_start"], row["topic_id"], row["since_ms"])
     return found
 
 
@@ -53,16 +57,23 @@ def position_rows(positions: Positions) -> list[dict[str, object]]:
     """Return the rows of SPANS."""
     return [
         {"topic": topic, "partition": partition, "first": first, "end": end}
-        | {"from_log_start": at.from_log_start, "topic_id": at.topic_id}
+        | {"from_log_start": at.from_log_start, "topic_id": at.topic_id, "since_ms": at.since_ms}
         for (topic, partition), at in positions.items()
         for first, end in at.intervals
     ]
 
 
 def advanced(
-    reached: Positions, read: Iterable[Span], topic_ids: Mapping[str, str], *, from_log_start: bool
+    reached: Positions,
+    read: Iterable[Span],
+    topic_ids: Mapping[str, str],
+    since_ms: Mapping[Place, int],
+    *,
+    from_log_start: bool,
 ) -> dict[Place, ReadPosition]:
     """Return the positions after these spans were read. `from_log_start`: no record precedes the new ones.
+
+    since_ms: of each partition with outcomes (ReadPosition).
 
     Partitions that are invisible now, such as for a lost ACL, keep their position: they would count as new later.
     """
@@ -71,7 +82,8 @@ def advanced(
         known = positions.get((topic, partition))
         now = ReadPosition(((start, end),), from_log_start) if known is None else known.extended(start, end)
         known_id = known.topic_id if known is not None else None
-        positions[topic, partition] = replace(now, topic_id=topic_ids.get(topic, known_id))
+        since = since_ms.get((topic, partition), 0)
+        positions[topic, partition] = replace(now, topic_id=topic_ids.get(topic, known_id), since_ms=since)
     return positions
 
 

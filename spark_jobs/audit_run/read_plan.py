@@ -8,29 +8,34 @@ Every topic is read to its end, as a copy, a cancel or a delivery may come at an
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from kafka_timer import headers as names
 from spark_jobs.archive import archive_ends
 from spark_jobs.audit_rules import evidence
-from spark_jobs.audit_rules.coverage import OutcomeGap
+from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations
 from spark_jobs.audit_rules.requests import Feature, requests
+from spark_jobs.audit_rules.verdicts import GRACE_MS
 from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown
+from spark_jobs.audit_run.positions import Positions
 from spark_jobs.audit_run.waivers import waived
 from spark_jobs.errors import JobFailedError, UsageError
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.admin import Cluster, Place, Span
 from spark_jobs.platform.tables import read_records
 
 CLOCK_SKEW_MS = 600_000
 """How far a delivery's timestamp may precede its request's, when a range of time is read."""
 _ALL_KEYS, _ONE_KEY_IN = 1_000_000, 16
 """Up to a million records all keys are hashed, of more one in 16: it takes Spark ten times as long as a SHA-256."""
+_HEAD = 1_000
+"""Records at the beginning of a partition among which one with a time is looked for."""
 _METADATA_AGE_MS = 900_000
 """Time for which a producer may not know that a topic has grown: librdkafka's metadata.max.age.ms."""
 
@@ -245,27 +250,68 @@ def _partition_counts(cluster: Cluster, spans: Sequence[Span]) -> list[Partition
     ]
 
 
-def outcome_gaps(
-    spark: SparkSession, arguments: AuditArguments, as_of_ms: int, lost: Sequence[Span]
-) -> list[OutcomeGap]:
-    """Return the gaps of the topics with deliveries and rejected records.
+def with_completeness(
+    spark: SparkSession,
+    cluster: Cluster,
+    arguments: AuditArguments,
+    seen: Observations,
+    read: Iterable[Span],
+    reached: Positions,
+    as_of_ms: int,
+) -> tuple[Observations, dict[Place, int]]:
+    """Return the observations with, and by partition, since when all records of topics with outcomes were read.
 
-    A gap ends at the time of the first record after it, if that is the broker's time; else it may end now.
+    A log that begins at offset 0 proves nothing: the topic may have been created again, and Kafka has no time of
+    creation. Its id does: topics that earlier runs have `reached` are complete but for what retention took since then.
+    Others are complete since their first records (`_complete_since`). read: by this run.
     """
-    gaps = _with_outcomes(arguments, lost)
-    if not gaps:
-        return []
-    after = [span._replace(start=span.end, end=span.end + 1) for span in gaps]
-    firsts = read_records(spark, arguments.access, after).where(F.col("clock") == "LogAppendTime")
-    until_ms = {(row.topic, row.partition): row.timestamp_ms + arguments.skew_ms for row in firsts.collect()}
-    return [
-        OutcomeGap(
-            None if topic == arguments.rejected_topic else topic,
-            partition,
-            until_ms.get((topic, partition), as_of_ms),
-        )
-        for topic, partition, _, _ in gaps
-    ]
+    own, rejected = {arguments.timer_topic, arguments.receipts_topic}, arguments.rejected_topic
+    logs, known = cluster.spans({span.topic for span in read} - own), {topic for topic, _ in reached}
+    # Only bridges create and write the rejected topic: it counts as whole if its log begins at 0.
+    fresh = [log for log in logs if log.topic not in known and (log.start or log.topic != rejected)]
+    ends = {place: at.end for place, at in reached.items()}
+    lost = [log for log in logs if log.topic in known and log.start > ends.get(log[:2], 0)]
+    found = _complete_since(spark, cluster, arguments, [*fresh, *lost], as_of_ms)
+    gap_ms = max((found.pop(log[:2]) for log in lost if log.topic == rejected), default=0)
+    since_ms = {place: at.since_ms for place, at in reached.items()} | found
+    by_topic = dict.fromkeys(own_topics(arguments), 0)
+    for (topic, _), ms in since_ms.items():
+        by_topic[topic] = max(ms, by_topic.get(topic, 0))
+    others = {f"{topic}/{at}": ms for (topic, at), ms in since_ms.items() if ms != by_topic[topic]}
+    seen = replace(seen, since_ms=by_topic | others, rejected_since_ms=by_topic[rejected], rejected_gap_ms=gap_ms)
+    return seen, since_ms
+
+
+def _complete_since(
+    spark: SparkSession, cluster: Cluster, arguments: AuditArguments, logs: Sequence[Span], as_of_ms: int
+) -> dict[Place, int]:
+    """Return since when each of these logs is complete: at most `as_of_ms`, as it exists and is read by then.
+
+        log begins at 0    GRACE_MS before the topic's first record: the topic may have been created again before it
+        log begins later   its own first record
+        compacted          `as_of_ms`
+
+    First is the first record with a time that senders do not choose. It may be aborted: it was written all the same.
+    """
+    heads = [log._replace(end=min(log.end, log.start + _HEAD)) for log in logs]
+    h = F.col("headers")
+    is_clock_ours = (F.col("clock") == "LogAppendTime") | (F.col("topic") == arguments.rejected_topic)
+    released_ms = F.when(c.has(h, names.ORIGIN), c.decimal(c.value_of(h, names.RELEASED_MS)))
+    at_ms = F.when(is_clock_ours, F.col("timestamp_ms")).otherwise(released_ms)
+    records = read_records(spark, arguments.access, heads, committed=False)
+    timed = records.withColumn("at_ms", at_ms).where("at_ms IS NOT NULL")
+    rows = timed.groupBy("topic", "partition").agg(F.min_by("at_ms", "offset")).collect() if heads else []
+    first_ms = {(topic, partition): ms for topic, partition, ms in rows}
+    exists_ms: dict[str, int] = {}
+    for (topic, _), ms in first_ms.items():
+        exists_ms[topic] = min(ms, exists_ms.get(topic, ms))
+    compacted = {*cluster.compacted({log.topic for log in logs})}
+    found = {}
+    for log in logs:
+        cut_ms = first_ms.get(log[:2], as_of_ms) + arguments.skew_ms
+        since_ms = cut_ms if log.start else exists_ms.get(log.topic, as_of_ms + GRACE_MS) - GRACE_MS
+        found[log[:2]] = as_of_ms if log.topic in compacted else min(since_ms, as_of_ms)
+    return found
 
 
 def _with_outcomes(arguments: AuditArguments, spans: Iterable[Span]) -> list[Span]:
@@ -308,28 +354,6 @@ def notes(cluster: Cluster, arguments: AuditArguments, unknown: Sequence[str]) -
         found.append(f"There is no topic {arguments.rejected_topic}: nothing counts as rejected.")
     if arguments.receipts_topic not in cluster.partitions:
         found.append(f"There is no topic {arguments.receipts_topic}: ids are judged by order and time alone.")
-    return found
-
-
-def loss_notes(cluster: Cluster, arguments: AuditArguments, topics: Sequence[str]) -> list[str]:
-    """Return notes on what retention or compaction has deleted of these target topics, and of the rejected topic."""
-    found = []
-    cut = {span.topic for span in cluster.spans(topics) if span.start > 0}
-    if cut:
-        found.append(
-            f"The beginning of {shown(sorted(cut))} is gone (retention): what was delivered there counts as missing."
-        )
-    rejected = {arguments.rejected_topic} & cluster.partitions.keys()
-    if any(span.start > 0 for span in cluster.spans(rejected)):
-        found.append(
-            f"The beginning of {arguments.rejected_topic} is gone (retention): what it held counts as missing."
-        )
-    compacted = cluster.compacted(topics)
-    if compacted:
-        found.append(
-            f"Compacted: {shown(sorted(compacted))}. A delivery there that a later record of its key has replaced"
-            " counts as missing."
-        )
     return found
 
 

@@ -10,7 +10,9 @@ from schemas.profiles import DEFAULT_PROFILES
 from schemas.resent import Job, MarkTopics
 from schemas.tables import REQUESTS
 from spark_jobs.archive import RECORDS
+from spark_jobs.audit_run.arguments import parse_patterns
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
+from spark_jobs.audit_run.positions import read_positions
 from spark_jobs.errors import UsageError
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
@@ -26,6 +28,14 @@ from spark_jobs.platform.flags import (
     resolved,
     switch,
 )
+
+
+def parse_topics(text: str) -> tuple[str, ...]:
+    """Parse "orders,bills". Raises ValueError for a pattern: each topic has to be looked at."""
+    topics = parse_patterns(text)
+    if any(letter in text for letter in "*?"):
+        raise ValueError(f"{text!r} is a pattern: give the name of each topic")
+    return topics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +55,13 @@ class BackfillArguments(JobArguments):
     archive: Annotated[Location | None, location("the --out of archive, for requests that are gone")] = None
     apply: Annotated[bool, switch("send; without it nothing is sent")] = False
     although_unknown: Annotated[
-        bool,
-        switch("also send those whose delivery may have been deleted (cannot-tell); first check elsewhere"),
-    ] = False
+        tuple[str, ...],
+        Option(
+            parse=parse_topics,
+            metavar="TOPIC,...",
+            help="also send to these targets what they may have had (cannot-tell); first check elsewhere",
+        ),
+    ] = ()
     limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
     per_s: Annotated[
         int | None,
@@ -73,6 +87,8 @@ class BackfillArguments(JobArguments):
         is_begun = kind_of(self.audit) == "stream" and not done_parts(self.audit)
         if is_begun or not files.exists(self.audit / REQUESTS.name):
             raise UsageError(f"--audit {self.audit} holds no audit: give the --out of `timer-bridge audit`")
+        if not read_positions(self.audit, next(reversed(done_parts(self.audit)), None)):
+            raise UsageError(f"--audit {self.audit}: its audit has not ended, or is of an older version: run it again")
         if self.archive is not None and not files.exists(self.archive / RECORDS):
             raise UsageError(f"--archive {self.archive} holds no archive: give the --out of `timer-bridge archive`")
 

@@ -1,12 +1,12 @@
 """Deliver missing timers: each once, and none that a bridge will still deliver.
 
-    AUDIT/requests, class missing --1--> settled by progress and journal? --2--> not delivered or marked since?
+    AUDIT/requests, missing or unread --1--> settled by progress and journal? --2--> not delivered or marked since?
       --3--> body from the timer topic, or an archive --4--> target topic + mark on timer.resent, one transaction
 
 1. A timer that waits in a store, is held, is a copy in flight, or was cancelled, is skipped (undeliverable.py).
 2. Read after step 1, to the ends of the topics: a bridge commits a delivery and its progress in one transaction.
-   A timer whose id a later request has is never sent (superseded.py). If its target topic may have deleted its
-   delivery, it is sent only with --although-unknown.
+   A timer whose id a later request has is never sent (superseded.py). If its target topic may have had its delivery,
+   before the audit read the topic or since then, it is sent only with --although-unknown and the topic's name.
 3. Key, value and foreign headers as they were sent; a request that is deleted is reported.
 4. By the transactional id `<group>-backfill-<timer topic>-<partition>`: it fences an older run, then reads the marks.
 
@@ -26,9 +26,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from kafka_timer import headers as names
 from schemas.audit_state import OPEN_VERDICTS
 from schemas.tables import BACKFILL, REQUESTS, AuditClass
+from spark_jobs.archive import require_same_topic
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.profiles import translated
+from spark_jobs.audit_rules.verdicts import UNREAD_OUTCOME
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.arguments import BackfillArguments, parse
 from spark_jobs.backfill.outcomes import (
@@ -52,7 +54,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True)
 class BackfillResult:
-    """Counts of missing timers by outcome."""
+    """Counts of missing timers, and of those whose outcome is unread, by outcome."""
 
     out: Location
     counts: dict[str, int] = field(default_factory=dict)
@@ -72,6 +74,8 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
         cluster.ensure_marks(arguments.resent_topic)
     with job_session("backfill", arguments.out, arguments) as spark:
         arguments.demand_fitting_folders()
+        if arguments.archive is not None:
+            require_same_topic(cluster, arguments.archive, arguments.timer_topic)
         return _backfill(spark, cluster, arguments)
 
 
@@ -104,12 +108,14 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
 
 
 def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
+    """Return the timers that are missing, or unjudged only as their outcome may be unread. `is_unread`: it may be."""
     table = _latest_verdicts(spark, arguments.audit)
-    lost = table.where((F.col("class") == AuditClass.MISSING.value) & (F.col("topic") == arguments.timer_topic))
+    is_unread = F.coalesce(F.col("proof") == UNREAD_OUTCOME, F.lit(False))
+    is_lost = (F.col("class") == AuditClass.MISSING.value) | is_unread
+    lost = table.where(is_lost & (F.col("topic") == arguments.timer_topic))
     timers = lost.where((F.col("kind") != "copy") & F.col("due_ms").isNotNull() & F.col("target").isNotNull())
-    earliest_ms = F.greatest("requested_ms", F.least("due_ms", "moved_low_ms")).alias("earliest_ms")
     told = ("origin", "partition", "offset", "requested_ms", "due_ms", "expire_ms", "target", "ended_by")
-    return timers.select(*told, earliest_ms)
+    return timers.select(*told, is_unread.alias("is_unread"))
 
 
 def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:

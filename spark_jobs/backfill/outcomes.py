@@ -12,10 +12,11 @@ from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.id_chains import link_ids
 from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
+from spark_jobs.audit_run.audit_folder import done_parts
+from spark_jobs.audit_run.positions import Positions, read_positions
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.publish import now_ms
-from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.tables import Keep, read_records
 
@@ -42,11 +43,21 @@ def with_later_outcomes(
     found = judged.join(seen.withColumn("has_come", F.lit(True)), "origin", "left")
     found = found.join(sent.withColumn("is_marked", F.lit(True)), "origin", "left")
     # After the spans are fixed: Spark fails if retention deletes any of them from now on.
-    remembered, refused_ms = dict.fromkeys(targets, 0), 0
-    if not arguments.although_unknown:
-        remembered |= cluster.complete_since_ms(targets)
-        refused_ms = cluster.rejected_complete_since_ms(arguments.rejected_topic)
-    return with_outcomes(found, remembered, now_ms(), refused_ms)
+    part = next(reversed(done_parts(arguments.audit)), None)
+    broken = changed_topics(cluster, read_positions(arguments.audit, part), [*targets, arguments.rejected_topic])
+    broken |= {*cluster.compacted(targets, if_unknown=True), *cluster.compacted([arguments.rejected_topic])}
+    is_refusal_known = arguments.rejected_topic not in broken
+    is_whole = {topic: topic not in broken and is_refusal_known for topic in targets}
+    return with_outcomes(found, is_whole, arguments.although_unknown, now_ms())
+
+
+def changed_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) -> set[str]:
+    """Return the topics that were created again since the audit read them (`reached`), or may have been, or have lost
+    records that it has not read."""
+    ids, ends = cluster.topic_ids(topics), {place: at.end for place, at in reached.items()}
+    lost = {log.topic for log in cluster.spans(topics) if log.start > ends.get(log[:2], 0)}
+    known = {(topic, at.topic_id) for (topic, _), at in reached.items() if at.topic_id is not None}
+    return {topic for topic in topics if topic in lost or (topic, ids.get(topic)) not in known}
 
 
 def _marked_origin(marks: MarkTopics) -> Column:
@@ -56,13 +67,16 @@ def _marked_origin(marks: MarkTopics) -> Column:
     return F.when(is_ours, F.substring(key, len(prefix) + 1, 2**31 - 1)).when(F.col("topic") == marks.former, key)
 
 
-def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, refused_ms: int = 0) -> DataFrame:
+def with_outcomes(
+    found: DataFrame, is_whole: Mapping[str, bool], although_unknown: Sequence[str], now_ms: int
+) -> DataFrame:
     """Return `found` with the outcome of timers that are not to be sent.
 
-    found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `earliest_ms`, the earliest possible delivery.
-    targets: since when (epoch ms) each topic is complete; refused_ms: the same of the rejected topic.
+    found: has `is_marked`, `has_come`, `waits`, `ended_by`, and `is_unread`: the audit could not read their outcome.
+    is_whole: True if a target still has all that it got since the audit, and the rejected topic has, too.
     """
-    remembered_ms = c.lookup(targets, F.col("target"))
+    has_all = c.lookup(is_whole, F.col("target"))
+    is_known = has_all & ~F.col("is_unread") | F.col("target").isin(*although_unknown)
     outcome = (
         F.when(F.col("origin").contains("#"), "occurrence")  # journal and progress speak of the timer as a whole
         .when(F.col("is_marked"), "backfilled-before")
@@ -70,13 +84,14 @@ def with_outcomes(found: DataFrame, targets: Mapping[str, int], now_ms: int, ref
         .when(F.col("waits").isNotNull(), F.col("waits"))
         .when(F.col("ended_by").isNotNull(), "superseded")
         .when(F.col("expire_ms") <= now_ms, "expired")
-        .when(remembered_ms.isNull(), "no-topic")
-        .when((remembered_ms > 0) & (F.col("earliest_ms") - SKEW_MS < remembered_ms), "cannot-tell")
-        .when((F.lit(refused_ms) > 0) & (F.col("requested_ms") - SKEW_MS < refused_ms), "cannot-tell")
+        .when(has_all.isNull(), "no-topic")
+        .when(~is_known, "cannot-tell")
     )
     told = found.withColumn("outcome", outcome)
+    remedy = F.concat(F.lit("ask the consumers, then give --although-unknown "), "target")
     detail = F.when(F.col("outcome") == "superseded", F.col("ended_by"))
-    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "earliest_ms")
+    detail = detail.when(F.col("outcome") == "cannot-tell", remedy)
+    return told.withColumn("detail", detail).drop("is_marked", "has_come", "waits", "ended_by", "is_unread")
 
 
 def with_superseding(

@@ -12,6 +12,7 @@ here, once, up to the last stable offset (read_committed), and those of the requ
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import (
@@ -45,6 +46,7 @@ _REMEDIES = {
     KafkaError._SSL: "check security.protocol, ssl.ca.location in [kafka]",  # noqa: SLF001
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_NETWORK_ERRORS = frozenset({KafkaError._RESOLVE, KafkaError._TRANSPORT})  # noqa: SLF001
 _PERMANENT_ERRORS = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART})
 
 
@@ -67,6 +69,7 @@ class Cluster:
     def __init__(self, access: KafkaAccess) -> None:
         self.access, self._servers = access, access.bootstrap_servers
         self._remedy: str | None = None
+        self._unreachable = "no broker answers in time"
         try:
             self._admin = AdminClient({**access.for_librdkafka(), "error_cb": self._on_error})  # type: ignore[dict-item]
         except KafkaException as wrong:
@@ -125,10 +128,22 @@ class Cluster:
         found = {}
         for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=TIMEOUT_S).items():
             try:
-                found[topic] = str(told.result().topic_id)
-            except KafkaException:
-                continue
+                found[topic] = str(self._answer(told).topic_id)
+            except KafkaException as wrong:
+                if wrong.args[0].code() not in _PERMANENT_ERRORS:
+                    raise JobFailedError(f"{topic}: its id could not be read: {wrong.args[0].str()}") from wrong
         return found
+
+    def _answer(self, asked: Future[Any]) -> Any:
+        """Return the answer of an admin request. Raises KafkaException, JobFailedError if none comes in time."""
+        try:
+            return asked.result(TIMEOUT_S)
+        except TimeoutError as wrong:
+            self._admin.poll(0)  # calls error_cb
+            raise JobFailedError(
+                f"{self._servers} answers, but a broker that it names does not ({self._unreachable}): correct"
+                " advertised.listeners of the broker, or the name service of this machine"
+            ) from wrong
 
     def require_topic(self, topic: str, *, flag: str = "--timer-topic") -> None:
         """Raise JobFailedError if there is no such topic; `flag`: the flag that names it."""
@@ -140,32 +155,19 @@ class Cluster:
         if topic not in self.partitions:
             made = NewTopic(topic, resent.PARTITIONS, config=resent.CONFIG)
             try:
-                self._admin.create_topics([made], request_timeout=TIMEOUT_S)[topic].result()
+                self._answer(self._admin.create_topics([made], request_timeout=TIMEOUT_S)[topic])
             except KafkaException as wrong:
                 raise JobFailedError(f"{topic} could not be created ({wrong.args[0].str()}): create it") from wrong
             self.partitions[topic] = resent.PARTITIONS
             return
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            policy = self._admin.describe_configs([resource])[resource].result(TIMEOUT_S)["cleanup.policy"].value
-        except (KafkaException, TimeoutError) as wrong:
+            told = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
+            policy = self._answer(told)["cleanup.policy"].value
+        except KafkaException as wrong:
             raise JobFailedError(f"{topic}: its settings could not be read: {wrong}") from wrong
         if (fault := resent.policy_fault(topic, policy)) is not None:
             raise JobFailedError(fault)
-
-    def complete_since_ms(self, topics: Iterable[str]) -> dict[str, int]:
-        """Return since when each topic is complete; FOREVER_MS if compacted, absent if it never lost a record.
-
-        A topic with unknown settings counts as compacted. If senders set the timestamps, the first record proves
-        nothing: other senders' clocks may be far behind. Then the retention time counts.
-        """
-        told = self._settings(topics)
-        kept_ms = {topic: _retention_start_ms(settings) for topic, settings in told.items()}
-        found = {topic: FOREVER_MS for topic, settings in told.items() if _is_compacted(settings)}
-        for topic, first_ms in self._first_records_after_loss(told):
-            since_ms = FOREVER_MS if first_ms is None else first_ms
-            found[topic] = max(found.get(topic, 0), since_ms, kept_ms[topic])
-        return found
 
     def last_partition_since_ms(self, topics: Iterable[str]) -> dict[str, int]:
         """Return the time of the first record in each topic's last partition.
@@ -177,43 +179,26 @@ class Cluster:
         lasts = [(topic, count - 1) for topic, count in sorted(several.items()) if count == now.get(topic)]
         return {topic: first_ms for topic, first_ms in self._first_times(lasts) if first_ms is not None}
 
-    def rejected_complete_since_ms(self, topic: str) -> int:
-        """Return since when the rejected topic is complete; 0: always, FOREVER_MS: unknown.
-
-        Only bridges write it and create it: its first record counts, and unknown settings are taken for those that
-        a bridge creates it with.
-        """
-        settings = self._settings([topic])[topic]
-        if settings and _is_compacted(settings):
-            return FOREVER_MS
-        empty_ms = _kept_since_ms(settings)
-        firsts = self._first_records_after_loss([topic])
-        return max((empty_ms if first_ms is None else first_ms for _, first_ms in firsts), default=0)
-
-    def _first_records_after_loss(self, topics: Iterable[str]) -> Iterator[tuple[str, int | None]]:
-        """Return the time of the first record of each partition without its beginning; None: it is empty."""
-        return self._first_times(
-            [p for p, start in self._offsets(self._places(topics), _EARLIEST).items() if start > 0]
-        )
-
     def _first_times(self, places: list[Place]) -> Iterator[tuple[str, int | None]]:
         """Yield topic and time of the first record of each partition; None: it is empty."""
         for (topic, _), first in self._listed(places, OffsetSpec.for_timestamp(0)).items():
             yield topic, first.timestamp if first.offset >= 0 else None
 
-    def compacted(self, topics: Iterable[str]) -> list[str]:
-        """Return the topics that are known to be compacted."""
-        return [topic for topic, settings in self._settings(topics).items() if settings and _is_compacted(settings)]
+    def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
+        """Return the topics that are compacted; `if_unknown`: also those whose settings we may not read."""
+        policies = {topic: settings.get("cleanup.policy") for topic, settings in self._settings(topics).items()}
+        return [topic for topic, policy in policies.items() if (if_unknown if policy is None else "compact" in policy)]
 
     def _settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the settings of each topic; empty if we may not read them."""
         resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
-        answers = self._admin.describe_configs([*resources.values()]) if resources else {}
+        asked = [*resources.values()]
+        answers = self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}
         found: dict[str, dict[str, str]] = {}
         for topic, resource in resources.items():
             try:
-                found[topic] = {name: entry.value for name, entry in answers[resource].result(TIMEOUT_S).items()}
-            except (KafkaException, TimeoutError):
+                found[topic] = {name: entry.value for name, entry in self._answer(answers[resource]).items()}
+            except KafkaException:
                 found[topic] = {}
         return found
 
@@ -231,7 +216,7 @@ class Cluster:
             try:
                 asked = {TopicPartition(*place): spec for place in places}
                 answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
-                return {(at.topic, at.partition): answer.result() for at, answer in answers.items()}
+                return {(at.topic, at.partition): self._answer(answer) for at, answer in answers.items()}
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
                     raise JobFailedError(f"the broker did not list offsets: {wrong.args[0].str()}") from wrong
@@ -240,8 +225,10 @@ class Cluster:
         return {}
 
     def _on_error(self, error: KafkaError) -> None:
-        """Keep the remedy by code; librdkafka's text may quote a setting."""
+        """Keep the remedy by code; librdkafka's text may quote a setting, except if it is about the network."""
         self._remedy = _REMEDIES.get(error.code(), self._remedy)
+        if error.code() in _NETWORK_ERRORS:
+            self._unreachable = error.str()
 
     def _partitions(self) -> dict[str, int]:
         end_s = time.monotonic() + TIMEOUT_S
@@ -286,25 +273,6 @@ def committed_progress(access: KafkaAccess, group: str, topic: str, partitions: 
         raise JobFailedError(f"{topic}: {wrong}: name the bridge's group with --group") from wrong
     finally:
         consumer.close()
-
-
-def _is_compacted(settings: Mapping[str, str]) -> bool:
-    """Return True if the topic is compacted, or its policy is unknown."""
-    return "compact" in settings.get("cleanup.policy", "compact")
-
-
-def _retention_start_ms(settings: Mapping[str, str]) -> int:
-    """Return since when retention by time keeps deliveries, by our clock; 0: the first record decides."""
-    if _is_compacted(settings) or settings["message.timestamp.type"] == "LogAppendTime":
-        return 0
-    return _kept_since_ms(settings)
-
-
-def _kept_since_ms(settings: Mapping[str, str]) -> int:
-    """Return since when all records are kept, by our clock; FOREVER_MS if retention is not by time alone."""
-    retention_ms = int(settings.get("retention.ms", "-1"))
-    by_size = int(settings.get("retention.bytes", "-1")) >= 0
-    return FOREVER_MS if by_size or retention_ms < 0 else int(time.time() * 1000) - retention_ms
 
 
 READER: Mapping[str, Any] = {

@@ -126,14 +126,14 @@ def read_tables(spark: SparkSession, table: Table, places: Sequence[Location]) -
     return reader.parquet(*map(str, places))
 
 
-def write_rows(out: Location, table: Table, part: str, rows: Sequence[Mapping[str, object]]) -> None:
+def write_rows(out: Location, table: Table, part: str | None, rows: Sequence[Mapping[str, object]]) -> None:
     """Write a few rows atomically, as one file."""
     data = io.BytesIO()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=table.arrow()), data)
     files.write(folder(out, table, part) / _ONE_FILE, data.getvalue())
 
 
-def read_rows(out: Location, table: Table, part: str) -> list[dict[str, Any]]:
+def read_rows(out: Location, table: Table, part: str | None) -> list[dict[str, Any]]:
     """Return the rows that `write_rows` wrote; none if it did not."""
     data = files.read(folder(out, table, part) / _ONE_FILE)
     return [] if data is None else list(pq.ParquetFile(io.BytesIO(data)).read().to_pylist())

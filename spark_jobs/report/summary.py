@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.tables import HOURS, TOPICS, AuditClass
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, out_of_order
 from spark_jobs.audit_rules.percentiles import HOUR_MS, MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
-from spark_jobs.audit_rules.verdicts import FAULTS, UNPROVED_CODES, is_fault
+from spark_jobs.audit_rules.verdicts import FAULTS, UNPROVED_CODES, UNREAD_OUTCOME, is_fault
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.platform.files import Location
 
@@ -198,6 +198,8 @@ def verdict(
     unproved, most_percent = [*remarks.unproved], arguments.max_refused_percent
     if sums[AuditClass.REJECTED] * 100 > sums.requests * most_percent:
         unproved += _unproved_refusals(table, sums.requests, most_percent)
+    if sums[AuditClass.UNJUDGED]:
+        unproved += unread_outcomes(table)
     out_of_order, disorder = _disorder(table, arguments)
     lateness = lateness_percentiles(counts).collect()[0]
     shown = by_topic.orderBy(F.desc("faults"), F.desc("requests"), "topic").limit(MOST_TOPICS).collect()
@@ -215,6 +217,18 @@ def verdict(
         out_of_order=out_of_order,
         open_timers=open_timers,
     )
+
+
+def unread_outcomes(table: DataFrame) -> list[str]:
+    """Return messages about timers that may have been delivered before all records of their target were read."""
+    is_unread = (F.col("class") == AuditClass.UNJUDGED.value) & (F.col("proof") == UNREAD_OUTCOME)
+    rows = table.where(is_unread).groupBy("target").count().orderBy(F.desc("count"), "target")
+    return [
+        f"Not judged: {count:,} due timers for {target}. Nothing proves that it existed when they were due, or that it"
+        " or the rejected topic still had all records when it was read: they may have been delivered. Look at the"
+        f" consumers, then send what is missing with: backfill --although-unknown {target}."
+        for target, count in rows.limit(MOST_EXAMPLES).collect()
+    ]
 
 
 def _unproved_refusals(table: DataFrame, requests: int, most_percent: int) -> list[str]:

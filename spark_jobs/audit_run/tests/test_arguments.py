@@ -252,7 +252,7 @@ def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path, s
     access, folders = KafkaAccess("localhost:9092"), {name: tmp_path / name for name in ("daily", "stream", "older")}
     for name in ("daily", "stream"):
         folders[name].mkdir()
-        (folders[name] / "audit.json").write_text(f'{{"version": 4, "kind": "{name}", "name": "a"}}')
+        (folders[name] / "audit.json").write_text(f'{{"version": 5, "kind": "{name}", "name": "a"}}')
     with pytest.raises(UsageError, match="holds a daily audit: add --daily"):
         AuditArguments(access=access, out=folders["daily"]).demand_fitting_folder()
     with pytest.raises(UsageError, match="holds a daily audit: give another folder"):
@@ -261,7 +261,7 @@ def test_a_folder_of_one_kind_of_audit_is_not_taken_by_another(tmp_path: Path, s
         with pytest.raises(UsageError, match="holds a streaming audit: add --stream"):
             AuditArguments(access=access, out=folders["stream"], daily=is_daily).demand_fitting_folder()
     AuditArguments(access=access, out=folders["stream"], stream=True).demand_fitting_folder()
-    for trace in ("spans", "checkpoint"):
+    for trace in ("spans/day=1970-01-01", "checkpoint"):
         (folders["older"] / trace).mkdir(parents=True)
         kinds: tuple[dict[str, Any], ...] = ({}, {"daily": True}, {"stream": True})
         for kind in kinds:

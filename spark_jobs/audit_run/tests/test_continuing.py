@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from schemas.audit_state import DAYS, SPANS
 from schemas.tables import REQUESTS
-from spark_jobs.archive import require_no_gap
+from spark_jobs.archive import require_no_gap, require_same_topic
 from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
@@ -56,7 +56,7 @@ def test_a_day_whose_audit_was_killed_keeps_no_later_one_from_being_made(tmp_pat
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path, daily=True)
     for table in (SPANS, DAYS):
         (tmp_path / table.name / "day=1970-01-01").mkdir(parents=True)
-    (tmp_path / "audit.json").write_text('{"version": 4, "kind": "daily", "name": "a"}')
+    (tmp_path / "audit.json").write_text('{"version": 5, "kind": "daily", "name": "a"}')
     assert (Day(arguments, 86_400_000).part, Day(arguments, 86_400_000).trend()) == ("day=1970-01-02", [])
     write_rows(tmp_path, SPANS, "day=1970-01-03", [])
     with pytest.raises(UsageError, match="lies on 1970-01-02, but 1970-01-03 has been audited already"):
@@ -85,9 +85,9 @@ def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
     assert spans == [Span(TIMERS, 0, 20_000, 30_000)]
     (told,) = loss_notes_since(lost_since(spans, REACHED))
     assert "10,200 offsets of timer.requests" in told
-    positions = advanced(REACHED, spans, {TIMERS: "first"}, from_log_start=True)
+    positions = advanced(REACHED, spans, {TIMERS: "first"}, {}, from_log_start=True)
     assert intervals(positions, TIMERS) == [Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 0, 20_000, 30_000)]
-    again = advanced(positions, [Span(TIMERS, 0, 30_000, 30_001)], {}, from_log_start=False)
+    again = advanced(positions, [Span(TIMERS, 0, 30_000, 30_001)], {}, {}, from_log_start=False)
     assert again[TIMERS, 0] == ReadPosition(((0, 9_800), (20_000, 30_001)), True, "first")
 
 
@@ -160,22 +160,13 @@ def test_requests_before_a_range_are_excluded_not_deleted(tmp_path: Path) -> Non
     assert [(plan.deleted_before, plan.excluded_before) for plan in found] == [(whole, ()), ((), part)]
 
 
-class Compacted(Now):
-    def compacted(self, topics: Iterable[str]) -> list[str]:
-        return [topic for topic in topics if topic == "latest"]
-
-
-def test_deleted_and_compacted_topics_are_noted(tmp_path: Path) -> None:
-    whole = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path)
-    kept = Compacted(Span("orders", 0, 0, 9), Span(whole.rejected_topic, 0, 0, 9))
-    assert read_plan.loss_notes(kept, whole, ["orders"]) == []
-    cut = Compacted(Span("orders", 0, 3, 9), Span("latest", 0, 0, 9), Span(whole.rejected_topic, 0, 4, 9))
-    assert read_plan.loss_notes(cut, whole, ["orders", "latest"]) == [
-        "The beginning of orders is gone (retention): what was delivered there counts as missing.",
-        "The beginning of timer.rejected is gone (retention): what it held counts as missing.",
-        "Compacted: latest. A delivery there that a later record of its key has replaced counts as missing.",
-    ]
-    assert read_plan.loss_notes(Compacted(Span("orders", 0, 0, 9)), whole, ["orders"]) == []
+def test_an_archive_of_a_topic_that_was_created_again_is_refused(tmp_path: Path) -> None:
+    now = Now(Span(TIMERS, 0, 0, 900))
+    for _ in range(2):
+        require_same_topic(now, tmp_path, TIMERS)
+    now.id = "second"
+    with pytest.raises(JobFailedError, match=r"timer.requests was created again since .*: give a new --out"):
+        require_same_topic(now, tmp_path, TIMERS)
 
 
 def test_the_second_of_two_audits_in_one_folder_is_refused(tmp_path: Path) -> None:

@@ -38,12 +38,15 @@ TOPICS = ("timer.requests", "timer.rejected", "timer.receipts", "orders")
 
 
 class Topics(Cluster):
-    """A cluster that holds a history, which may grow. `starts`: retention took a topic up to there."""
+    """A cluster that holds a history, which may grow. `starts`: retention took partition 0 of a topic up to there."""
 
     def __init__(self, history: History) -> None:
         self.history = history
         self.partitions = dict.fromkeys(TOPICS, 1)
         self.starts: dict[str, int] = {}
+        self.latest: set[str] = set()
+        """Compacted topics."""
+        self.aborted: list[Record] = []
         self.after_requests = History()
         """What comes after the end of the timer topic was looked up, and before the others' ends."""
 
@@ -56,13 +59,14 @@ class Topics(Cluster):
             for kind in ("requests", "receipts"):
                 getattr(self.history, kind).extend(getattr(self.after_requests, kind))
             self.after_requests = History()
-        return [self._span(name, from_ms or 0) for name in sorted(topics)]
+        return [self._span(name, at, from_ms or 0) for name in sorted(topics) for at in range(self.partitions[name])]
 
-    def _span(self, topic: str, from_ms: int) -> Span:
-        held = [record for record in self.records() if record.topic == topic]
+    def _span(self, topic: str, partition: int, from_ms: int) -> Span:
+        held = [record for record in self.records() if (record.topic, record.partition) == (topic, partition)]
         end = max((record.offset + 1 for record in held), default=0)
         later = [record.offset for record in held if record.timestamp_ms >= from_ms]
-        return Span(topic, 0, min(later, default=end) if from_ms else self.starts.get(topic, 0), end)
+        start = self.starts.get(topic, 0) if partition == 0 else 0
+        return Span(topic, partition, min(later, default=end) if from_ms else start, end)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         return {topic: f"{topic}-1" for topic in topics}
@@ -70,16 +74,19 @@ class Topics(Cluster):
     def unstable_spans(self, spans: Iterable[Span]) -> list[Span]:
         return []
 
-    def compacted(self, topics: Iterable[str]) -> list[str]:
-        return []
+    def last_partition_since_ms(self, topics: Iterable[str]) -> dict[str, int]:
+        return {}
+
+    def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
+        return [topic for topic in topics if topic in self.latest]
 
     def read(
         self, spark: SparkSession, access: KafkaAccess, spans: Sequence[Span], *, committed: bool = True
     ) -> DataFrame:
         """As `read_records` does."""
-        assert committed or not spans
         bounds = {(span.topic, span.partition): range(span.start, span.end) for span in spans}
-        found = [r for r in self.records() if r.offset in bounds.get((r.topic, r.partition), ())]
+        held = [*self.records(), *(() if committed else self.aborted)]
+        found = [r for r in held if r.offset in bounds.get((r.topic, r.partition), ())]
         return spark.createDataFrame(found, RECORDS_DDL)
 
 
@@ -221,6 +228,7 @@ def test_what_may_have_left_in_a_gap_of_another_topic_is_not_missing(days: Days)
     asked = [waits, later, ends, *others, first, refused, *moved]
     history = History(asked, [delivery(first, offset=0)], [rejection(refused)])
     runs = days(history)
+    runs.topics.partitions["orders"] = 2
     waiting = dict.fromkeys((0, 1, 2, 4, 5, 9), "pending")
     assert runs.run(30_000)[0] == waiting | {6: "delivered", 7: "rejected", 10: "move"}
     runs.topics.starts = {"orders": 10, "timer.rejected": 9}
@@ -240,7 +248,9 @@ def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(days: 
     ended, lost = request(0, id=b"x", due_ms=30_001), request(1, id=b"y", due_ms=20_000)
     asleep, stop = request(2, due_ms=9 * DAY_MS), cancel(b"x", 3, at_ms=41_001)
     by_origin = cancel_of(asleep.origin, 4, at_ms=41_001)
-    runs = days(History([ended, lost, asleep], [], [], [receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)]))
+    first = delivery(lost, at_ms=1_000, offset=0)._replace(value=b"first", headers=())  # the topic is older
+    before = receipt("cancelled", cancel(b"y", 9, at_ms=30_000), lost)
+    runs = days(History([ended, lost, asleep], [first], [], [before]))
     told = [receipt("cancelled", stop, ended), receipt("cancelled", by_origin, asleep)]
     runs.topics.after_requests = History([stop, by_origin], [], [], told)
     assert runs.run(41_000)[0] == {0: "pending", 1: "missing", 2: "pending"}
@@ -252,17 +262,17 @@ def test_a_cancel_that_comes_while_a_part_is_read_leaves_no_missing_timer(days: 
 def test_what_is_missing_is_told_each_day_until_it_is_waived_and_what_is_pending_once(
     days: Days, tmp_path: Path
 ) -> None:
-    lost, waits = request(0, due_ms=50_000), request(1, due_ms=9 * DAY_MS)
-    runs = days(History([lost, waits]))
+    lost, waits, first = request(0, due_ms=50_000), request(1, due_ms=9 * DAY_MS), request(2)
+    runs = days(History([lost, waits, first], [delivery(first)]))
     assert [runs.run(DAY_MS - 1 + day * DAY_MS)[0] for day in range(3)] == [
-        {0: "missing", 1: "pending"},
+        {0: "missing", 1: "pending", 2: "delivered"},
         {0: "missing"},
         {0: "missing"},
     ]
     (tmp_path / "waivers.csv").write_text("origin,reason,until\ntimer.requests/0/0,INC-77,1970-01-04\n")
     known = days(runs.topics.history, waivers=tmp_path / "waivers.csv")
     assert [known.run(DAY_MS - 1 + day * DAY_MS)[0] for day in (3, 4)] == [{0: "waived"}, {0: "missing"}]
-    runs.topics.history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS))
+    runs.topics.history.deliveries.append(delivery(lost, at_ms=5 * DAY_MS, offset=70))
     assert runs.run(6 * DAY_MS)[0] == {0: "delivered"}
 
 
@@ -283,3 +293,73 @@ def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(
     runs.topics.history.rejections.append(rejection(chain[4], "quota-exceeded", at_ms=6 * DAY_MS))
     assert runs.run(7 * DAY_MS)[0] == {12: "pending", 14: "rejected"}
     assert runs.open == 4
+
+
+def created_again(clock: str) -> History:
+    """Two timers were due before the first record of the topic that is there now, and one after it."""
+    asked = [request(n, due_ms=due_ms) for n, due_ms in enumerate((5_000, 8_000, 10_000, 20_000))]
+    return History(asked, [delivery(asked[2], offset=0, clock=clock)])
+
+
+@pytest.mark.parametrize("clock", ["LogAppendTime", "CreateTime"])
+def test_what_was_due_before_the_first_record_of_a_topic_may_have_been_delivered(days: Days, clock: str) -> None:
+    """It may be a new topic of that name. The next day knows that it existed on the first."""
+    history = created_again(clock)
+    history.requests += [request(4, due_ms=5_000, target="nowhere"), request(5, due_ms=50_000)]
+    if clock == "CreateTime":  # a sender's clock proves nothing
+        foreign = history.deliveries[0]._replace(offset=0, timestamp_ms=1, headers=())
+        history.deliveries[:] = [foreign, history.deliveries[0]._replace(offset=1)]
+    runs = days(history)
+    found = {0: "unjudged", 1: "unjudged", 2: "delivered", 3: "missing", 4: "unjudged", 5: "pending"}
+    assert runs.run(40_000)[0] == found
+    assert runs.run(DAY_MS)[0] == {3: "missing", 5: "missing"}
+
+
+def test_the_first_delivery_of_a_fresh_installation_that_is_lost_is_missing(days: Days, tmp_path: Path) -> None:
+    """No record of its target precedes it. A backfill still needs a look at the consumers."""
+    lost, later = request(0, due_ms=9_100), [request(n, due_ms=10_000 + n) for n in range(1, 5)]
+    runs = days(History([lost, *later], [delivery(asked, offset=n) for n, asked in enumerate(later)]))
+    assert runs.run(40_000)[0] == {0: "missing"} | dict.fromkeys(range(1, 5), "delivered")
+    rows = pq.read_table(tmp_path / "requests" / "day=1970-01-01").to_pylist()
+    assert [row["proof"] for row in rows if row["class"] == "missing"] == ["unread-outcome"]
+
+
+def test_an_aborted_delivery_proves_that_its_target_existed(days: Days) -> None:
+    """A minute lies between what was lost and the first delivery, and a bridge took an aborted one for committed."""
+    lost, later, gone = request(0, due_ms=9_000), request(1, due_ms=70_000), request(2, due_ms=7_000)
+    runs = days(History([lost, later, gone], [delivery(later, offset=2)]))
+    runs.topics.aborted = [delivery(lost, offset=0, clock="CreateTime")]
+    assert runs.run(DAY_MS - 1)[0] == {0: "missing", 1: "delivered", 2: "unjudged"}
+
+
+def test_what_is_due_before_any_delivery_is_missing_if_an_earlier_run_has_read_the_empty_topic(days: Days) -> None:
+    lost, later = request(0, due_ms=50_000), request(1, due_ms=DAY_MS)
+    runs = days(History([lost, later]))
+    assert runs.run(20_000)[0] == {0: "pending", 1: "pending"}
+    runs.topics.history.deliveries.append(delivery(later, offset=0))
+    assert runs.run(2 * DAY_MS)[0] == {0: "missing", 1: "delivered"}
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_an_empty_or_a_compacted_topic_proves_nothing_at_first(days: Days, is_compacted: object) -> None:
+    lost = [request(0), request(1, due_ms=50_000)]
+    runs = days(created_again("LogAppendTime") if is_compacted else History(lost))
+    if is_compacted:
+        runs.topics.latest = {"orders"}
+        runs.topics.history.requests.append(request(9, due_ms=50_000))
+    first, second = runs.run(40_000)[0], runs.run(DAY_MS)[0]
+    if is_compacted:
+        assert first == {0: "unjudged", 1: "unjudged", 2: "delivered", 3: "unjudged", 9: "pending"}
+        assert second == {9: "missing"}
+    else:
+        assert (first, second) == ({0: "unjudged", 1: "pending"}, {1: "missing"})
+
+
+def test_what_was_sent_before_the_rejected_topic_begins_may_have_been_refused(days: Days) -> None:
+    refused = request(9, due_ms=None, at_ms=3_000)
+    old, new = request(0, due_ms=20_000, at_ms=1_000), request(10, due_ms=20_000, at_ms=5_000)
+    first = request(1)
+    history = History([old, first, refused, new], [delivery(first)], [rejection(refused, offset=7)])
+    runs = days(history)
+    runs.topics.starts["timer.rejected"] = 7
+    assert runs.run(40_000)[0] == {0: "unjudged", 1: "delivered", 9: "rejected", 10: "missing"}

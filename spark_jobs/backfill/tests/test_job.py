@@ -1,7 +1,7 @@
 """What a backfill decides of a missing timer, before it sends anything."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,83 +12,103 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from schemas.tables import REQUESTS
+from spark_jobs.audit_run.positions import ReadPosition
 from spark_jobs.backfill import job as backfill
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.job import missing
-from spark_jobs.backfill.outcomes import with_outcomes
+from spark_jobs.backfill.outcomes import changed_topics, with_outcomes
 from spark_jobs.backfill.publish import BODIES, PublishTask
-from spark_jobs.backfill.undeliverable import SKEW_MS
 from spark_jobs.errors import UsageError
-from spark_jobs.kafka.admin import FOREVER_MS, Span
+from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import ddl
 
 pytestmark = pytest.mark.spark
 
 NOW_MS = 100
-DUE_MS = 1_000_000
 
 
 def test_the_first_reason_not_to_send_is_the_outcome(spark: SparkSession) -> None:
-    due_ms, refused_ms = DUE_MS, 50
-    sent_ms = refused_ms + SKEW_MS
     cases = [
-        ("t/0/1#2", True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "occurrence"),
-        ("t/0/1", True, True, "held", "t/0/9", 1, 1, due_ms, "gone", "backfilled-before"),
-        ("t/0/1", None, True, "live", "t/0/9", 1, 1, due_ms, "gone", "came"),
-        ("t/0/1", None, None, "ended", "t/0/9", 1, 1, due_ms, "gone", "ended"),
-        ("t/0/1", None, None, None, "t/0/9", 1, 1, due_ms, "gone", "superseded"),
-        ("t/0/1", None, None, None, None, NOW_MS, 1, due_ms, "gone", "expired"),
-        ("t/0/1", None, None, None, None, NOW_MS + 1, 1, due_ms, "gone", "no-topic"),
-        ("t/0/1", None, None, None, None, None, sent_ms, due_ms, "compacted", "cannot-tell"),
-        ("t/0/1", None, None, None, None, None, sent_ms, due_ms + SKEW_MS - 1, "short", "cannot-tell"),
-        ("t/0/1", None, None, None, None, None, sent_ms, due_ms + SKEW_MS, "short", None),
-        ("t/0/1", None, None, None, None, None, sent_ms, 1, "orders", None),
-        ("t/0/1", None, None, None, None, None, sent_ms - 1, due_ms, "orders", "cannot-tell"),
+        ("t/0/1#2", True, True, "held", "t/0/9", 1, True, "gone", "occurrence"),
+        ("t/0/1", True, True, "held", "t/0/9", 1, True, "gone", "backfilled-before"),
+        ("t/0/1", None, True, "live", "t/0/9", 1, True, "gone", "came"),
+        ("t/0/1", None, None, "ended", "t/0/9", 1, True, "gone", "ended"),
+        ("t/0/1", None, None, None, "t/0/9", 1, True, "gone", "superseded"),
+        ("t/0/1", None, None, None, None, NOW_MS, True, "gone", "expired"),
+        ("t/0/1", None, None, None, None, NOW_MS + 1, True, "gone", "no-topic"),
+        ("t/0/1", None, None, None, None, None, False, "cut", "cannot-tell"),
+        ("t/0/1", None, None, None, None, None, True, "orders", "cannot-tell"),
+        ("t/0/1", None, None, None, None, None, False, "orders", None),
+        ("t/0/1", None, None, None, None, None, True, "asked", None),
     ]
     columns = (
         "origin STRING, is_marked BOOLEAN, has_come BOOLEAN, waits STRING, ended_by STRING, expire_ms BIGINT,"
-        " requested_ms BIGINT, earliest_ms BIGINT, target STRING, wanted STRING"
+        " is_unread BOOLEAN, target STRING, wanted STRING"
     )
-    targets = {"orders": 0, "short": due_ms, "compacted": FOREVER_MS}
-    asked = spark.createDataFrame(cases, columns)
-    found = with_outcomes(asked, targets, NOW_MS, refused_ms).collect()
+    is_whole = {"orders": True, "cut": False, "asked": False}
+    found = with_outcomes(spark.createDataFrame(cases, columns), is_whole, ["asked"], NOW_MS).collect()
     assert [row.outcome for row in found] == [row.wanted for row in found]
-    *_, last = with_outcomes(asked, targets, NOW_MS).collect()
-    assert last.outcome is None, "the rejected topic has all it ever had"
+    assert {row.detail for row in found if row.target == "cut"} == {
+        "ask the consumers, then give --although-unknown cut"
+    }
 
 
-def test_a_timer_ended_by_a_later_request_is_known_from_the_audit(spark: SparkSession, tmp_path: Path) -> None:
-    """It was lost before its cancel came: missing to the audit, and nobody wants it any more."""
+class Now(Cluster):
+    """`orders` has two partitions."""
+
+    def __init__(self, topic_id: str | None, *starts: int) -> None:
+        self._id, self._starts = topic_id, starts
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        return {} if self._id is None else dict.fromkeys(topics, self._id)
+
+    def spans(self, topics: Iterable[str], *, from_ms: int | None = None, to_ms: int | None = None) -> list[Span]:
+        return [Span("orders", at, start, 90) for at, start in enumerate(self._starts)]
+
+
+@pytest.mark.parametrize(
+    ("now", "is_changed"),
+    [
+        (Now("first", 0, 20), False),
+        (Now("first", 0, 21), True),
+        (Now("second", 0, 0), True),
+        (Now(None, 0, 0), True),
+        (Now("first", 0, 0, 0), False),
+        (Now("first", 0, 0, 1), True),
+    ],
+)
+def test_a_topic_that_was_created_again_or_cut_since_the_audit_may_have_had_what_is_missing(
+    now: Cluster, is_changed: object
+) -> None:
+    reached = {("orders", at): ReadPosition(((0, 20),), True, "first") for at in range(2)}
+    assert changed_topics(now, reached, ["orders"]) == ({"orders"} if is_changed else set())
+    unknown = {place: replace(at, topic_id=None) for place, at in reached.items()}
+    assert changed_topics(now, unknown, ["orders"]) == {"orders"}
+
+
+def test_what_ended_a_timer_or_may_have_delivered_it_is_known_from_the_audit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One was lost before its cancel came: missing to the audit, and it is not wanted any more."""
     row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
-    rows = [row | {"origin": "t/0/1", "offset": 1, "due_ms": 5, "ended_by": "t/0/2"}]
+    rows = [
+        row | {"origin": "t/0/1", "offset": 1, "due_ms": 5, "ended_by": "t/0/2"},
+        row | {"origin": "t/0/3", "offset": 3, "due_ms": 5, "proof": "unread-outcome"},
+        row | {"origin": "t/0/4", "offset": 4, "due_ms": 5, "proof": "unread-outcome", "class": "unjudged"},
+        row | {"origin": "t/0/5", "offset": 5, "due_ms": 5, "class": "unjudged"},
+    ]
     (tmp_path / "requests").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=REQUESTS.arrow()), tmp_path / "requests" / "part.parquet")
     arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
     with pytest.raises(UsageError, match="has not ended"):
         missing(spark, arguments)
     (tmp_path / "requests" / "_SUCCESS").touch()
-    (found,) = missing(spark, arguments).collect()
-    assert (found.origin, found.ended_by) == ("t/0/1", "t/0/2")
+    found = missing(spark, arguments).select("origin", "ended_by", "is_unread").collect()
+    assert sorted(map(tuple, found)) == [("t/0/1", "t/0/2", False), ("t/0/3", None, True), ("t/0/4", None, True)]
 
 
-@pytest.mark.parametrize(
-    ("requested_ms", "due_ms", "moved_low_ms", "earliest_ms"),
-    [(1, 9, None, 9), (5, 1, None, 5), (1, 9, 7, 7), (5, 9, 3, 5)],
-)
-def test_a_moved_timer_may_have_been_delivered_at_the_earliest_of_its_times(
-    spark: SparkSession, tmp_path: Path, requested_ms: int, due_ms: int, moved_low_ms: int | None, earliest_ms: int
-) -> None:
-    row = {"topic": "timer.requests", "partition": 0, "class": "missing", "kind": "schedule", "target": "orders"}
-    times = {"requested_ms": requested_ms, "due_ms": due_ms, "moved_low_ms": moved_low_ms}
-    (tmp_path / "requests").mkdir()
-    pq.write_table(pa.Table.from_pylist([row | times], schema=REQUESTS.arrow()), tmp_path / "requests" / "0.parquet")
-    (tmp_path / "requests" / "_SUCCESS").touch()
-    arguments = BackfillArguments(access=KafkaAccess("localhost:9092"), audit=tmp_path, out=tmp_path)
-    assert [found.earliest_ms for found in missing(spark, arguments).collect()] == [earliest_ms]
-
-
-WAITS = pa.schema([*list(BODIES)[:7], ("ended_by", pa.string()), ("earliest_ms", pa.int64()), ("waits", pa.string())])
+WAITS = pa.schema([*list(BODIES)[:7], ("ended_by", pa.string()), ("is_unread", pa.bool_()), ("waits", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -127,7 +147,7 @@ def test_what_waited_before_the_real_topics_were_looked_at_is_not_asked_about_ag
     def nothing_came(spark: SparkSession, judged: DataFrame, *_: object) -> DataFrame:
         spark.catalog.clearCache()
         nothing = {name: F.lit(None).cast("boolean") for name in ("is_marked", "has_come")}
-        return with_outcomes(judged.withColumns(nothing), {"orders": 0}, NOW_MS)
+        return with_outcomes(judged.withColumns(nothing), {"orders": True}, [], NOW_MS)
 
     def judged(spark: SparkSession, asked: DataFrame, *_: object) -> DataFrame:
         return asked.mapInArrow(BridgeAtWork(tmp_path), ddl(WAITS))
