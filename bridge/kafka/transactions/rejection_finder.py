@@ -251,7 +251,7 @@ class RejectionFinder:
     def _use_small_batches(self, topic: str, size_bytes: int) -> None:
         self.max_batch_bytes[topic], self._grow_s[topic] = max(1, size_bytes), time.monotonic() + MEMORY_S
 
-    def _make_room(self, topics: Collection[str]) -> None:
+    def _make_room(self, topics: set[str]) -> None:
         """Forget all topics but these once there are more than MOST_TOPICS; they are looked up again."""
         if len(self._topics) > MOST_TOPICS:
             self._needs_key &= topics
