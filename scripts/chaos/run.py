@@ -55,6 +55,8 @@ _GIVE_UP_S = 600.0
 _MOST_ROWS = 20
 _ATTACKS = 3
 """Before the faults."""
+_REST_S = 3.0
+"""After these attacks, still beside the neighbour."""
 MOST_LATE_MS = 10_000
 """For a neighbour of the attacks: three cold brokers, two bridges and the attackers share two cores here."""
 UNDECIDED = (AuditClass.PENDING, AuditClass.UNJUDGED)
@@ -116,7 +118,7 @@ class Chaos:
         with Neighbour(servers) as neighbour:
             for _ in range(_ATTACKS):
                 strangers.attack()
-            time.sleep(_QUIET_S / 10)
+            time.sleep(_REST_S)
         delivered, _, late = neighbour.deliveries()
         self.latest_ms = late.max_ms
         self._say(f"{dict(strangers.counts)}; a neighbour's {delivered} timers: {late}")
@@ -226,9 +228,13 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     console.print_json(data=report)
-    is_clean = verdict.clean and not undecided and chaos.latest_ms <= MOST_LATE_MS
-    told = f"{undecided:,} are pending or unjudged, though all were due"
-    headline = told if verdict.clean and undecided else verdict.headline
+    is_late = chaos.latest_ms > MOST_LATE_MS
+    is_clean = verdict.clean and not undecided and not is_late
+    headline = verdict.headline
+    if verdict.clean and undecided:
+        headline = f"{undecided:,} are pending or unjudged, though all were due"
+    elif verdict.clean and is_late:
+        headline = f"beside attacks a timer of a neighbour was {chaos.latest_ms:,} ms late: at most {MOST_LATE_MS:,}"
     console.print(f"[bold {'green' if is_clean else 'red'}]{headline}[/]  {verdict.report}", soft_wrap=True)
     return 0 if is_clean else command.FAULT_FOUND
 

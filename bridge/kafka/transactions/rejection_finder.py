@@ -26,7 +26,7 @@ from bridge.ports import Outgoing
 MEMORY_S = 10.0
 """Seconds after which a limit that a topic had is tried again."""
 MOST_TOPICS = 10_000
-"""Topics whose look-ups are kept, at the start of a transaction: senders name topics. 10 MB in all."""
+"""Topics whose look-ups are kept at the start of a transaction: senders name topics."""
 MOST_CHUNKS = 64
 """Small batches of one topic in a transaction. Each is waited for, and all other records wait meanwhile."""
 
