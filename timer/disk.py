@@ -52,10 +52,17 @@ class File(Protocol):
 
 
 class MappedFile(Protocol):
-    """A file of fixed size as memory: changes to `buffer` reach the disk at any time, in any order."""
+    """A file of fixed size as memory: changes to `buffer` reach the disk at any time, in any order.
+
+    A new file is sparse. Allocate a part before reading or writing it: without a block, a full disk ends the process
+    with SIGBUS.
+    """
 
     @property
     def buffer(self) -> memoryview: ...
+
+    def allocate(self, at: int, size: int) -> None:
+        """Allocate the blocks of bytes [at, at + size), whose content stays. Raises OSError if the disk is full."""
 
     def drop_page_cache(self) -> None:
         """Give touched pages to the kernel's cache, so that they do not count as our memory. Loses nothing."""
@@ -80,7 +87,7 @@ class Disk(Protocol):
         """Open for reading and appending; create an empty file if missing."""
 
     def map(self, name: str, size: int) -> MappedFile:
-        """Map a file of `size` bytes; a missing one or one of another size is created with zeros. OSError if full."""
+        """Map a file of `size` bytes; a missing one or one of another size is created with zeros."""
 
     def read(self, name: str) -> bytes | None:
         """Return the whole of a small file, None if missing."""
@@ -159,23 +166,23 @@ class RealFile:
 
 
 class RealMapping:
-    """Allocates its room at once: a full disk would otherwise end the process with SIGBUS."""
-
     def __init__(self, path: Path, size: int) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size != size:
-                os.ftruncate(descriptor, 0)
-                os.ftruncate(descriptor, size)
-            os.posix_fallocate(descriptor, 0, size)
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with ExitStack() as opened:  # on an error, close it
+            opened.callback(os.close, self._descriptor)
+            if os.fstat(self._descriptor).st_size != size:
+                os.ftruncate(self._descriptor, 0)
+                os.ftruncate(self._descriptor, size)
+            self._map = mmap.mmap(self._descriptor, size)
+            opened.pop_all()
         self._buffer = memoryview(self._map)
 
     @property
     def buffer(self) -> memoryview:
         return self._buffer
+
+    def allocate(self, at: int, size: int) -> None:
+        os.posix_fallocate(self._descriptor, at, size)
 
     def drop_page_cache(self) -> None:
         self._map.madvise(mmap.MADV_DONTNEED)
@@ -184,6 +191,7 @@ class RealMapping:
         """Close. No view of the buffer may exist."""
         self._buffer.release()
         self._map.close()
+        os.close(self._descriptor)
 
 
 class RealSyncing:

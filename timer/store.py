@@ -66,7 +66,7 @@ class StoreQueries(ABC):
     @property
     @abstractmethod
     def size_bytes(self) -> int:
-        """Bytes on disk, without what has a fixed size."""
+        """Bytes on disk, without the wheel."""
 
     @property
     def targets(self) -> int:

@@ -27,6 +27,9 @@ from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
 
+import numpy as np
+from numpy.typing import NDArray
+
 from timer.disk import File
 from timer.errors import UnreadableError
 
@@ -239,14 +242,29 @@ class SimFile:
 
 
 class SimMapping:
+    """Its blocks are sectors: those that are not zeros at first have room."""
+
     def __init__(self, disk: "SimDisk", node: _Node) -> None:
         self._disk = disk
+        self._node = node
         self._buffer = memoryview(node.now)
+        self._has_room = self._are_used()
 
     @property
     def buffer(self) -> memoryview:
         self._disk.check_alive()
         return self._buffer
+
+    def _are_used(self) -> NDArray[np.bool_]:
+        """Return which sectors are not zeros."""
+        padded = np.zeros((_sectors(len(self._node.now)), SECTOR), np.uint8)
+        padded.reshape(-1)[: len(self._node.now)] = self._node.now
+        return padded.any(axis=1)
+
+    def allocate(self, at: int, size: int) -> None:
+        if self._disk.room_for(size) < size:
+            raise self._disk.append_error()
+        self._has_room[at // SECTOR : _sectors(at + size)] = True
 
     def drop_page_cache(self) -> None:
         """Do nothing: memory has no page cache."""
@@ -254,6 +272,7 @@ class SimMapping:
     def close(self) -> None:
         """Close. As with the real one, no view of the buffer may exist."""
         self._buffer.release()
+        assert not (self._are_used() & ~self._has_room).any(), "SIGBUS: a sector without room was written"
 
 
 @dataclass(eq=False)
@@ -326,8 +345,6 @@ class SimDisk:
         self.step("disk.map")
         node = self._node(name)
         if len(node.now) != size:
-            if self.room_for(size) < size:
-                raise self.append_error()
             node.now = bytearray(size)
         return SimMapping(self, node)
 

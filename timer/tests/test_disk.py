@@ -85,17 +85,39 @@ class TestEveryDisk:
     def test_a_mapping_keeps_what_is_written_and_is_zeroed_with_another_size(self, disk: Disk, size: int) -> None:
         mapping = disk.map("wheel", 64)
         assert bytes(mapping.buffer) == bytes(64)
+        mapping.allocate(0, 64)
         mapping.buffer[3:5] = b"xy"
         mapping.close()
         again = disk.map("wheel", size)
         assert bytes(again.buffer) == (b"\0\0\0xy".ljust(64, b"\0") if size == 64 else bytes(size))
         again.close()
 
-    def test_a_mapping_without_page_cache_keeps_its_bytes_and_no_memory(self, disk: Disk, tmp_path: Path) -> None:
-        """Its room is allocated at once: a page without one would end the process at a write, by SIGBUS."""
+    def test_a_mapping_takes_room_when_a_part_is_allocated(self, disk: Disk, tmp_path: Path) -> None:
+        """A write elsewhere would end the process by SIGBUS if the disk is full."""
         mapping = disk.map("wheel", 1 << 20)
-        for real in tmp_path.rglob("wheel"):
-            assert real.stat().st_blocks * 512 >= 1 << 20
+        for number, at in enumerate([1 << 17, 1 << 18, 1 << 17]):
+            mapping.allocate(at, 1 << 17)
+            mapping.buffer[at : at + 5] = b"abcde"
+            mapping.allocate(at, 1 << 17)
+            assert bytes(mapping.buffer[at : at + 6]) == b"abcde\0"
+            for real in tmp_path.rglob("wheel"):
+                taken = real.stat().st_blocks * 512 - (min(number, 1) << 17)
+                assert (real.stat().st_size, 1 << 17 <= taken < 1 << 18) == (1 << 20, True)
+        mapping.close()
+        again = disk.map("wheel", 1 << 20)
+        again.buffer[(1 << 17) + 1] = 0  # what is not zeros has room
+        again.close()
+
+    def test_a_simulated_mapping_knows_a_write_without_room(self) -> None:
+        mapping = SimDisk().map("wheel", 2 * SECTOR)
+        mapping.allocate(0, SECTOR)
+        mapping.buffer[SECTOR] = 1
+        with pytest.raises(AssertionError, match="SIGBUS"):
+            mapping.close()
+
+    def test_a_mapping_without_page_cache_keeps_its_bytes_and_no_memory(self, disk: Disk, tmp_path: Path) -> None:
+        mapping = disk.map("wheel", 1 << 20)
+        mapping.allocate(0, 1 << 20)
         mapping.buffer[:] = b"x" * (1 << 20)
         mapping.drop_page_cache()
         for real in tmp_path.rglob("wheel"):

@@ -21,7 +21,8 @@ from timer.schedule import blocked_targets
 from timer.schedule.blocked_targets import BacklogReader, BlockedTargets
 from timer.schedule.queues import OutOfOrderTimers, RowQueue
 from timer.schedule.release_policy import most_wait_ms, roll_cooldown_ms, visit_ms
-from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
+from timer.testing import SimDisk
+from timer.wheel.timer_wheel import EXTENT_SLOTS, SLOT_SIZE, Wheel, used_extents
 
 ANY_BYTES = st.none() | st.binary(max_size=30)
 
@@ -140,8 +141,8 @@ def test_a_torn_or_changed_checkpoint_is_not_parsed() -> None:
 # -- wheel
 
 
-def wheel(slots: int = 8, tick_ms: int = 10) -> Wheel:
-    return Wheel(memoryview(bytearray(slots * SLOT_SIZE)), tick_ms=tick_ms, slots=slots)
+def wheel(slots: int = 8, tick_ms: int = 10, disk: SimDisk | None = None) -> Wheel:
+    return Wheel((disk or SimDisk()).map("wheel", slots * SLOT_SIZE), tick_ms=tick_ms, slots=slots)
 
 
 def link(on: Wheel, visits_ms: Ints, positions: Ints) -> list[int]:
@@ -168,17 +169,50 @@ def test_a_slot_with_all_timers_settled_is_free() -> None:
     assert on.slot(100) == (104, 104, 1)
 
 
-@pytest.mark.parametrize("slot", [0, 1, 4095, 4096, 8192, 9999])
+@pytest.mark.parametrize("slot", [0, 1, EXTENT_SLOTS - 1, EXTENT_SLOTS, 2 * EXTENT_SLOTS, 9999])
 def test_a_changed_byte_of_any_slot_is_detected(slot: int) -> None:
-    buffer = bytearray(10_000 * SLOT_SIZE)
-    on = Wheel(memoryview(buffer), tick_ms=10, slots=10_000)
-    link(on, ints(slot * 10), ints(0))
-    assert on.is_sound()
-    buffer[slot * SLOT_SIZE + 27] ^= 1
-    assert not on.is_sound()
-    on.clear()
-    assert on.is_sound()
-    assert not any(buffer)
+    disk = SimDisk()
+    link(wheel(10_000, disk=disk), ints(slot * 10), ints(0))
+    file = disk.open("wheel")
+    assert np.array_equal(used_extents(file, 10_000), [slot // EXTENT_SLOTS])
+    assert used_extents(file, 9_999) is None
+    file.overwrite(slot * SLOT_SIZE + 27, bytes([file.read(slot * SLOT_SIZE + 27, 1)[0] ^ 1]))
+    assert used_extents(file, 10_000) is None
+
+
+def test_an_extent_without_pending_units_is_free_at_the_next_start() -> None:
+    disk = SimDisk()
+    on = wheel(10_000, disk=disk)
+    link(on, ints(0, 50_000), ints(0, 52))
+    on.settle(ints(0))
+    assert np.array_equal(used_extents(disk.open("wheel"), 10_000), [1])
+
+
+def test_each_extent_of_a_wheel_is_allocated_before_its_first_slot_is_used() -> None:
+    """If that fails, nothing has changed, and the wheel has not grown."""
+    disk = SimDisk()
+    mapping = disk.map("wheel", 10_000 * SLOT_SIZE)
+    on = Wheel(mapping, tick_ms=10, slots=10_000)
+    link(on, ints(10), ints(0))
+    before = disk.contents()
+    for room in range(2):
+        disk.fail_append(room)
+        for _ in range(2):
+            with pytest.raises(OSError, match="simulated"):
+                link(on, ints(20, 50_000, 99_990), ints(52, 104, 156))
+            assert disk.contents() == before
+            disk.fail_append(0)
+            assert link(on, ints(20), ints(52)) == [-1], "its extent has room"
+            on.settle(ints(20))
+            before = disk.contents()
+        disk.mend()
+    assert (on.next_time(-1, 1 << 40), on.next_time(1, 9_999), on.slot(5_000)) == (1, None, (-1, -1, 0))
+    link(on, ints(20, 50_000, 99_990), ints(104, 156, 208))
+    assert (on.next_time(2, 1 << 40), on.next_time(5_000, 9_999)) == (5_000, 9_999)
+    on.settle(ints(10, 50_000))
+    assert (on.slot(1), on.slot(2), on.slot(9_999)) == ((-1, -1, 0), (104, 104, 1), (208, 208, 1))
+    on.close()
+    mapping.close()
 
 
 def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
@@ -208,14 +242,22 @@ def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: i
     assert on.next_time(after, until) == next_tick(ticks, after, until)
 
 
-def test_earlier_searches_do_not_change_the_next_tick() -> None:
-    buffer, ticks = bytearray(8 * SLOT_SIZE), {1, 3, 6}
+@given(st.sets(st.integers(0, 20_000)), st.integers(-1, 25_000), st.integers(0, 50_000))
+def test_the_next_tick_is_found_over_the_extents_of_a_wheel(ticks: set[int], after: int, until: int) -> None:
+    on = wheel(20_001)
     for tick in ticks:
-        link(Wheel(memoryview(buffer), tick_ms=10, slots=8), ints(tick * 10), ints(tick))
+        link(on, ints(tick * 10), ints(tick))
+    assert on.next_time(after, until) == next_tick(ticks, after, until)
+
+
+def test_earlier_searches_do_not_change_the_next_tick() -> None:
+    disk, ticks = SimDisk(), {1, 3, 6}
+    link(wheel(disk=disk), ints(*(tick * 10 for tick in ticks)), ints(*ticks))
     asks = [(after, until) for after in range(-1, 9) for until in range(9)]
     for before in asks:
         for after, until in asks:
-            on = Wheel(memoryview(buffer), tick_ms=10, slots=8)
+            on = wheel(disk=disk)
+            on.allocate(ints(0))
             on.next_time(*before)
             assert on.next_time(after, until) == next_tick(ticks, after, until)
 
@@ -359,11 +401,11 @@ def test_all_rows_of_a_target_are_removed() -> None:
 
 def test_a_plan_without_units_holds_no_view_of_the_buffer() -> None:
     """A mapped file cannot be closed while a view of it exists."""
-    buffer, none = bytearray(64 * SLOT_SIZE), np.empty(0, np.int64)
-    wheel = Wheel(memoryview(buffer), tick_ms=1, slots=64)
+    mapping, none = SimDisk().map("wheel", 64 * SLOT_SIZE), np.empty(0, np.int64)
+    wheel = Wheel(mapping, tick_ms=1, slots=64)
     links = wheel.plan(none, none, np.empty(0, np.bool_))
     wheel.close()
-    buffer.append(0)
+    mapping.close()
     assert len(links.slots) == 0
 
 

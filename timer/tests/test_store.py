@@ -38,6 +38,7 @@ from timer.store import Store
 from timer.testing import SimDisk
 from timer.wheel.store import WheelStore
 from timer.wheel.timer_log import UnitLog
+from timer.wheel.timer_wheel import EXTENT_SLOTS
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
 START_MS = 1000
@@ -266,6 +267,7 @@ class StoreAgainstList(RuleBasedStateMachine):
             self.disk.remove("wheel")
         if wheel == "noise":
             mapping = self.disk.map("wheel", OPTIONS.slots * 32)
+            mapping.allocate(0, OPTIONS.slots * 32)
             mapping.buffer[:] = self.random.randbytes(OPTIONS.slots * 32)
             mapping.close()
         self.recover(may_be_wrong=power)  # a unit that was overwritten may be torn then
@@ -513,6 +515,40 @@ def test_case_24_a_failed_append_changes_nothing() -> None:
         disk.mend()
     store.add(eleven, 12)
     assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == list(range(12))
+
+
+@of_each_engine
+def test_an_empty_store_takes_less_than_a_megabyte(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    store = create_store(disk, replace(OPTIONS, slots=StoreOptions().slots), EMPTY)
+    store.add(Batch(), 1)
+    stopped(store)
+    disk.close()
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file()) < 1 << 20
+
+
+def test_case_24_a_full_disk_refuses_timers_whose_slots_have_no_blocks_yet() -> None:
+    disk = SimDisk(random.Random(3))
+    options = replace(OPTIONS, slots=3 * EXTENT_SLOTS, segment_bytes=10_000)
+    store = create_store(disk, options, EMPTY)
+    visits_ms = [1100 + extent * EXTENT_SLOTS * OPTIONS.tick_ms for extent in range(3)]
+    batch = batch_of(*(body(offset, visit_ms) for offset, visit_ms in enumerate(visits_ms)))
+    for extents in range(3):
+        disk.fail_append(extents)
+        with pytest.raises(OSError, match="simulated"):
+            store.add(batch, 3)
+        assert (store.pending, store.next_offset) == (0, 0)
+        disk.mend()
+    store.add(batch, 3)
+    progress = stopped(store)
+    for _ in range(2):  # with the shutdown snapshot, then without
+        disk.fail_append(0)
+        with pytest.raises(OSError, match="simulated"):
+            open_store(disk, options, found_in(disk), progress, (), ())
+        disk.mend()
+    again = open_store(disk, options, found_in(disk), progress, (), ())
+    assert origins(again, again.release_queue.take_due(visits_ms[-1], 99, 1 << 20)) == [0, 1, 2]
+    again.close()
 
 
 @pytest.mark.thorough

@@ -24,6 +24,7 @@ from timer.format.unit import TIMER_ROW, Ints, Rows
 from timer.index.due_counts import HOUR_MS, TopicState
 from timer.index.id_index import IdIndex
 from timer.index.pending_index import LiveCounts, PendingIndex
+from timer.wheel.timer_wheel import used_extents
 
 RESUME = "resume"
 _CHUNK_BYTES = 8 << 20
@@ -136,18 +137,28 @@ def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
             yield data[start : start + _CHUNK_BYTES]
 
 
-def take(disk: Disk, checkpoint: Checkpoint | None) -> Snapshot | None:
-    """Return the snapshot of a clean stop at `checkpoint`, and remove it, as the files change from now on.
+def take(disk: Disk, checkpoint: Checkpoint | None) -> tuple[Snapshot, Ints] | None:
+    """Return the snapshot of a clean stop at `checkpoint` and the used extents of its wheel.
 
-    Without a snapshot the wheel is removed too.
+    Remove the snapshot, as the files change from now on. Without a snapshot or a sound wheel, remove both.
     """
     found = None if checkpoint is None else read(disk, checkpoint)
+    used = None if checkpoint is None or found is None else _used_extents(disk, checkpoint.slots)
     if _closed(disk) != b"":
         disk.start_replace(CLOSED, b"").wait()  # a removed file may be back after a loss of power
-    if found is None:
+    if used is None:
         disk.remove(WHEEL)
     disk.remove(RESUME)
-    return found
+    return None if found is None or used is None else (found, used)
+
+
+def _used_extents(disk: Disk, slots: int) -> Ints | None:
+    """Return the used extents of the wheel, None if it is damaged."""
+    try:
+        with closing(disk.open(WHEEL)) as file:
+            return used_extents(file, slots)
+    except UnreadableError:
+        return None
 
 
 def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
@@ -156,9 +167,10 @@ def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:
         return None
     try:
         with closing(disk.open(RESUME)) as file:
-            return _read(file, zlib.crc32(checkpoint.to_bytes()))
+            found = _read(file, zlib.crc32(checkpoint.to_bytes()))
     except UnreadableError:  # the log has everything, too
         return None
+    return found if found is not None and found.is_possible(checkpoint) else None
 
 
 def is_closed_as(disk: Disk, checkpoint: Checkpoint) -> bool:

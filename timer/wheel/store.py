@@ -63,7 +63,7 @@ class WheelStore(Store):
             self._snapshot = shutdown_snapshot.take(disk, found if has_same_wheel else None)
             self._mapping = disk.map(WHEEL, options.slots * SLOT_SIZE)
             opened.pop_all()
-        self._wheel = Wheel(self._mapping.buffer, tick_ms=options.tick_ms, slots=options.slots)
+        self._wheel = Wheel(self._mapping, tick_ms=options.tick_ms, slots=options.slots)
         self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel)
         self._index = self._timers.index
         self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
@@ -73,7 +73,7 @@ class WheelStore(Store):
 
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         self._truncate_to_checkpoint(found)
-        if not self._restore_snapshot(found):
+        if not self._restore_snapshot():
             origins, key_ranges = (_origins(held), _origins(ended)), self.release_queue.key_ranges()
             self._rebuild(LiveScan(self._units, found, self._committed.settled, *origins, key_ranges))
 
@@ -83,14 +83,13 @@ class WheelStore(Store):
         self._bodies.truncate(found.body_end)
         self._timers.low_unit = found.low_unit
 
-    def _restore_snapshot(self, found: Checkpoint) -> bool:
+    def _restore_snapshot(self) -> bool:
         """Restore indexes and counts from the shutdown snapshot. False if there is none that fits."""
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is None:
+        taken, self._snapshot = self._snapshot, None
+        if taken is None:
             return False
-        if not (self._wheel.is_sound() and snapshot.is_possible(found)):
-            self._wheel.clear()
-            return False
+        snapshot, used_extents = taken
+        self._wheel.allocate(used_extents)
         snapshot.restore(self._index)
         self.release_queue.out_of_order.push(snapshot.held)
         return True

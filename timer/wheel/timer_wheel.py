@@ -5,8 +5,10 @@
     slot, 32 bytes, big-endian:  0:8 time (wake-up // tick) | 8:8 first | 16:8 last | 24:4 pending units | 28:4 check
 
 A slot of another lap, or without pending units, is free. The wheel says which tick to look at, never when to release:
-the unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none. The buffer
-may be a mapped file or a bytearray. A slot that was never used is all zeros.
+the unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none.
+
+A slot that was never used is all zeros. The file is sparse: an extent gets its blocks when the first of its slots is
+used. Until then it is neither read nor written.
 """
 
 from typing import Any, NamedTuple
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from timer.disk import File, MappedFile
 from timer.errors import WheelFullError
 from timer.format.unit import Checks, Ints, Rows, stable_argsort, unique_counts
 from timer.schedule.pending_timers import EmptyTicks
@@ -22,7 +25,9 @@ SLOT = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i
 SLOT_SIZE = 32
 assert SLOT.itemsize == SLOT_SIZE
 _WEIGHTS = np.array([pow(0x9E3779B1, word, 1 << 32) for word in range(1, SLOT_SIZE // 4)], np.uint32)
-_SCAN_SLOTS = 4096
+EXTENT_SLOTS = 4096
+_EXTENT_BYTES = EXTENT_SLOTS * SLOT_SIZE
+"""128 KiB: an hour of ticks of a second."""
 
 
 def slot_checks(slots: Rows) -> Checks:
@@ -35,6 +40,25 @@ def slot_checks(slots: Rows) -> Checks:
     return found
 
 
+def used_extents(file: File, slots: int) -> Ints | None:
+    """Return the extents of a wheel that hold pending units. None if it has another size, or the check of a slot fails.
+
+    Raises UnreadableError. Not mapped: reading an unallocated page of a mapped file may take room, too.
+    """
+    if file.size() != slots * SLOT_SIZE:
+        return None
+    found = []
+    for extent in range(-(-slots // EXTENT_SLOTS)):
+        data = file.read(extent * _EXTENT_BYTES, _EXTENT_BYTES)
+        if data != bytes(len(data)):
+            own = np.frombuffer(data, SLOT)
+            if (slot_checks(own) != own["magic"]).any():
+                return None
+            if (own["num"] > 0).any():
+                found.append(extent)
+    return np.array(found, np.int64)
+
+
 class Links(NamedTuple):
     """The previous position of each unit (-1: none), and the new slots."""
 
@@ -44,25 +68,15 @@ class Links(NamedTuple):
 
 
 class Wheel:
-    """`slots` slots of `tick_ms` over `buffer` (slots * 32 bytes)."""
+    """`slots` slots of `tick_ms` over `mapping` (slots * 32 bytes), which are free unless their extent is allocated."""
 
-    def __init__(self, buffer: memoryview, *, tick_ms: int, slots: int) -> None:
+    def __init__(self, mapping: MappedFile, *, tick_ms: int, slots: int) -> None:
         self.tick_ms = tick_ms
         self._slots = slots
-        self._table = np.frombuffer(buffer, SLOT, count=slots)
+        self._mapping = mapping
+        self._table = np.frombuffer(mapping.buffer, SLOT, count=slots)
+        self._is_used = np.zeros(-(-slots // EXTENT_SLOTS), np.bool_)
         self._empty = EmptyTicks()
-
-    def is_sound(self) -> bool:
-        """True if the check of every slot matches."""
-        for start in range(0, self._slots, _SCAN_SLOTS):
-            slots = self._table[start : start + _SCAN_SLOTS]
-            if (slot_checks(slots) != slots["magic"]).any():
-                return False
-        return True
-
-    def clear(self) -> None:
-        """Empty all slots."""
-        self._table[:] = np.zeros(1, SLOT)
 
     def close(self) -> None:
         """Release the buffer."""
@@ -72,7 +86,7 @@ class Wheel:
         """Return how units join their chains. Changes nothing.
 
         Units are in the order of the log; those without `is_timer` are delete marks and not counted. Raises
-        WheelFullError if a slot holds pending units of another lap.
+        WheelFullError if a slot holds pending units of another lap, and OSError if the disk is full.
         """
         times = visits_ms // self.tick_ms
         if len(times) == 0:
@@ -109,12 +123,22 @@ class Wheel:
         Two share a slot only if they span a lap.
         """
         index = times % self._slots
+        self.allocate(index // EXTENT_SLOTS)
         slots = self._table[index]
         taken = (slots["num"] > 0) & (slots["time"] != times)
         spans_a_lap = int(times[-1]) - int(times[0]) >= self._slots  # they are sorted
         if taken.any() or (spans_a_lap and len(np.unique(index)) != len(index)):
             raise WheelFullError(f"{max(1, int(taken.sum()))} slots hold timers of another lap of {self._slots} ticks")
         return index, slots
+
+    def allocate(self, extents: Ints) -> None:
+        """Allocate `extents`. Raises OSError if the disk is full."""
+        is_used = self._is_used[extents]
+        if not is_used.all():
+            for extent in np.unique(extents[~is_used]).tolist():
+                at = extent * _EXTENT_BYTES
+                self._mapping.allocate(at, min(_EXTENT_BYTES, self._table.nbytes - at))
+                self._is_used[extent] = True
 
     def settle(self, visits_ms: Ints) -> None:
         """Remove settled units from the counts; a slot without pending units is free."""
@@ -126,8 +150,9 @@ class Wheel:
 
     def slot(self, time: int) -> tuple[int, int, int]:
         """Return (first, last, pending) of the tick `time`; (-1, -1, 0) if the slot is free or of another lap."""
-        slot: Any = self._table[time % self._slots]
-        if int(slot["time"]) != time or int(slot["num"]) <= 0:
+        at = time % self._slots
+        slot: Any = self._table[at]  # not read yet
+        if not self._is_used[at // EXTENT_SLOTS] or int(slot["time"]) != time or int(slot["num"]) <= 0:
             return (-1, -1, 0)
         return (int(slot["first"]), int(slot["last"]), int(slot["num"]))
 
@@ -141,14 +166,21 @@ class Wheel:
         start = after + 1
         while start <= until:
             at = start % self._slots
-            end = min(at + until + 1 - start, at + _SCAN_SLOTS, self._slots)
-            for used in (self._table["num"][at:end] > 0).nonzero()[0].tolist():
-                if int(self._table["time"][at + used]) == start + used:
-                    return start + used
+            extent = at // EXTENT_SLOTS
+            end = min(at + until + 1 - start, (extent + 1) * EXTENT_SLOTS, self._slots)
+            if self._is_used[extent]:
+                for used in (self._table["num"][at:end] > 0).nonzero()[0].tolist():
+                    if int(self._table["time"][at + used]) == start + used:
+                        return start + used
             start += end - at
         return None
 
     def _first_time_above(self, after: int, until: int) -> int | None:
-        times = self._table["time"].astype(np.int64)
-        found = times[(self._table["num"] > 0) & (times > after) & (times <= until)]
-        return int(found.min()) if len(found) else None
+        first = None
+        for extent in self._is_used.nonzero()[0].tolist():
+            slots = self._table[extent * EXTENT_SLOTS : (extent + 1) * EXTENT_SLOTS]
+            times = slots["time"][slots["num"] > 0]
+            times = times[(times > after) & (times <= until)]
+            if len(times):
+                first = until = int(times.min())
+        return first
