@@ -38,7 +38,7 @@ from timer.store import Store
 from timer.testing import SimDisk
 from timer.wheel.store import WheelStore
 from timer.wheel.timer_log import UnitLog
-from timer.wheel.timer_wheel import EXTENT_SLOTS
+from timer.wheel.timer_wheel import EXTENT_SLOTS, SLOT_SIZE
 
 OPTIONS = StoreOptions(tick_ms=10, slots=64, segment_bytes=300, compact_below=0.6, compact_ahead_ms=0)
 START_MS = 1000
@@ -745,6 +745,18 @@ def test_a_damaged_shutdown_snapshot_is_rebuilt(name: str) -> None:
     file = disk.open(name)
     for at in range(0, file.size(), 7):
         file.overwrite(at, bytes([file.read(at, 1)[0] ^ 1]))
+    store = reopen(disk, progress, set())
+    assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", [0, 64, OPTIONS.slots * SLOT_SIZE])
+def test_a_wheel_that_is_missing_cut_or_unreadable_is_rebuilt(size: int) -> None:
+    disk = SimDisk(random.Random(5))
+    progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)
+    if size == OPTIONS.slots * SLOT_SIZE:
+        disk.fail_read("wheel")
+    else:
+        disk.open("wheel").truncate(size)
     store = reopen(disk, progress, set())
     assert origins(store, store.release_queue.take_due(1500, 9, 1 << 20)) == [0, 1, 2, 3]
 
