@@ -54,8 +54,7 @@ class File(Protocol):
 class MappedFile(Protocol):
     """A file of fixed size as memory: changes to `buffer` reach the disk at any time, in any order.
 
-    A new file is sparse. Allocate a part before reading or writing it: without a block, a full disk ends the process
-    with SIGBUS.
+    Allocate a part before reading or writing it: otherwise a full disk ends the process with SIGBUS.
     """
 
     @property

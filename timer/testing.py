@@ -257,9 +257,8 @@ class SimMapping:
 
     def _are_used(self) -> NDArray[np.bool_]:
         """Return which sectors are not zeros."""
-        padded = np.zeros((_sectors(len(self._node.now)), SECTOR), np.uint8)
-        padded.reshape(-1)[: len(self._node.now)] = self._node.now
-        return padded.any(axis=1)
+        data = np.frombuffer(bytes(self._node.now), np.uint8)
+        return np.logical_or.reduceat(data, np.arange(0, len(data), SECTOR))
 
     def allocate(self, at: int, size: int) -> None:
         if self._disk.room_for(size) < size:

@@ -143,22 +143,13 @@ def take(disk: Disk, checkpoint: Checkpoint | None) -> tuple[Snapshot, Ints] | N
     Remove the snapshot, as the files change from now on. Without a snapshot or a sound wheel, remove both.
     """
     found = None if checkpoint is None else read(disk, checkpoint)
-    used = None if checkpoint is None or found is None else _used_extents(disk, checkpoint.slots)
+    used = None if checkpoint is None or found is None else used_extents(disk, checkpoint.slots)
     if _closed(disk) != b"":
         disk.start_replace(CLOSED, b"").wait()  # a removed file may be back after a loss of power
     if used is None:
         disk.remove(WHEEL)
     disk.remove(RESUME)
     return None if found is None or used is None else (found, used)
-
-
-def _used_extents(disk: Disk, slots: int) -> Ints | None:
-    """Return the used extents of the wheel, None if it is damaged."""
-    try:
-        with closing(disk.open(WHEEL)) as file:
-            return used_extents(file, slots)
-    except UnreadableError:
-        return None
 
 
 def read(disk: Disk, checkpoint: Checkpoint) -> Snapshot | None:

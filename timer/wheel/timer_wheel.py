@@ -7,17 +7,18 @@
 A slot of another lap, or without pending units, is free. The wheel says which tick to look at, never when to release:
 the unit has its wake-up time to the millisecond. Positions are RIP-43's, bytes in the TimerLog, -1 for none.
 
-A slot that was never used is all zeros. The file is sparse: an extent gets its blocks when the first of its slots is
-used. Until then it is neither read nor written.
+A slot that was never used is all zeros. An extent gets blocks when one of its slots is used; before, it is not read.
 """
 
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from timer.disk import File, MappedFile
-from timer.errors import WheelFullError
+from timer.disk import Disk, MappedFile
+from timer.errors import UnreadableError, WheelFullError
+from timer.format.checkpoint import WHEEL
 from timer.format.unit import Checks, Ints, Rows, stable_argsort, unique_counts
 from timer.schedule.pending_timers import EmptyTicks
 
@@ -40,23 +41,25 @@ def slot_checks(slots: Rows) -> Checks:
     return found
 
 
-def used_extents(file: File, slots: int) -> Ints | None:
-    """Return the extents of a wheel that hold pending units. None if it has another size, or the check of a slot fails.
+def used_extents(disk: Disk, slots: int) -> Ints | None:
+    """Return the extents of the wheel on disk that hold pending units. None if it is damaged or has another size.
 
-    Raises UnreadableError. Not mapped: reading an unallocated page of a mapped file may take room, too.
+    Not mapped: reading an unallocated page of a mapped file may take room, too.
     """
-    if file.size() != slots * SLOT_SIZE:
-        return None
     found = []
-    for extent in range(-(-slots // EXTENT_SLOTS)):
-        data = file.read(extent * _EXTENT_BYTES, _EXTENT_BYTES)
-        if data != bytes(len(data)):
-            own = np.frombuffer(data, SLOT)
-            if (slot_checks(own) != own["magic"]).any():
-                return None
-            if (own["num"] > 0).any():
-                found.append(extent)
-    return np.array(found, np.int64)
+    with suppress(UnreadableError), closing(disk.open(WHEEL)) as file:
+        if file.size() != slots * SLOT_SIZE:
+            return None
+        for extent in range(-(-slots // EXTENT_SLOTS)):
+            data = file.read(extent * _EXTENT_BYTES, _EXTENT_BYTES)
+            if data != bytes(len(data)):
+                own = np.frombuffer(data, SLOT)
+                if (slot_checks(own) != own["magic"]).any():
+                    return None
+                if (own["num"] > 0).any():
+                    found.append(extent)
+        return np.array(found, np.int64)
+    return None
 
 
 class Links(NamedTuple):
