@@ -256,9 +256,9 @@ def _disorder(table: DataFrame, arguments: AuditArguments) -> tuple[int, list[st
 
 def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: AuditVerdict) -> Details:
     delivered = _delivered(table)
-    width_ms = _width_ms(counts)
+    bins, width_ms = histogram(counts)
     return Details(
-        histogram=histogram(counts),
+        histogram=bins,
         timeline=timeline(delivered, counts, width_ms),
         timeline_width_ms=width_ms,
         faults=_examples(table) if found.faults else (),
@@ -269,24 +269,24 @@ def details(table: DataFrame, counts: DataFrame, by_hour: DataFrame, found: Audi
     )
 
 
-def histogram(counts: DataFrame) -> tuple[Bin, ...]:
-    """Return every bin from the first to the last that is not empty."""
+def histogram(counts: DataFrame) -> tuple[tuple[Bin, ...], int]:
+    """Return every bin from the first to the last that is not empty, and the width of an interval of the timeline.
+
+    With this width, in ms, at most MOST_POINTS are drawn.
+    """
     bounds = (None, *EDGES_MS, None)
     # A rounded lateness is on the same side of each edge.
     place = sum(((F.col("value_ms") >= edge).cast("int") for edge in EDGES_MS), F.lit(0))
-    summed = counts.groupBy(place.alias("place")).agg(F.sum("deliveries").alias("deliveries"))
-    found = {row.place: row.deliveries for row in summed.collect()}
-    if not found:
-        return ()
-    return tuple(Bin(bounds[i], bounds[i + 1], found.get(i, 0)) for i in range(min(found), max(found) + 1))
-
-
-def _width_ms(counts: DataFrame) -> int:
-    """Return the width of an interval, so that at most MOST_POINTS are drawn."""
-    minutes_ms = counts.agg(F.max("minute_ms") - F.min("minute_ms")).collect()[0][0] or 0
-    span = minutes_ms + MINUTE_MS
+    sums = F.sum("deliveries").alias("deliveries"), F.min("minute_ms").alias("low"), F.max("minute_ms").alias("high")
+    rows = counts.groupBy(place.alias("place")).agg(*sums).collect()
+    if not rows:
+        return (), _WIDTHS_MS[0]
+    found = {row.place: row.deliveries for row in rows}
+    span = max(row.high for row in rows) - min(row.low for row in rows) + MINUTE_MS
     days = -(-span // (MOST_POINTS * _DAY_MS))
-    return next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), days * _DAY_MS)
+    width_ms = next((width for width in _WIDTHS_MS if span // width < MOST_POINTS), days * _DAY_MS)
+    bins = (Bin(bounds[i], bounds[i + 1], found.get(i, 0)) for i in range(min(found), max(found) + 1))
+    return tuple(bins), width_ms
 
 
 def timeline(delivered: DataFrame, by_minute: DataFrame, width_ms: int) -> tuple[Moment, ...]:

@@ -188,7 +188,7 @@ def test_a_table_with_a_column_missing_is_refused(spark: SparkSession, tmp_path:
 def test_histogram_and_time_line(write_requests: WriteRequests) -> None:
     delivered = write_requests("early to late")
     counts = summary.latenesses(delivered)
-    bins = summary.histogram(counts)
+    bins, _ = summary.histogram(counts)
     assert bins[:4] == (Bin(None, 0, 1), Bin(0, 1, 2), Bin(1, 2, 1), Bin(2, 5, 1))
     assert bins[-1] == Bin(EDGES_MS[-1], None, 1)
     assert sum(b.deliveries for b in bins) == 6
