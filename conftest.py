@@ -6,9 +6,7 @@ Property tests have no deadline, as no test asserts a time. A failure prints how
 import gc
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -16,21 +14,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SMALL_DATA = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.constraintPropagation.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-
-COMPILE_LATE = (
-    "-XX:Tier4InvocationThreshold=60000 -XX:Tier4MinInvocationThreshold=8000"
-    " -XX:Tier4CompileThreshold=200000 -XX:Tier4BackEdgeThreshold=500000"
-)
-"""A dozen times the defaults of HotSpot. The slower compiler was 40 % of the processor time of a JVM with Spark: most
-methods that it compiled ran for a few plans more."""
 
 # Brokers of tests live for seconds: only the fast compiler of the JVM. The java command reads this variable.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -90,27 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (places[_scope(item.nodeid)], _scope(item.nodeid) in others))
 
 
-def plan_for_small_data(spark: "SparkSession") -> None:
-    """Set options for few rows, for which planning and compiling take longer than the work."""
-    for name, value in SMALL_DATA.items():
-        spark.conf.set(name, value)
-
-
-@contextmanager
-def small_session() -> "Iterator[SparkSession]":
-    """Start a session that plans for small data. An audit that runs meanwhile uses it too."""
-    from spark_jobs.platform.session import session  # most runs do without
-
-    with ExitStack() as stack:
-        with mock.patch.dict(os.environ, {"JDK_JAVA_OPTIONS": COMPILE_LATE}):  # its JVM is that of all later sessions
-            started = stack.enter_context(session("tests", master="local[2]"))
-        plan_for_small_data(started)
-        yield started
-
-
 @pytest.fixture(scope="session")
 def _spark() -> "Iterator[SparkSession]":
-    with small_session() as started:
+    from spark_jobs.platform.session import fit_plans, session  # most runs do without
+
+    with session("tests", master="local[2]") as started:
+        fit_plans(started, 0)
         yield started
     gc.collect()
 
@@ -122,5 +90,5 @@ def spark(request: pytest.FixtureRequest, _spark: "SparkSession") -> "SparkSessi
     Histories of a few rows, in spark_jobs, have one shuffle partition; audits on a real broker have two.
     """
     is_small = request.node.nodeid.startswith("spark_jobs/")
-    _spark.conf.set("spark.sql.shuffle.partitions", "1" if is_small else SMALL_DATA["spark.sql.shuffle.partitions"])
+    _spark.conf.set("spark.sql.shuffle.partitions", "1" if is_small else "2")
     return _spark

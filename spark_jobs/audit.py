@@ -36,7 +36,7 @@ from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
 from spark_jobs.kafka.admin import Cluster
 from spark_jobs.platform import files
 from spark_jobs.platform.lock import DemandHeld, folder_lock
-from spark_jobs.platform.session import fit_partitions, job_session
+from spark_jobs.platform.session import fit_plans, job_session
 from spark_jobs.platform.tables import Keep, read_table, write_rows, write_table, written
 from spark_jobs.report import summary
 from spark_jobs.report.metrics import measured
@@ -112,7 +112,7 @@ def _once(
         since = F.col("timestamp_ms") >= (arguments.from_ms or 0)
         old = archived(spark, arguments.archive, arguments.timer_topic).where(since)
     plan = read_plan.plan_once(cluster, arguments, read_plan.archived_ranges(old, arguments))
-    fit_partitions(spark, 2 * read_plan.records_in(plan.read))
+    fit_plans(spark, read_plan.records_in([*plan.asked, *plan.read]))
     parsed = keep(read_plan.read_requests(spark, plan.read, arguments, old), apart=RECORD)
     # Look up the ends of the other topics only now, so that they include all deliveries before as_of_ms.
     census = read_plan.census(parsed, cluster, arguments)
@@ -120,6 +120,7 @@ def _once(
     others = {*census.topics, arguments.rejected_topic, arguments.receipts_topic} & cluster.partitions.keys()
     ids = cluster.topic_ids({*others, arguments.timer_topic})
     spans = cluster.spans(others, from_ms=since_ms)
+    fit_plans(spark, read_plan.records_in([*plan.asked, *spans]))
     seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, limits.as_of_ms)
     seen = replace(seen, deleted_before=plan.deleted_before, excluded_before=plan.excluded_before)
     seen, complete_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, {}, limits.as_of_ms)

@@ -32,7 +32,7 @@ from spark_jobs.audit_run.positions import (
 )
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
-from spark_jobs.platform.session import fit_partitions
+from spark_jobs.platform.session import fit_plans
 from spark_jobs.platform.tables import write_rows, written
 from spark_jobs.report.summary import Remarks
 
@@ -79,14 +79,14 @@ def judge_part(
     # By a time only if one is given: other senders set any timestamp, and one from tomorrow would end the span.
     to_ms, from_ms = arguments.as_of_ms, arguments.from_ms
     requested = spans_since(cluster, [arguments.timer_topic], reached, new_from_ms=from_ms, to_ms=to_ms)
-    fit_partitions(spark, 2 * read_plan.records_in(requested) + state.open // 10)
+    fit_plans(spark, 2 * read_plan.records_in(requested) + state.open // 10)
     with written(arguments.out / audit_folder.SCRATCH) as keep:
         parsed = keep(read_plan.read_requests(spark, requested, arguments), apart=RECORD)
         due = None if plan.previous is None else keep(state.due(spark, plan.as_of_ms))
         asked = parsed.select("asked")
         census = read_plan.census(asked if due is None else asked.unionByName(due.select("asked")), cluster, arguments)
         spans = _outcome_spans(cluster, arguments, reached, state, census, due)
-        fit_partitions(spark, read_plan.records_in([*requested, *spans]) + state.open // 10)
+        fit_plans(spark, read_plan.records_in([*requested, *spans]) + state.open // 10)
         seen, hanging = read_plan.read_outcomes(spark, arguments, cluster, spans, parsed, census, plan.as_of_ms)
         read = [*requested, *spans]
         ids = cluster.topic_ids({span.topic for span in read})

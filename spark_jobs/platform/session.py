@@ -62,7 +62,15 @@ _COMMON_SETTINGS = {
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 _INITIAL_PARTITIONS = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
-_SIZED_BY = {"spark.sql.shuffle.partitions", _INITIAL_PARTITIONS}
+_FEW_RECORDS = 10_000
+_FOR_FEW_RECORDS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""To compile queries, and to plan them again while they run, would take longer than the work."""
+_SIZED_BY = {_INITIAL_PARTITIONS, *_FOR_FEW_RECORDS}
 _IS_SIZED = "spark.timerbridge.fitPartitions"
 _LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
@@ -209,13 +217,19 @@ def operator_settings(*, submitted: bool) -> set[str]:
     return given
 
 
-def fit_partitions(spark: SparkSession, records: int) -> None:
-    """Give shuffles as many partitions as this many records need, unless an operator has said how many.
+def fit_plans(spark: SparkSession, records: int) -> None:
+    """Plan the next queries for this many records, unless an operator has set how.
 
-    Spark joins small ones. Too few would sort on disk, and too many would be most of the time of a small batch.
+    Spark joins small shuffle partitions. Too few would sort on disk, and too many would be most of the time of a batch.
     """
-    if spark.conf.get(_IS_SIZED, "false") == "true":
-        spark.conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
+    if spark.conf.get(_IS_SIZED, "false") != "true":
+        return
+    spark.conf.set(_INITIAL_PARTITIONS, max(_LEAST_PARTITIONS, records // _RECORDS_PER_PARTITION))
+    for name, value in _FOR_FEW_RECORDS.items():
+        if records < _FEW_RECORDS:
+            spark.conf.set(name, value)
+        else:
+            spark.conf.unset(name)
 
 
 def _connector(given: Path | None) -> str:

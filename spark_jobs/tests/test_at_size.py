@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from conftest import SMALL_DATA, plan_for_small_data
 from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules import evidence
@@ -22,6 +21,7 @@ from spark_jobs.audit_rules.requests import requests
 from spark_jobs.audit_rules.tests.test_series import again, came, numbered
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
+from spark_jobs.platform.session import fit_plans
 from spark_jobs.platform.tables import RECORDS_DDL
 from spark_jobs.report import summary
 from spark_jobs.tests.records import (
@@ -160,11 +160,10 @@ def repeated(spark: SparkSession, records: list[object]) -> DataFrame:
 @pytest.fixture(scope="module", autouse=True)
 def compiled(spark: SparkSession) -> Iterator[None]:
     """Compile queries, and plan them again while they run, as jobs do."""
-    for name in SMALL_DATA:
-        spark.conf.unset(name)
+    fit_plans(spark, TIMES * STEP)
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     yield
-    plan_for_small_data(spark)
+    fit_plans(spark, 0)
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from schemas.maven_jars import JarsError
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.connector import connector_jars, jar_list
 from spark_jobs.platform.flags import JobArguments
-from spark_jobs.platform.session import job_session, operator_settings
+from spark_jobs.platform.session import fit_plans, job_session, operator_settings
 
 
 def test_no_jvm_starts_with_a_jar_that_is_not_the_pinned_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +59,16 @@ def test_settings_of_an_operator_win_over_ours(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "spark-defaults.conf").write_text(text)
     given = {"spark.sql.shuffle.partitions", "spark.ui.enabled", "spark.driver.memory", "spark.sql.ansi.enabled"}
     assert operator_settings(submitted=False) == given
+
+
+@pytest.mark.spark
+def test_queries_for_few_records_are_neither_compiled_nor_planned_again(spark: SparkSession) -> None:
+    names = ("spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage", "spark.sql.shuffle.partitions")
+    told = {}
+    for records in (10_000_000, 9_999):
+        fit_plans(spark, records)
+        told[records] = [spark.conf.get(name) for name in names]
+    assert told == {10_000_000: ["true", "true", "200"], 9_999: ["false", "false", "2"]}
 
 
 START = """
