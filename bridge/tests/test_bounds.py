@@ -114,6 +114,7 @@ def test_the_page_names_the_number_that_the_code_has(row: str) -> None:
     assert f"{FILLED[row][1]:,}" in rows()[row]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's /proc")
 def test_all_structures_at_their_bounds_take_no_more_memory_than_the_page_says() -> None:
     run = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True, timeout=120)

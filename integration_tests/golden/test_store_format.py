@@ -20,7 +20,7 @@ from timer.format.checkpoint import FORMAT, Checkpoint
 from timer.stopped_store import StoppedStore, verify
 from timer.testing import SimDisk
 from timer.wheel import shutdown_snapshot as resume
-from timer.wheel.timer_wheel import Wheel
+from timer.wheel.timer_wheel import Wheel, used_extents
 
 STORES = sorted(path.name for path in (FOLDER / "formats").glob("store.v*"))
 NEWEST = f"store.v{FORMAT}"
@@ -135,8 +135,12 @@ def test_version_3_resume_and_wheel_are_taken_over() -> None:
 
 
 def test_version_3_wheel() -> None:
-    wheel = Wheel(memoryview(bytearray(GOLDEN["wheel"])), tick_ms=1000, slots=16)
-    assert wheel.is_sound()
+    disk = SimDisk()
+    disk.start_replace("wheel", GOLDEN["wheel"]).wait()
+    extents = used_extents(disk, 16)
+    assert extents is not None
+    wheel = Wheel(disk.map("wheel", len(GOLDEN["wheel"])), tick_ms=1000, slots=16)
+    wheel.allocate(extents)
     found = {time: wheel.slot(1_700_000_000 + time) for time in range(16)}
     assert {time: slot for time, slot in found.items() if slot != (-1, -1, 0)} == {
         2: (208, 844, 4),
