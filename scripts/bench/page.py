@@ -80,9 +80,9 @@ def _all_figures() -> Iterator[Figure]:
     for rate in GOAL_RATES:
         yield Figure(f"lateness_{rate}_p99_ms", f"ms at {rate:,}/s", f"steady.{rate}.late.p99_ms")
         yield Figure(f"cpu_{rate}_us", f"us a message at {rate:,}/s", f"steady.{rate}.cpu_us")
-    for targets, partitions in SHAPES:
+    for partitions, targets in SHAPES:
         for name in ("late.p99_ms", "cpu_us", "broker_us"):
-            scale = f"scale.{targets}x{partitions}"
+            scale = f"scale.{partitions}x{targets}"
             yield Figure(f"{scale}.{name}_to_plain", "", f"{scale}.bridge.{name}", f"{scale}.plain.{name}")
     for name, unit in _PENDING.items():
         yield Figure(name, unit, f"pending.{name}")

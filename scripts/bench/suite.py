@@ -36,7 +36,7 @@ SHORT_S = 3.0
 BODIES, _SMALLER = (100, 1_000, 10_000), 0.4
 """Bytes of other bodies, and the share of the messages in their bursts."""
 SHAPES = ((4, 1), (4, 200), (64, 200), (16, 1_000))
-"""Targets, and partitions of each."""
+"""Partitions of the timer topic, and targets of one partition."""
 SCALE_PER_S = 5_000
 Tries = list[dict[str, object]]
 
@@ -116,16 +116,16 @@ def idle(servers: BenchServers, tries: Tries) -> None:
 
 def scale(servers: BenchServers, tries: Tries) -> None:
     """Measure each shape with a broker of its own, whose first round of both sides is a warm-up."""
-    for targets, partitions in SHAPES[:2] if servers.is_quick else SHAPES:
-        shape, seconds = f"{targets}x{partitions}", servers.seconds
+    for partitions, targets in SHAPES[:2] if servers.is_quick else SHAPES:
+        shape, seconds = f"{partitions}x{targets}", servers.seconds
         servers.say(f"{shape}: topics, warm up")
         with servers.kafka(shape) as kafka:
-            topics = TopicFixture(kafka, servers.sizes)
-            names = [topics.target("scale", partitions) for _ in range(targets)]
+            topics = TopicFixture(kafka, replace(servers.sizes, partitions=partitions))
+            names = [topics.target("scale", 1) for _ in range(targets)]
             with topics.bridge(servers.folder / shape) as bridge:
                 for one in ({}, *tries):
                     load = scenarios.steady(topics, bridge, SCALE_PER_S, seconds, names)
-                    alone = scenarios.plain(topics, SCALE_PER_S, load, seconds, names, partitions)
+                    alone = scenarios.plain(topics, SCALE_PER_S, load, seconds, names, 1)
                     one[f"scale.{shape}"] = {"bridge": load, "plain": alone}
                     servers.say(f"{shape}: measured")
 
