@@ -6,8 +6,7 @@
     Sink    <- one transaction: deliveries, rejected records, journal, progress
     Clock   -> now
 
-A `TimerPartition` names one partition of one timer topic. Ownership changes only inside `Source.poll` and
-`Source.serve_rebalance`.
+A `TimerPartition` names one partition of one timer topic. Ownership changes only inside `Source.poll`.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
@@ -114,7 +113,7 @@ class Source(Protocol):
     """Consumer of the timer topics, read_committed: records of a partition in order, each once after each start."""
 
     membership: Membership
-    """As of the last `poll` or `serve_rebalance`."""
+    """As of the last `poll`."""
 
     def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
@@ -122,9 +121,6 @@ class Source(Protocol):
         An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
         max_records: 0 for none, without a wait for them.
         """
-
-    def serve_rebalance(self) -> Polled:
-        """Apply pending changes of ownership without taking records: `records` is empty. Called after an abort."""
 
     def start(self, timer_partition: TimerPartition, offset: int) -> None:
         """Make `poll` return the partition's records from `offset` on."""
@@ -239,9 +235,11 @@ class Transaction:
     journal: dict[TimerPartition, bytes]
     progress: dict[TimerPartition, Progress]
     group_metadata: object
+    tries: int = 0
+    """Number of times that it was aborted."""
 
 
-AbortReason = Literal["earlier", "stale-member", "fault"]
+AbortReason = Literal["stale-member", "fault"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +255,8 @@ class Aborted:
 
     refused: records of `outgoing` that the broker will never accept, each with a code (`unknown-topic`,
         `unknown-partition`, `not-authorized`, `too-large`). Empty after a passing fault or with stale group metadata.
-    why: meaningful if `refused` is empty. `earlier`: the transaction before it was aborted; `stale-member`: the group
-        no longer knows the member; `fault`: a passing fault.
+    why: meaningful if `refused` is empty. `stale-member`: the group no longer knows the member; `fault`: a passing
+        fault.
     """
 
     refused: Mapping[Outgoing, str]
@@ -272,7 +270,7 @@ class Aborted:
     """Topics of `refused` that made a transaction fail after it was sent, so that each further try costs all others."""
 
 
-MAX_IN_FLIGHT = 2
+MAX_IN_FLIGHT = 4
 """Transactions of one sink that may be in flight at a time."""
 
 
@@ -287,16 +285,16 @@ class SubmittedTransaction(Protocol):
 
 
 class Sink(Protocol):
-    """Kafka transactions in order; the second may be filled while the first commits.
+    """Kafka transactions that are independent of each other."""
 
-    The later one sends its offsets and commits only after the earlier one has committed. If the earlier one is aborted,
-    so is the later one. (Otherwise a crash between the two would leave progress that skips the first one's records.)
-    """
+    def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
+        """Return True if a transaction with these records may take longer, as targets have to be looked up first."""
 
     def submit(self, transaction: Transaction) -> SubmittedTransaction:
         """Start a transaction. A passing fault of the broker delays or aborts it, and raises nothing.
 
-        The caller keeps at most `MAX_IN_FLIGHT` of them. After an abort it waits for all before it submits another.
+        The caller keeps at most `MAX_IN_FLIGHT` of them, and each partition in at most one. (Otherwise a later one
+        could commit progress that skips the records of an earlier one.)
         Raises bridge.errors.FencedError if another process uses the same transactional.id: this process must end.
         """
 

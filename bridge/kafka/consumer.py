@@ -1,4 +1,4 @@
-"""Source over a consumer group. librdkafka's rebalance callbacks run inside `poll`, `serve_rebalance` and `close` only.
+"""Source over a consumer group. librdkafka's rebalance callbacks run inside `poll` and `close` only.
 
 group assigns p0   ->  incremental_assign([])            owned, but nothing is fetched
 start(p0, 40)      ->  incremental_assign([p0 @ 40])     polls return its records from here on
@@ -148,19 +148,6 @@ class ConfluentSource:
             self._read_pace.restart()
         self._note_membership()
         return self._polled(records)
-
-    def serve_rebalance(self) -> Polled:
-        # A rebalance may be queued after records. Seek back to these records, which also removes them from the queue.
-        for _ in range(len(self._next) + 1):
-            message = self._consumer.poll(0)
-            if message is None:
-                break
-            if message.error() is not None:
-                self._handle_error(message)
-            elif TimerPartition(message.topic(), message.partition()) in self._next:
-                self._consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
-        self._note_membership()
-        return self._polled({})
 
     def start(self, partition: TimerPartition, offset: int) -> None:
         if partition not in self._owned:

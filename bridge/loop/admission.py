@@ -50,20 +50,21 @@ class Admission:
         """True if the next turn is for the rest of what this one has read."""
         self._warnings = LogRateLimit(log)
 
-    def admit(
-        self, opened: AssignedPartition, records: list[Record], now_ms: int, *, has_read: bool = True
-    ) -> IntakeStop | None:
-        """Take in the backlog of a partition and then `records`, as far as they may. Return why not all.
+    def admit(self, opened: AssignedPartition, records: list[Record], now_ms: int, *, has_read: bool = True) -> None:
+        """Take in the backlog of a partition and then `records`, as far as they may.
 
-        After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         has_read: False if the poll asked for no records.
         """
         timer_partition, partition = opened.name, opened.partition
         waited = bool(partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
-            return None  # as nearly always in a turn without a read
+            return  # as nearly always in a turn without a read
         if records:
             records = opened.missed_records(records[0].offset) or records
+        if partition.is_frozen and opened.is_checkpoint_overdue(now_ms):
+            partition.wait_for_commit(records)
+            self._pause(timer_partition, IntakeStop.TURN_FULL.value)
+            return
         is_over = self._is_over()
         _, stop, detail = self._take_in_some(opened, records, now_ms, is_over)
         match stop:
@@ -73,7 +74,7 @@ class Admission:
             case IntakeStop.TURN_FULL if records and is_over():
                 self._skips_read = True  # a pause would cost another fetch of what the client has
             case IntakeStop.TURN_FULL:
-                self._pause(timer_partition, stop.value)
+                self._pause(timer_partition, IntakeStop.TURN_FULL.value)
             case None if partition.backlog:
                 self._wait_for_rate(timer_partition, now_ms)
             case None:
@@ -82,7 +83,6 @@ class Admission:
                     self._warnings.clear(str(timer_partition))
                 was_empty, is_undecodable = has_read and not records, timer_partition in self._pauses.undecodable
                 opened.check_caught_up(now_ms, was_empty=was_empty, is_undecodable=is_undecodable)
-        return stop
 
     def _pause(self, timer_partition: TimerPartition, reason: Reason, detail: str = "") -> None:
         if self._pauses.pause(timer_partition, reason, detail):

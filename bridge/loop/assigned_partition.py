@@ -21,6 +21,7 @@ from typing import NamedTuple
 from bridge.errors import BridgeError, PartitionUnreadableError
 from bridge.loop.opening import RetryDelay
 from bridge.observe.log_rate_limit import LogRateLimit
+from bridge.partition.draft import FrozenDraft
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Ports, Record
@@ -83,6 +84,8 @@ class AssignedPartition:
         self.name = timer_partition
         self.phase = Phase.WAITING
         self.opened_ms = 0
+        self.is_full = False
+        """True if more timers were due at the last draft than it took."""
         self._clock = ports.clock
         self._source = ports.source
         self._history = ports.history
@@ -161,11 +164,18 @@ class AssignedPartition:
         """True if stored timers may leave. If intake is blocked, they do not wait for it: room has to be made."""
         return self.phase is Phase.OPEN or (self.phase is Phase.CATCHING_UP and self.partition.is_blocked)
 
-    def draft_due(self, now_ms: int, most: int) -> bool:
-        """Draft the timers that leave now, at most `most`. True if there may be more."""
-        if self.phase is Phase.CLAIMING:
-            return False
-        return self.partition.draft_due(now_ms, most, may_release=self._may_release)
+    def draft_due(self, now_ms: int, most: int) -> None:
+        """Draft the timers that leave now, at most `most`."""
+        if self.phase is not Phase.CLAIMING:
+            self.is_full = self.partition.draft_due(now_ms, most, may_release=self._may_release)
+
+    def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft | None:
+        """Freeze the draft of a turn at `now_ms` for a transaction at `at_ms`. None if nothing is to be published."""
+        partition = self.partition
+        if not partition.is_urgent(now_ms) and not (is_all and partition.has_news()):
+            return None
+        whole = is_all or self.is_checkpoint_due(now_ms)  # a checkpoint needs an empty draft
+        return partition.freeze(now_ms, at_ms, is_all=whole, is_caught_up=self.phase is Phase.OPEN)
 
     def next_look_ms(self, now_ms: int, until_ms: int) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""

@@ -1,15 +1,18 @@
-"""Commit up to two transactions in order; the second is filled while the first commits.
+"""Commit transactions that are independent of each other. A partition is in at most one of them.
 
-    submit --> in flight (at most 2) --reap--> committed: advance its partitions
-                                     --reap--> aborted: it and every later one are retried, one by one, in order
+    submit --> in flight (at most MAX_IN_FLIGHT) --reap--> committed: advance its partitions
+                                                 --reap--> aborted: sent again with the same partitions, alone
 
-A retry drops records that the broker will never accept (they go to the rejected topic) and partitions that this
-instance no longer owns. Retries run before new transactions start, so progress is always committed in request order.
+A transaction costs its targets and waits for brokers, so several overlap nearly freely. As a partition waits for the
+outcome of its own, its progress is committed in request order. What makes a transaction slow delays the partitions in
+it, so costly partitions are not put together with others: those with many records, or with targets that are new or have
+failed lately. A retry drops records that the broker will never accept (they go to the rejected topic) and partitions
+that this instance no longer owns.
 """
 
 import logging
 from collections import deque
-from collections.abc import Container
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,23 +32,31 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
-from kafka_timer.origin import TimerPartition
-from schemas.progress import Progress
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
 Part = tuple[Partition, FrozenDraft]
+MAX_RETRIES_IN_FLIGHT = MAX_IN_FLIGHT // 2
+"""They may wait for long; the other producers are for all other partitions."""
+_COSTLY_RECORDS = 500
+
+
+class _Try(NamedTuple):
+    """Partitions with their parts of one transaction. tries: number of times that it was aborted."""
+
+    parts: Sequence[Part]
+    tries: int = 0
 
 
 class _InFlight(NamedTuple):
-    parts: list[Part]
+    sent: _Try
     submitted: SubmittedTransaction
 
 
 @dataclass(eq=False)
 class CommitPipeline:
-    """The commit pipeline of one loop. Not thread-safe."""
+    """The transactions of one loop. Not thread-safe."""
 
     _sink: Sink
     _clock: Clock
@@ -54,99 +65,97 @@ class CommitPipeline:
     _membership: Membership
 
     def __post_init__(self) -> None:
-        self._in_flight: deque[_InFlight] = deque()
-        self._aborted: deque[list[Part]] = deque()
+        self._in_flight: list[_InFlight] = []
+        self._waiting: deque[_Try] = deque()
+        """Aborted ones, and those for which there was no room."""
         self.waited_ms = 0
-        """Time of waits until now for transactions that were not aborted before."""
+        """Time of waits until now for transactions."""
 
     @property
     def is_idle(self) -> bool:
         """True if no transaction is in flight or has to be retried."""
-        return not self._in_flight and not self._aborted
+        return not self._in_flight and not self._waiting
 
     @property
-    def must_retry(self) -> bool:
-        """True if transactions were aborted. Call `retry_oldest` until it is False, before a new one starts."""
-        return bool(self._aborted)
+    def has_room(self) -> bool:
+        """True if a transaction may start."""
+        return len(self._in_flight) < MAX_IN_FLIGHT
 
-    def submit(self, parts: list[Part]) -> Damaged | None:
-        """Start a transaction. After an abort it is queued instead, and `retry_oldest` sends it in order.
-
-        Call `wait_for_room` first. If a partition's store turns out to be damaged, return it: the others are queued.
-        """
-        assert len(self._in_flight) < MAX_IN_FLIGHT, "no room"
-        sent = None if self._aborted else self._send(parts)
-        if sent is None or isinstance(sent, Damaged):
-            self.drain()  # aborted ones are queued before this one
-            self._aborted.append(parts)
-            return sent
-        self._in_flight.append(_InFlight(parts, sent))
+    def submit(self, parts: Sequence[Part]) -> Damaged | None:
+        """Start one transaction, or two. If a partition's store is damaged, return it: all parts wait for `retry`."""
+        costly, others = list[Part](), list[Part]()
+        for owned, frozen in parts:
+            try:
+                outgoing = frozen.outgoing()
+            except CorruptStoreError as error:
+                self._waiting.append(_Try(parts))
+                return Damaged(owned, error)
+            (costly if self._is_costly(outgoing) else others).append((owned, frozen))
+        for each in (others, costly):
+            if each and self.has_room:
+                self._send(_Try(each))
+            elif each:
+                self._waiting.append(_Try(each))
         return None
+
+    def _is_costly(self, outgoing: Sequence[Outgoing]) -> bool:
+        if len(outgoing) > _COSTLY_RECORDS or self._sink.needs_look_up(outgoing):
+            return True
+        return bool(self._breakers) and self._breakers.have_failed({record.topic for record in outgoing})
 
     def reap(self) -> None:
         """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
-        while self._in_flight and self._in_flight[0].submitted.is_done():
-            self._reap_oldest()
+        for each in list(self._in_flight):
+            if each.submitted.is_done():
+                self._reap(each)
 
-    def wait_for_room(self) -> None:
-        """Reap transactions until another one may start, or one has to be retried. Blocks."""
-        while len(self._in_flight) >= MAX_IN_FLIGHT:
-            self._reap_oldest()
+    def drain(self, of: Collection[Partition] | None = None) -> None:
+        """Wait for the transactions in flight: all, or those of these partitions. Aborted ones are queued."""
+        began_ms = self._clock.now_ms()
+        for each in list(self._in_flight):
+            if of is None or any(partition in of for partition, _ in each.sent.parts):
+                self._reap(each)
+        self.waited_ms += self._clock.now_ms() - began_ms
 
-    def drain(self) -> None:
-        """Reap all transactions in flight. Blocks until the last one has ended."""
-        while self._in_flight:
-            self._reap_oldest()
+    def retry(self, owned: Container[Partition]) -> Damaged | None:
+        """Send what waits, oldest first, as far as there is room. Apply pending rebalances first.
 
-    def retry_oldest(self, owned: Container[Partition]) -> Damaged | None:
-        """Retry the oldest aborted transaction once, and wait for its outcome. Apply pending rebalances first.
-
-        owned: the open partitions. Parts of others are left out: they may be another member's by now. If a store turns
-        out to be damaged, return it with nothing sent.
+        owned: the open partitions. Parts of others are left out: they may be another member's by now. If a partition's
+        store is damaged, return it with nothing of its transaction sent.
         """
-        parts = [part for part in self._aborted.popleft() if part[0] in owned]
-        if not parts:
-            return None
-        for partition, frozen in parts:
-            partition.recheck(frozen, self._clock.now_ms())
-        sent = self._send(parts)
-        if isinstance(sent, Damaged):
-            self._aborted.appendleft(parts)
-            return sent
-        self._metrics.transaction_retries.inc()
-        outcome = self._outcome_of(sent)
-        if isinstance(outcome, Committed):
-            self._advance(parts)
-        else:
-            self._record_abort(parts, outcome)
-            self._aborted.appendleft(parts)
+        while self._waiting and self.has_room:
+            if sum(each.sent.tries > 0 for each in self._in_flight) >= MAX_RETRIES_IN_FLIGHT:
+                return None
+            sent = self._waiting.popleft()
+            parts = [part for part in sent.parts if part[0] in owned]
+            for partition, frozen in parts:
+                partition.recheck(frozen, self._clock.now_ms())
+                try:
+                    frozen.outgoing()
+                except CorruptStoreError as error:
+                    self._waiting.appendleft(sent)
+                    return Damaged(partition, error)
+            if parts:
+                self._send(sent._replace(parts=parts))
+                self._metrics.transaction_retries.inc(sent.tries > 0)
         return None
 
-    def _reap_oldest(self) -> None:
-        parts, submitted = self._in_flight[0]
-        began_ms = self._clock.now_ms()
-        outcome = self._outcome_of(submitted)
-        self.waited_ms += self._clock.now_ms() - began_ms
-        self._in_flight.popleft()
-        if isinstance(outcome, Committed):
-            assert not self._aborted, "a transaction was committed after one that was aborted"
-            self._advance(parts)
-            return
-        self._record_abort(parts, outcome)
-        self._aborted.append(parts)
-        self.drain()  # the later ones are aborted, too
-
-    def _outcome_of(self, submitted: SubmittedTransaction) -> Committed | Aborted:
-        """Wait for the outcome. If it cannot be known, forget all transactions in flight: this bridge ends."""
+    def _reap(self, flown: _InFlight) -> None:
+        """Wait for the outcome of a transaction. If it cannot be known, forget all in flight: this bridge ends."""
         try:
-            outcome = submitted.wait()
+            outcome = flown.submitted.wait()
         except BridgeError:
             self._in_flight.clear()
             raise
         self._metrics.transaction_ended(outcome)
-        return outcome
+        self._in_flight.remove(flown)
+        if isinstance(outcome, Committed):
+            self._advance(flown.sent.parts)
+        else:
+            self._record_abort(flown.sent.parts, outcome)
+            self._waiting.append(_Try(flown.sent.parts, flown.sent.tries + 1))
 
-    def _advance(self, parts: list[Part]) -> None:
+    def _advance(self, parts: Sequence[Part]) -> None:
         now_ms = self._clock.now_ms()
         for owned, frozen in parts:
             owned.committed(frozen)
@@ -156,22 +165,14 @@ class CommitPipeline:
             for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _send(self, parts: list[Part]) -> SubmittedTransaction | Damaged:
-        """Submit the transaction. If a partition's store turns out to be damaged, return it with nothing sent."""
-        outgoing: list[Outgoing] = []
-        journal: dict[TimerPartition, bytes] = {}
-        progress: dict[TimerPartition, Progress] = {}
-        for owned, frozen in parts:
-            try:
-                outgoing += frozen.outgoing()
-            except CorruptStoreError as error:
-                return Damaged(owned, error)
-            progress[owned.partition] = frozen.progress
-            if frozen.journal is not None:
-                journal[owned.partition] = frozen.journal.to_bytes()
-        return self._sink.submit(Transaction(outgoing, journal, progress, self._membership.group_metadata))
+    def _send(self, sent: _Try) -> None:
+        outgoing = [record for _, frozen in sent.parts for record in frozen.records]
+        progress = {owned.partition: frozen.progress for owned, frozen in sent.parts}
+        journal = {owned.partition: each.journal.to_bytes() for owned, each in sent.parts if each.journal is not None}
+        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata, sent.tries)
+        self._in_flight.append(_InFlight(sent, self._sink.submit(transaction)))
 
-    def _record_abort(self, parts: list[Part], outcome: Aborted) -> None:
+    def _record_abort(self, parts: Sequence[Part], outcome: Aborted) -> None:
         """Prepare the retry: park refused records, open circuit breakers."""
         for _, frozen in parts if outcome.refused else ():
             if (own := frozen.reject(outcome.refused)) is not None:

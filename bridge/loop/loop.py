@@ -4,9 +4,9 @@
     2 intake    requests -> timers, overdue ones, refusals     bridge.loop.admission, bridge.partition
     3 store     timers to disk                                 no reader sees anything of 2-4 before 5
     4 due       timers whose time has come                     bridge.partition
-    5 publish   one transaction: deliveries, rejected, journal, progress of every partition; a second may be in flight.
-                Each partition freezes its part (Partition.freeze), CommitPipeline.submit puts them together
-    6 advance   what is committed is settled in the stores; now and then a checkpoint
+    5 publish   a transaction: deliveries, rejected, journal, progress of the partitions that have none in flight.
+                Each freezes its part (Partition.freeze), CommitPipeline.submit puts them together
+    6 advance   at the begin of a later turn: what is committed is settled in the stores; now and then a checkpoint
 
 After a crash before the commit of 5 the next run takes the store back to its checkpoint and reads again from C; no
 reader saw anything. After a later crash it reads (C, K) and the journal, and settles what was delivered. C is the next
@@ -15,7 +15,7 @@ offset to read, K the last settled key (schemas.progress).
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 
 from bridge.errors import PartitionUnreadableError
@@ -31,7 +31,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
-from bridge.partition.partition import Damaged, IntakeStop, Partition
+from bridge.partition.partition import Damaged, Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Ports, Sink, Source
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
@@ -157,6 +157,7 @@ class Bridge:
     def finish(self) -> None:
         """Make the last turn of a clean end: all that is stored is committed, so that the next start reads little."""
         self.request_stop()
+        self._pipeline.drain()
         if not self.is_idle:
             self.turn()
 
@@ -180,33 +181,34 @@ class Bridge:
         self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
         opened = dict(self._partitions.open)
-        self._retry_aborted()
         now_ms = self._clock.now_ms()
+        self._maintain(now_ms)
         if polled.records or polled.undecodable:
             # The records of a partition that was opened again meanwhile are read again.
             polled.keep({name for name, each in self._partitions.open.items() if opened.get(name) is each})
         self._admit(polled, now_ms)  # 2, 3
         admitted_ms = self._clock.now_ms()
-        is_full = self._draft_due(now_ms)  # 4
-        self._publish_and_advance(now_ms)  # 5, 6
+        is_full = self._publish(now_ms)  # 4, 5
         took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
         self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
+        self._pipeline.reap()
         if self._breakers or self._status.unavailable_targets:
             self._status.targets_checked(self.unavailable_targets())
 
-    def _each(self, step: Callable[[AssignedPartition], object]) -> None:
-        """Call `step` for each open partition. One that is damaged or unreadable is opened again, for later turns."""
-        for opened in list(self._partitions.open.values()):
+    def _each(
+        self, step: Callable[[AssignedPartition], object], partitions: Iterable[AssignedPartition] | None = None
+    ) -> None:
+        """Call `step` for these open partitions, or all. One that is damaged or unreadable is opened again, later."""
+        for opened in list(self._partitions.open.values() if partitions is None else partitions):
             try:
                 step(opened)
             except (CorruptStoreError, PartitionUnreadableError) as wrong:
-                self._pipeline.drain()  # every outcome is known before a partition is closed
+                self._pipeline.drain([opened.partition])  # its outcome is known before it is closed
                 self._partitions.reopen(opened, wrong)
 
     def _rebuild(self, damaged: Damaged) -> None:
         """Rebuild an open partition."""
         partition, wrong = damaged
-        self._pipeline.drain()
         self._partitions.reopen(self._partitions.open[partition.partition], wrong)
 
     def _open_and_close(self, ownership: Ownership) -> None:
@@ -224,48 +226,49 @@ class Bridge:
             self._each(lambda opened: partitions.apply_pauses(opened.partition))
 
     def _admit(self, polled: Polled, now_ms: int) -> None:
-        """Take in what was polled, and the backlogs, as far as they may.
-
-        A request for a timer of a transaction in flight waits for its outcome.
-        """
-        records, undecided = polled.records, list[AssignedPartition]()
+        """Take in what was polled, and the backlogs, as far as they may."""
+        records = polled.records
         self._admission.begin_turn(now_ms)
         self._admission.skip(polled.undecodable, records, now_ms)
         if records:
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
+        self._each(
+            lambda opened: self._admission.admit(opened, records.get(opened.name, []), now_ms, has_read=polled.has_read)
+        )
 
-        def admit(opened: AssignedPartition) -> None:
-            new = records.get(opened.name, [])
-            if self._admission.admit(opened, new, now_ms, has_read=polled.has_read) is IntakeStop.UNDECIDED:
-                undecided.append(opened)
-
-        self._each(admit)
-        if undecided:
-            self._pipeline.drain()
-            self._retry_aborted()
-            if self._pipeline.is_idle:
-                self._each(lambda opened: opened in undecided and self._admission.admit(opened, [], now_ms))
-
-    def _draft_due(self, now_ms: int) -> bool:
-        """Draft the timers that leave now. True if a partition may have had more of them due than the pace allows."""
-        is_full = False
+    def _publish(self, now_ms: int) -> bool:
+        """Draft the timers that leave now, and submit transactions. True if more may be due than the pace allows."""
+        if not self._stopping and (damaged := self._pipeline.retry(self.partitions.values())):
+            self._rebuild(damaged)
+        parts = list[Part]()
 
         def draft(opened: AssignedPartition) -> None:
-            nonlocal is_full
-            is_full |= opened.draft_due(now_ms, self._pace.timers)
+            opened.draft_due(now_ms, self._pace.timers)
+            at_ms = max(now_ms, self._clock.now_ms())
+            if frozen := opened.freeze(now_ms, at_ms, is_all=self._stopping):
+                parts.append((opened.partition, frozen))
 
-        self._each(draft)
-        return is_full
+        group = self._next_group()
+        self._each(draft, group)
+        if parts and (damaged := self._pipeline.submit(parts)):
+            self._rebuild(damaged)
+        return any(each.is_full for each in group)
 
-    def _publish_and_advance(self, now_ms: int) -> None:
+    def _next_group(self) -> list[AssignedPartition]:
+        """Return the partitions of the next transaction: those that have none in flight.
+
+        Of those with more timers due than the pace allows, it takes half at most, so that two transactions overlap. It
+        takes all others, as a transaction costs its targets rather than its records.
+        """
+        if not self._pipeline.has_room:
+            return []
         opened = self._partitions.open.values()
-        is_overdue = any(each.is_checkpoint_overdue(now_ms) for each in opened)
-        is_all = is_overdue or self._stopping
-        if is_all or any(each.partition.is_urgent(now_ms) for each in opened):
-            self._publish(now_ms, is_all=is_all)
-        if is_overdue:
-            self._pipeline.drain()
-        self._maintain(now_ms)
+        ready = [each for each in opened if not each.partition.is_frozen]
+        if self._stopping:
+            return ready
+        full = sorted((each for each in ready if each.is_full), key=lambda each: each.partition.frozen_ms)
+        others = [each for each in ready if not each.is_full]
+        return others + full[: (sum(each.is_full for each in opened) + 1) // 2]
 
     def _maintain(self, now_ms: int) -> None:
         """Continue checkpoints. After a read of Kafka without an answer, the others wait for the next turn."""
@@ -287,35 +290,7 @@ class Bridge:
         if partitions.opening:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _TRANSACTION_WAIT_MS))
+        if not self._pipeline.has_room:
+            return until_ms - now_ms
         next_ms = [each.next_look_ms(now_ms, until_ms) for each in opened] + self._admission.next_ms(now_ms)
         return max(0, min(next_ms, default=until_ms) - now_ms)
-
-    def _publish(self, now_ms: int, *, is_all: bool) -> None:
-        """Submit one transaction. is_all: with stored requests that could still wait for their commit."""
-        self._pipeline.wait_for_room()
-        self._retry_aborted()
-        if self._pipeline.must_retry:
-            return
-        parts: list[Part] = []
-
-        def freeze(opened: AssignedPartition) -> None:
-            owned = opened.partition
-            if owned.is_urgent(now_ms) or (is_all and owned.has_news()):
-                whole = is_all or opened.is_checkpoint_due(now_ms)  # a checkpoint needs an empty draft
-                at_ms = max(now_ms, self._clock.now_ms())  # a wait for other transactions may have taken long
-                is_caught_up = opened.phase is Phase.OPEN
-                parts.append((owned, owned.freeze(now_ms, at_ms, is_all=whole, is_caught_up=is_caught_up)))
-
-        self._each(freeze)
-        if parts and (damaged := self._pipeline.submit(parts)):
-            self._rebuild(damaged)
-
-    def _retry_aborted(self) -> None:
-        """Retry aborted transactions until they are committed, without partitions that are no longer ours.
-
-        On shutdown, aborted transactions are not retried: the next run reads their requests again.
-        """
-        while self._pipeline.must_retry and not self._stopping:
-            self._partitions.apply(self._source.serve_rebalance().ownership)
-            if damaged := self._pipeline.retry_oldest(self.partitions.values()):
-                self._rebuild(damaged)

@@ -123,7 +123,7 @@ class Metrics:
         )
         self.transaction_aborts = counter(
             "transaction_aborts",
-            "Aborted and retried transactions, by `reason`: a topic `refused` a record, an `earlier` one was aborted,"
+            "Aborted and retried transactions, by `reason`: a topic `refused` a record,"
             " the group fenced a `stale-member`, or a passing `fault`. Steady faults: check brokers and log.",
             ["reason"],
         )

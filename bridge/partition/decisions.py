@@ -54,6 +54,9 @@ class NewDecisions:
     def forget_rolled(self, is_forgotten: Callable[[CopyInFlight], bool]) -> None:
         self.rolled = [flight for flight in self.rolled if not is_forgotten(flight)]
 
+    def count(self) -> int:
+        return sum(len(getattr(self, each.name)) for each in fields(self))
+
     def count_of_requests(self) -> int:
         """Return how many numbers the journal record needs for requests that were taken in."""
         return len(self.landed) + len(self.dropped) + len(self.held) + len(self.ended)

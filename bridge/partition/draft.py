@@ -176,7 +176,7 @@ class Draft:
     """Parked timers and refused requests that go without payload, as the rejected topic does not take them whole."""
     copies: list[RolledCopy] = field(default_factory=list)
     size_bytes: int = 0
-    """Approximate size of bodies and copies."""
+    """Approximate size of bodies, copies and refused requests."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
     waited_origins: set[int] = field(default_factory=set)
     """Origin offsets of timers that leave later than due because their target was paused or beyond its rate."""
@@ -193,6 +193,7 @@ class Draft:
         """Add decisions on requests, with their receipts as far as `mode` asks for them."""
         receipts = [each for each in decisions.receipts if is_sent(each.kind, mode)]
         self.decisions.add(replace(decisions, receipts=receipts))
+        self.size_bytes += sum(size_of(record.key, record.value, record.headers) for record, _ in decisions.refused)
 
     def add_delivery(self, body: Body) -> None:
         self.bodies.append(body)

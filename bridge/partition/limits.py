@@ -161,6 +161,10 @@ class CircuitBreakers:
         """True if any target has a breaker that is not closed."""
         return bool(self._breakers)
 
+    def have_failed(self, targets: Collection[str]) -> bool:
+        """Return True if one of `targets` has failed lately, so that a transaction with it may fail again."""
+        return not self._breakers.keys().isdisjoint(targets)
+
     def trip(self, targets: Iterable[str], now_ms: int) -> list[str]:
         """Open the breakers of `targets`; return the targets that took records until now."""
         newly = []

@@ -2,13 +2,13 @@
 
     take_in(records) -> draft_due(now) -> freeze() -> transaction -> committed() | closed with the partition
 
-A frozen draft belongs to one transaction. If that is aborted, the draft is repeated, without timers that have expired
-or whose target takes nothing (`recheck`). Meanwhile the next draft collects what comes after it. A request for a timer
-that is frozen to leave waits for the outcome of that transaction (`IntakeStop.UNDECIDED`), which decides whether the
-request came before the delivery or too late.
+A frozen draft belongs to one transaction, and a partition has at most one. If it is aborted, the draft is repeated,
+without timers that have expired or whose target takes nothing (`recheck`). Meanwhile the next draft collects the
+decisions on requests; timers leave after the outcome. A request for a timer that is frozen to leave waits for it
+(`IntakeStop.TURN_FULL`), as it decides whether the request came before the delivery or too late.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from math import inf
@@ -47,9 +47,8 @@ class IntakeStop(Enum):
     WHEEL_FULL = "wheel"
     TOO_MANY_HELD = "held"
     TURN_FULL = "transaction"
-    """The next transaction has no room for more moves, or the turn has no time: intake goes on in the next turn."""
-    UNDECIDED = "undecided"
-    """A request names a timer of a transaction in flight, or an origin while there is one: wait for its outcome."""
+    """Intake goes on in a later turn: the next transaction has no room for more, or the turn has no time, or a request
+    waits for the outcome of the transaction in flight: it names a timer in it, or an origin."""
 
 
 class IntakeOutcome(NamedTuple):
@@ -76,7 +75,7 @@ class Partition:
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
         self._draft = Draft()
-        self._frozen: deque[FrozenDraft] = deque()
+        self._frozen: FrozenDraft | None = None
         self._frozen_number = self.committed_progress.number
         self._frozen_offset = self.committed_progress.next_offset
         """The draft begins at this offset."""
@@ -89,14 +88,16 @@ class Partition:
         """Polled, but not taken in, because of a rate or a full disk, wheel or transaction."""
         self._newest_ms = 0
         """Timestamp of the newest request, by the brokers' clocks."""
-        self._is_turn_full = False
+        self._waits_for_commit = False
+        """True if the backlog waits for the next transaction, or for the outcome of the one in flight."""
         self._requests = 0
         """Requests that were taken in and are in no frozen draft, without copies."""
         self._overdue: dict[int, Body] = {}
-        """Overdue timers of a part of the backlog, while the rest waits for the outcome of a transaction."""
+        """Timers that were overdue at intake. They leave with the next draft; until then requests may end them."""
         self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._frozen_waits = self.store.release_queue.waits
-        self._journalled_ms = 0
+        self.frozen_ms = 0
+        """Time of the turn of the last transaction."""
 
     def use(self, options: TurnOptions, breakers: CircuitBreakers) -> None:
         """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
@@ -133,15 +134,25 @@ class Partition:
 
     def leaving(self) -> list[Body]:
         """Return the timers that are drafted or frozen to leave."""
-        parts = [*(frozen.draft for frozen in self._frozen), self._draft]
-        return [body for part in parts for body in part.bodies]
+        frozen = [] if self._frozen is None else self._frozen.draft.bodies
+        return [*frozen, *self._draft.bodies, *self._overdue.values()]
 
     # -- requests
 
     @property
     def is_blocked(self) -> bool:
         """True if polled records wait for something else than the next transaction."""
-        return bool(self.backlog) and not self._is_turn_full
+        return bool(self.backlog) and not self._waits_for_commit
+
+    def wait_for_commit(self, records: list[Record]) -> None:
+        """Keep `records` for later: nothing is taken in until the transaction in flight has ended."""
+        self._add_to_backlog(records)
+        self._waits_for_commit = True
+
+    def _add_to_backlog(self, records: list[Record]) -> None:
+        self.backlog += records
+        if records:
+            self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
 
     def take_in(
         self,
@@ -157,11 +168,8 @@ class Partition:
         no_room: why the disk has no room for bodies; empty if it has. Requests that store no body (cancels) are then
         still taken, in order, up to the first request that stores one.
         is_over: True when the partition has had its time in this turn. A few requests are taken in all the same.
-        After IntakeStop.UNDECIDED, call again without records when no transaction is in flight.
         """
-        self.backlog += records
-        if records:
-            self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
+        self._add_to_backlog(records)
         before = len(self.backlog)
         left = before if most is None else min(most, before)
         if no_room:
@@ -170,12 +178,9 @@ class Partition:
             stop, detail = self._take_in_backlog(left, now_ms, is_over)
         except OSError as error:
             stop, detail = IntakeStop.DISK_FULL, str(error)
-        self._is_turn_full = stop is IntakeStop.TURN_FULL
+        self._waits_for_commit = stop is IntakeStop.TURN_FULL
         if no_room and self.backlog and stop in (None, IntakeStop.TURN_FULL):
             stop, detail = IntakeStop.DISK_FULL, no_room
-        if stop is not IntakeStop.UNDECIDED:
-            overdue, self._overdue = self._overdue, {}
-            self._due.leave(self._draft, list(overdue.values()), now_ms)
         taken = before - len(self.backlog)
         if taken and self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
@@ -208,16 +213,23 @@ class Partition:
         """Return why these requests, the next of the backlog, are not taken in now."""
         if self._has_moved_enough():
             return IntakeStop.TURN_FULL
-        names_leaving = not all(frozen.ids.isdisjoint(requests.ids) for frozen in self._frozen)
-        if names_leaving or (self._frozen and requests.origin is not None):
-            return IntakeStop.UNDECIDED
-        return None
+        if self._frozen is None:
+            return None
+        names_leaving = requests.origin is not None or not self._frozen.ids.isdisjoint(requests.ids)
+        return IntakeStop.TURN_FULL if names_leaving or self._is_draft_full() else None
 
     def _has_moved_enough(self) -> bool:
         """True if moves fill half of the next transaction; the rest is for due timers."""
         copies = len(self._draft.copies)
         is_large = 2 * self._draft.size_bytes >= self.options.max_due_bytes
         return 2 * copies >= self.options.max_due_records or (copies > 0 and is_large)
+
+    def _is_draft_full(self) -> bool:
+        """True if the draft, which waits for the outcome of the transaction in flight, fills the next one."""
+        draft, overdue = self._draft, self._overdue.values()
+        count = draft.decisions.count() + len(overdue)
+        size_bytes = draft.size_bytes + sum(map(frame_size, overdue))
+        return count >= self.options.max_poll_records or size_bytes >= self.options.max_due_bytes
 
     def _rolling(self) -> int:
         """Return the number of drafted copies that are not in `flights` yet."""
@@ -278,10 +290,12 @@ class Partition:
         return begun[room:]
 
     def draft_due(self, now_ms: int, most: int, *, may_release: bool) -> bool:
-        """Draft the timers that leave now, at most `most`. True if there may be more.
+        """Draft the timers that leave now, at most `most`. True if there may be more. Call `freeze` in the same turn.
 
         may_release: False if stored timers wait for requests that are not read.
         """
+        overdue, self._overdue = self._overdue, {}
+        self._due.leave(self._draft, list(overdue.values()), now_ms)
         is_full = may_release and self._due.release(self._draft, now_ms, most)
         if self._due.too_many_held:
             self._due.roll_held(self._draft, now_ms)
@@ -293,9 +307,14 @@ class Partition:
         waits = self.store.release_queue.waits
         if not waits and not self._frozen_waits:
             return
-        is_old = has_passed(self._journalled_ms, now_ms, self.options.rules.roll_window_ms // 2)
+        is_old = has_passed(self.frozen_ms, now_ms, self.options.rules.roll_window_ms // 2)
         if self._dirty_since_ms is None and (waits != self._frozen_waits or is_old):
             self._dirty_since_ms = now_ms
+
+    @property
+    def is_frozen(self) -> bool:
+        """True if a transaction is in flight, or has to be repeated."""
+        return self._frozen is not None
 
     def is_urgent(self, now_ms: int) -> bool:
         """True if something is to be published, or stored requests have waited long enough for their commit.
@@ -308,19 +327,19 @@ class Partition:
     @property
     def is_quiet(self) -> bool:
         """True if nothing is drafted or in a transaction in flight."""
-        return not self._frozen and not self.has_news()
+        return self._frozen is None and not self.has_news()
 
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
 
     def next_look_ms(self, now_ms: int, until_ms: int, *, may_release: bool) -> int:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
-        looks = [0 if self._is_turn_full else until_ms]
+        looks = [0 if self._waits_for_commit or self._overdue else until_ms]
         if may_release:
             looks.append(self._due.next_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self.options.commit_interval_ms)
-        return min(looks)
+        return min(looks) if self._frozen is None else max(now_ms + 1, min(looks))
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
         """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
@@ -343,10 +362,11 @@ class Partition:
         journal = self._journal(draft, progress, waits)
         requests = 0 if lags else self._requests
         frozen = FrozenDraft(self.partition, self.options, draft, progress, journal, at_ms, ids, requests)
-        self._frozen.append(frozen)
+        assert self._frozen is None, "two transactions at once"
+        self._frozen = frozen
         self._frozen_offset = progress.next_offset
         self._frozen_waits = waits
-        self._journalled_ms = now_ms
+        self.frozen_ms = now_ms
         self._must_claim = False
         self.flights.depart(draft.decisions.rolled, now_ms)
         self._requests -= requests
@@ -404,9 +424,9 @@ class Partition:
         self.store.start_checkpoint(journal_offset, self.flights.all(), sorted(self.flights.ended))
 
     def committed(self, frozen: FrozenDraft) -> None:
-        """Note that the transaction of `frozen`, the oldest frozen draft, is committed."""
-        oldest = self._frozen.popleft()
-        assert frozen is oldest, "out of order"
+        """Note that the transaction of `frozen` is committed."""
+        assert frozen is self._frozen, "another transaction"
+        self._frozen = None
         parked = frozen.draft.parked
         if frozen.ids:
             left = [(body.id, body.origin_offset in parked) for body in frozen.draft.bodies if body.id is not None]

@@ -1,7 +1,7 @@
 """Sink over the fake Kafka."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -16,10 +16,11 @@ from schemas.journal import writer_key
 from timer.testing import Crash, Fuse
 
 RECORD_OVERHEAD_BYTES = 70
+_LOOK_UP_SHARE = 0.1
 
 
 class FakeSink:
-    """Implements Sink with two transactional producers in turn. A transaction fails if the test or `rng` says so.
+    """Implements Sink with several transactional producers. A transaction fails if the test or `rng` says so.
 
     Without `rng` a transaction ends at once (but see `is_slow`); with it, at a random time.
 
@@ -60,25 +61,28 @@ class FakeSink:
         self.failure_ms = 1
         """Duration of a transaction that fails for an unavailable target; a real one waits for seconds."""
         self.is_slow = False
-        """True to end a transaction only in `wait`."""
-        self._producers = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
+        """True to keep a transaction in flight for the turn after its own, or until `wait`."""
+        self._free = deque((own, kafka.init(own)) for own in producer_ids(transactional_id))
         self._in_flight: list[FakePublishing] = []
 
+    def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
+        return bool(outgoing) and self._rng is not None and self._own_rng.random() < _LOOK_UP_SHARE
+
     def submit(self, transaction: Transaction) -> "FakePublishing":
-        _check(transaction)
         self._in_flight = [each for each in self._in_flight if not each.is_reported]
         assert len(self._in_flight) < MAX_IN_FLIGHT, "too many transactions in flight"
+        for each in self._in_flight:
+            assert each.transaction.progress.keys().isdisjoint(transaction.progress), "a partition is in two at once"
+        _check(transaction)
         note = self._note()
         self._step("sink.submit")
-        self._producers.rotate()
-        owner, epoch = self._producers[0]
+        owner, epoch = self._free[0]
         if self._kafka.is_fenced(owner, epoch):
             raise FencedError(f"another process runs as {owner}")
         self._kafka.finish(owner)
         begun = self._kafka.begin(owner)
         begun.note = note
-        earlier = self._in_flight[-1] if self._in_flight else None
-        made = FakePublishing(self, begun, transaction, earlier)
+        made = FakePublishing(self, begun, transaction, self._free.popleft())
         self._produce(made)
         self._in_flight.append(made)
         if self._rng is None and not self.is_slow:
@@ -95,11 +99,10 @@ class FakeSink:
                 each.finish()
 
     def end(self, submitted: "FakePublishing") -> Committed | Aborted:
-        """Send the offsets and commit, or abort. Earlier transactions have ended."""
+        """Send the offsets and commit, or abort."""
+        self._free.append(submitted.producer)
         begun, transaction = submitted.begun, submitted.transaction
         self._step("sink.end")
-        if submitted.earlier is not None and isinstance(submitted.earlier.outcome, Aborted):
-            return self._abort(begun, {}, "earlier")
         if submitted.unavailable:
             self._kafka.timeline.advance(self.failure_ms)
             return replace(self._abort(begun, {}), unavailable=submitted.unavailable)
@@ -118,7 +121,10 @@ class FakeSink:
         return self._abort(begun, {}) if self._draw(self.fault_chance) else self._commit(begun)
 
     def is_done(self, submitted: "FakePublishing") -> bool:
-        if submitted.outcome is None and (self._draw(0.5) if self._rng is not None else not self.is_slow):
+        submitted.looks += 1
+        if submitted.outcome is None and (
+            self._draw(0.5) if self._rng is not None else submitted.looks > 3 * self.is_slow
+        ):
             submitted.finish()
         return submitted.outcome is not None
 
@@ -199,10 +205,13 @@ class FakePublishing:
     sink: FakeSink
     begun: FakeTransaction
     transaction: Transaction
-    earlier: "FakePublishing | None"
+    producer: tuple[str, int]
+    """Transactional id and epoch."""
     refused: dict[Outgoing, str] = field(default_factory=dict)
     unavailable: frozenset[str] = frozenset()
     outcome: Committed | Aborted | OutcomeUnknownError | None = None
+    looks: int = 0
+    """Number of times that the caller has looked whether it is over."""
     is_reported: bool = False
     """True if the caller knows its outcome."""
 
@@ -217,14 +226,12 @@ class FakePublishing:
         return outcome
 
     def finish(self) -> Committed | Aborted | OutcomeUnknownError:
-        """End it, after the earlier one."""
-        before = None if self.earlier is None else self.earlier.finish()
+        """End it."""
         if self.outcome is None:
             try:
-                self.outcome = before if isinstance(before, OutcomeUnknownError) else self.sink.end(self)
+                self.outcome = self.sink.end(self)
             except OutcomeUnknownError as wrong:
                 self.outcome = wrong
-            self.earlier = None
         return self.outcome
 
 

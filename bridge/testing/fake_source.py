@@ -62,13 +62,6 @@ class FakeSource:
         self._fuse.step("source.poll done")
         return polled
 
-    def serve_rebalance(self) -> Polled:
-        self._fuse.step("source.check")
-        polled = Polled(self._serve(), {})
-        self._refresh()
-        self._fuse.step("source.check done")
-        return polled
-
     def start(self, partition: TimerPartition, offset: int) -> None:
         self._fuse.step("source.start")
         assert partition in self._held, f"{partition} is not ours"

@@ -64,15 +64,11 @@ def without_member(producer: TransactionalProducer, batch: TransactionContents) 
 TWINS: dict[str, tuple[Callable[[], Any], Callable[..., None]]] = {
     "journal before the transaction": (
         lambda: mock.patch.object(ConfluentSink, "submit", journal_before),
-        ports.TestTwoInFlight.test_if_the_earlier_is_refused_the_later_is_aborted_too,
+        ports.TestInFlight.test_each_is_committed_whatever_becomes_of_the_others,
     ),
     "journal behind the transaction": (
         lambda: mock.patch.object(ConfluentSink, "submit", journal_behind),
         ports.TestHistory.test_the_journal_from_an_offset_and_from_a_time,
-    ),
-    "unordered commits": (
-        lambda: mock.patch.object(InFlightTransaction, "earlier_committed", return_value=True),
-        ports.TestTwoInFlight.test_if_the_earlier_is_refused_the_later_is_aborted_too,
     ),
     "unstable progress": (
         lambda: mock.patch.dict(clients.READER_MUSTS, {"isolation.level": "read_uncommitted"}),

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -418,29 +419,10 @@ class TestSource:
             reader.paused = {harness.first}
             before = len(reader.records)
             reader.poll()
-            reader.source.serve_rebalance()
             assert len(reader.records) == before
             reader.paused = set()
             reader.poll(max_records=5)
         assert reader.offsets(50) == list(range(50))
-
-    def test_serving_a_rebalance_takes_no_record_and_ends_no_pause(self, harness: Harness, reader: Reader) -> None:
-        other = harness.second
-        for each in (harness.first, other):
-            reader.source.start(each, 0)
-        reader.paused = {harness.first}
-        harness.send(b"a")
-        harness.send(b"b", partition=1)
-        for _ in range(5):
-            polled = reader.source.serve_rebalance()
-            assert (polled.records, bool(polled.ownership)) == ({}, False)
-            time.sleep(0.05)
-        reader.poll_until(lambda: len(reader.records) >= 1)
-        reader.poll(5)
-        assert [record.value for record in reader.records] == [b"b"]
-        reader.paused = set()
-        reader.offsets(2)
-        assert [record.value for record in reader.records] == [b"b", b"a"]
 
     def test_a_wake_ends_a_waiting_poll(self, harness: Harness, reader: Reader) -> None:
         reader.source.wake()
@@ -583,7 +565,7 @@ class TestSink:
         assert sink.submit(carry(harness, stale, 1, order(harness, b"a"))).wait() == Aborted({})
         assert history.progress(harness.first) is None
         assert harness.read(harness.target) == []
-        reader.see(reader.source.serve_rebalance())
+        reader.poll()
         commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"b")))
 
     def test_a_second_sink_of_the_same_id_ends_the_first(self, harness: Harness, reader: Reader) -> None:
@@ -594,118 +576,51 @@ class TestSink:
         assert values(harness) == [b"b"]
 
 
-class TestTwoInFlight:
-    """A second transaction is submitted before the outcome of the first is known."""
+class TestInFlight:
+    """Transactions of different partitions are submitted before the outcome of others is known."""
 
-    def test_both_are_committed_in_order(self, harness: Harness, reader: Reader) -> None:
+    def test_each_is_committed_whatever_becomes_of_the_others(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
-        numbers = [b"%d" % number for number in range(600)]
-        sent = [order(harness, value, partition=0) for value in numbers]
-        first = sink.submit(carry(harness, reader.group_metadata, 1, *sent[:300]))
-        second = sink.submit(carry(harness, reader.group_metadata, 2, *sent[300:]))
-        assert [second.wait(), first.wait(), second.wait()] == [Committed()] * 3
-        assert first.is_done()
-        assert second.is_done()
-        assert history.progress(harness.first) == progress(2)
-        assert journal(harness) == [b"1", b"2"]
-        assert values(harness) == numbers
+        bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
+        first = sink.submit(carry(harness, reader.group_metadata, 1, *bad))
+        other = Transaction(
+            [replace(order(harness, b"2", partition=0), headers=[])],
+            {harness.second: b"2"},
+            {harness.second: progress(2)},
+            reader.group_metadata,
+        )
+        second = sink.submit(other)
+        assert (second.wait(), first.wait()) == (Committed(), Aborted({bad[1]: "unknown-topic"}))
+        assert (history.progress(harness.first), history.progress(harness.second)) == (None, progress(2))
+        assert (journal(harness), values(harness)) == ([], [b"2"])
+        commit(sink, carry(harness, reader.group_metadata, 1, bad[0]))
+        assert journal(harness) == [b"1"]
+        assert history.progress(harness.first) == progress(1)
+        assert values(harness) == [b"2", b"1"]
 
-    def test_a_third_follows_when_the_first_is_committed_and_so_on(self, harness: Harness, reader: Reader) -> None:
+    def test_they_follow_each_other_in_each_partition(self, harness: Harness, reader: Reader) -> None:
         sink, history = harness.sink(), harness.history()
+        partitions = [harness.first, harness.second]
         in_flight: list[SubmittedTransaction] = []
         for number in range(12):
-            while len(in_flight) >= MAX_IN_FLIGHT:
+            mine = partitions[number % 2]
+            if len(in_flight) == len(partitions):
                 assert in_flight.pop(0).wait() == Committed()
-                assert (history.progress(harness.first) or progress(0)).next_offset <= number
-            record = order(harness, b"%d" % number, partition=0)
-            in_flight.append(sink.submit(carry(harness, reader.group_metadata, number, record)))
-        assert [each.wait() for each in in_flight] == [Committed()] * MAX_IN_FLIGHT
-        assert history.progress(harness.first) == progress(11)
-        numbers = [b"%d" % number for number in range(12)]
-        assert journal(harness) == numbers
-        assert values(harness) == numbers
+                assert (history.progress(mine) or progress(0)).next_offset == max(0, number - 2)
+            record = replace(order(harness, b"%d" % number, partition=number % 2), headers=[])
+            reached = {mine: progress(number)}
+            in_flight.append(sink.submit(Transaction([record], {}, reached, reader.group_metadata)))
+        assert [each.wait() for each in in_flight] == [Committed()] * 2
+        assert [history.progress(each) for each in partitions] == [progress(10), progress(11)]
+        assert values(harness) == [b"%d" % number for number in (*range(0, 12, 2), *range(1, 12, 2))]
 
-    def test_if_the_earlier_is_refused_the_later_is_aborted_too(self, harness: Harness, reader: Reader) -> None:
-        sink, history = harness.sink(), harness.history()
-        commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"0", partition=0)))
-        bad = [order(harness, b"1", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
-        good = order(harness, b"2", partition=0)
-        first = sink.submit(carry(harness, reader.group_metadata, 2, *bad))
-        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
-        fates = [first.wait(), second.wait()]
-        assert fates == [Aborted({bad[1]: "unknown-topic"}), Aborted({})]
-        assert history.progress(harness.first) == progress(1)
-        first = sink.submit(carry(harness, reader.group_metadata, 2, bad[0]))
-        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
-        assert [first.wait(), second.wait()] == [Committed(), Committed()]
-        assert history.progress(harness.first) == progress(3)
-        assert journal(harness) == [b"1", b"2", b"3"]
-        assert values(harness) == [b"0", b"1", b"2"]
-
-    def test_the_later_is_aborted_before_the_caller_knows_that_the_earlier_was(
-        self, harness: Harness, reader: Reader
-    ) -> None:
-        """If the later one were committed, its progress would skip the timers of the earlier one."""
-        sink, history = harness.sink(), harness.history()
-        commit(sink, carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
-        bad = [order(harness, b"2", partition=0), order(harness, b"bad", topic="nowhere-to-be-found")]
-        first = sink.submit(carry(harness, reader.group_metadata, 2, *bad))
-        becomes(first.is_done, True)
-        good = order(harness, b"3", partition=0)
-        second = sink.submit(carry(harness, reader.group_metadata, 3, good))
-        fate = second.wait()
-        assert (fate, first.wait()) == (Aborted({}), Aborted({bad[1]: "unknown-topic"}))
-        assert history.progress(harness.first) == progress(1)
-        commit(sink, carry(harness, reader.group_metadata, 3, good))
-        assert history.progress(harness.first) == progress(3)
-        assert journal(harness) == [b"1", b"3"]
-
-    def test_if_the_later_is_refused_the_earlier_is_committed(self, harness: Harness, reader: Reader) -> None:
-        sink, history = harness.sink(), harness.history()
-        first = sink.submit(carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
-        bad = order(harness, b"bad", partition=3)
-        second = sink.submit(carry(harness, reader.group_metadata, 2, bad))
-        assert [first.wait(), second.wait()] == [Committed(), Aborted({bad: "unknown-partition"})]
-        assert history.progress(harness.first) == progress(1)
-        assert values(harness) == [b"1"]
-
-    def test_if_the_earlier_is_stale_the_later_is_aborted_too(self, harness: Harness, reader: Reader) -> None:
-        stale = reader.group_metadata
-        second_reader = Reader(harness.source())
-
-        def shared() -> bool:
-            reader.poll()
-            return len(second_reader.owned) == 1
-
-        second_reader.poll_until(shared)
-        reader.see(reader.source.serve_rebalance())
-        group_metadata = reader.group_metadata
-        sink, history = harness.sink(), harness.history()
-        first = sink.submit(carry(harness, stale, 1, order(harness, b"1", partition=0)))
-        second = sink.submit(carry(harness, group_metadata, 2, order(harness, b"2", partition=0)))
-        fates = [first.wait(), second.wait()]
-        assert fates == [Aborted({}), Aborted({})]
-        assert history.progress(harness.first) is None
-        assert harness.read(harness.target) == []
-        repeated = carry(harness, group_metadata, 1, order(harness, b"1", partition=0))
-        commit(sink, repeated)
-        assert values(harness) == [b"1"]
-
-    def test_a_second_sink_of_the_same_id_ends_both(self, harness: Harness, reader: Reader) -> None:
+    def test_a_second_sink_of_the_same_id_ends_all(self, harness: Harness, reader: Reader) -> None:
         first = harness.sink("same")
         commit(first, carry(harness, reader.group_metadata, 1, order(harness, b"1", partition=0)))
         second = harness.sink("same")
-
-        def begin_and_wait() -> None:
-            transactions = [
-                carry(harness, reader.group_metadata, 2, order(harness, b"no", partition=0)) for _ in range(2)
-            ]
-            in_flight = [first.submit(transaction) for transaction in transactions]
-            in_flight[1].wait()
-
-        for _ in range(2):
+        for _ in range(MAX_IN_FLIGHT):
             with pytest.raises(FencedError):
-                begin_and_wait()
+                first.submit(carry(harness, reader.group_metadata, 2, order(harness, b"no", partition=0))).wait()
         commit(second, carry(harness, reader.group_metadata, 2, order(harness, b"2", partition=0)))
         assert values(harness) == [b"1", b"2"]
 

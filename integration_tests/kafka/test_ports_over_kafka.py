@@ -15,7 +15,7 @@ from bridge.kafka.group import is_member
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot
-from bridge.ports import Aborted, Record, Transaction
+from bridge.ports import MAX_IN_FLIGHT, Aborted, Record, Transaction
 from integration_tests.conftest import Broker
 from integration_tests.support.patience import becomes
 from integration_tests.support.ports import Member, World, group_metadata_of, out, progress, publish
@@ -109,10 +109,10 @@ class TestHistory:
 
 class TestSink:
     def test_a_start_ends_open_transactions_of_the_former_life(self, world: World) -> None:
-        """Otherwise progress and readers would wait for the transaction timeout. Both producers do it."""
+        """Otherwise progress and readers would wait for the transaction timeout. All producers do it."""
         target, group_metadata = world.cluster.topic("target"), group_metadata_of(world)
         long = {"transaction.timeout.ms": 60_000}
-        settings = [clients.producer(world.connection(), number) | long for number in range(2)]
+        settings = [clients.producer(world.connection(), number) | long for number in range(MAX_IN_FLIGHT)]
         former = [TransactionalProducer(each, world.retrier) for each in settings]
         for number, producer in enumerate(former):
             batch = TransactionContents(

@@ -123,8 +123,8 @@ def group_metadata_of(world: World) -> object:
 
 def publish(sink: ConfluentSink, transaction: Transaction) -> None:
     """Submit until it is committed, as a turn does."""
-    for _ in range(20):
-        match sink.submit(transaction).wait():
+    for tries in range(20):
+        match sink.submit(replace(transaction, tries=tries)).wait():
             case Committed():
                 return
             case Aborted(refused):
@@ -137,7 +137,7 @@ def publish_without_refused(sink: ConfluentSink, transaction: Transaction) -> tu
     codes: dict[int, str] = {}
     left = outgoing = transaction.outgoing
     for aborted in range(40):
-        match sink.submit(replace(transaction, outgoing=left)).wait():
+        match sink.submit(replace(transaction, outgoing=left, tries=aborted)).wait():
             case Committed():
                 return codes, aborted
             case Aborted(refused):

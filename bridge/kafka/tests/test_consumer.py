@@ -73,8 +73,6 @@ def test_an_error_instead_of_a_record_ends_a_poll_and_a_check(
 ) -> None:
     with pytest.raises(kind, match=told):
         make(error)[0].poll(0, 10)
-    with pytest.raises(kind, match=told):
-        make(error)[0].serve_rebalance()
 
 
 TRUNCATED = KafkaError(NO_OFFSET.code(), f"x: {LOG_TRUNCATION.str()} (broker 1)")
@@ -123,7 +121,6 @@ def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_o
     assert source.poll(0, 1).undecodable == {}, "of a partition that was not started nothing is told"
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 5)
-    assert source.serve_rebalance().undecodable == {PARTITION: 7}
     assert source.poll(0, 1).undecodable == {PARTITION: 7}, "markers lie between 5 and 7"
     consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
     source.rewind(PARTITION, 8)
@@ -133,33 +130,30 @@ def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_o
     consumer.batches = [[Fetched(7, BAD_COMPRESSION)]]
     assert source.poll(0, 1).undecodable == {PARTITION: 9}
     consumer.on_lost(consumer, MINE[:1])
-    assert source.serve_rebalance().undecodable == {}
+    assert source.poll(0, 1).undecodable == {}
 
 
 # -- membership
 
 
-@pytest.mark.parametrize("look", [lambda source: source.poll(0, 10), lambda source: source.serve_rebalance()])
-def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(
-    look: Callable[[ConfluentSource], Polled], make: Make
-) -> None:
+def test_all_partitions_are_lost_if_the_group_gave_a_new_member_id(make: Make) -> None:
     """librdkafka 2.16 may do this without a callback to a static member that was suspended past its session."""
     source, group = make()
     group.be(4, b"old")
     group.on_assign(group, MINE)
-    assert [partition.partition for partition in look(source).ownership.assigned] == [0, 1]
+    assert [partition.partition for partition in source.poll(0, 10).ownership.assigned] == [0, 1]
     group.be(5, b"old")  # a rebalance
-    look(source)
+    source.poll(0, 10)
     states = [source.membership.is_member]
     group.be(5, b"")  # before it joins again
-    look(source)
+    source.poll(0, 10)
     group.be(-1, b"new")
-    look(source)
+    source.poll(0, 10)
     states.append(source.membership.is_member)
     assert states == [True, False]
     group.be(7, b"new")
     with pytest.raises(MembershipLostError, match=r"may have owned timer\.requests/0, timer\.requests/1"):
-        look(source)
+        source.poll(0, 10)
 
 
 def test_a_new_member_id_after_a_reported_loss_is_no_error(make: Make) -> None:
@@ -210,7 +204,7 @@ def reading(make: Make, keeper: Timekeeper, count: int) -> Made:
     consumer.pass_time = keeper.pass_time
     consumer.on_assign(consumer, MINE[:1])
     source.start(PARTITION, 0)
-    source.serve_rebalance()
+    source.poll(0, 0)
     consumer.waits_s.clear()
     consumer.batches = [[Fetched(offset) for offset in range(count)]] if count else []
     return source, consumer

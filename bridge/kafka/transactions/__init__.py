@@ -1,6 +1,6 @@
-"""Kafka transactions: two producers in turn, and records that are refused.
+"""Kafka transactions, independent of each other, and records that are refused.
 
-sink.py              ConfluentSink: orders the stages of two transactions
+sink.py              ConfluentSink: gives each transaction a free producer
 submitted.py         InFlightTransaction: one of them, from `submit` to its outcome
 producer_slot.py     one producer, replaced when it breaks, and its thread
 producer.py          TransactionalProducer: the calls of one transaction

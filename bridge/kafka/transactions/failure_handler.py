@@ -29,15 +29,12 @@ _STALE = frozenset(
 _OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})
 _MAX_TOPICS_IN_LOG = 3
 _MAX_SUSPECTS = 10_000
-_OWN_TOPIC_FAILURES = 4
-"""Aborts in a row for unavailable topics after which the reason must be one of the bridge's own topics.
-
-Each retry leaves out the timers of unavailable targets.
-"""
+_OWN_TOPIC_TRIES = 4
+"""Tries after which unavailable topics must be the bridge's own: each try leaves out unavailable targets."""
 
 
 class FailureHandler:
-    """Checks transactions before they are sent, and finds out why they failed. One call at a time.
+    """Checks transactions before they are sent, and finds out why they failed. Thread-safe.
 
     journal_topics: journal topic by timer topic.
     """
@@ -56,7 +53,6 @@ class FailureHandler:
         self._rejection_finder = RejectionFinder(self._topic_probe, compresses=clients.compresses(connection))
         self.find_unavailable = self._rejection_finder.unavailable
         self.max_batch_bytes = self._rejection_finder.max_batch_bytes
-        self._failures_in_a_row = 0
 
     # -- before a transaction is sent
 
@@ -65,12 +61,13 @@ class FailureHandler:
         return self._rejection_finder.needs_check(outgoing) or bool(self._suspects_in(outgoing))
 
     def check(self, submitted: InFlightTransaction) -> Aborted | None:
-        """Return None if the transaction may be sent. Call it when the earlier transaction is committed."""
+        """Return None if the transaction may be sent."""
         if refused := self._rejection_finder.known(submitted.outgoing):
             return Aborted(refused)
-        may_be_targets = self._failures_in_a_row < _OWN_TOPIC_FAILURES
+        may_be_targets = submitted.tries < _OWN_TOPIC_TRIES
         if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing)):
-            self._wait(f"too many batches for {', '.join(sorted(crowded)[:_MAX_TOPICS_IN_LOG])}", quietly=True)
+            why = f"too many batches for {', '.join(sorted(crowded)[:_MAX_TOPICS_IN_LOG])}"
+            self._wait(why, submitted.tries, quietly=True)
             return Aborted({}, unavailable=crowded)
         if not (suspects := self._suspects_in(submitted.outgoing)):
             return None
@@ -78,22 +75,19 @@ class FailureHandler:
         self._suspects -= suspects - unavailable
         if not unavailable:
             return None
-        self._wait(str(SendFailure(unavailable=unavailable)), quietly=may_be_targets)
+        self._wait(str(SendFailure(unavailable=unavailable)), submitted.tries, quietly=may_be_targets)
         return Aborted({}, unavailable=unavailable)
 
-    def wait_as_no_member(self) -> None:
-        self._wait("we are no member of the group", quietly=True)
+    def wait_as_no_member(self, tries: int) -> None:
+        self._wait("we are no member of the group", tries, quietly=True)
 
     def _suspects_in(self, outgoing: Sequence[Outgoing]) -> set[str]:
         return self._suspects & {record.topic for record in outgoing} if self._suspects else set()
 
     # -- after it was sent
 
-    def note_committed(self) -> None:
-        self._failures_in_a_row = 0
-
     def sending_failed(self, submitted: InFlightTransaction, failed: SendFailure) -> Aborted:
-        """Wait before a retry, unless the failure's targets are known. Call it when the earlier one is committed.
+        """Wait before a retry, unless the failure's targets are known.
 
         Raises BridgeError if only the operator can fix the fault.
         """
@@ -114,12 +108,12 @@ class FailureHandler:
             if failed.codes & TOPIC_DENIED:
                 self._require_writable_journal(journal.values())
                 unavailable = unavailable or _half(topics)
-            self._wait_before_retry(failed, {record.topic for record in named})
+            self._wait_before_retry(failed, submitted.tries, {record.topic for record in named})
         return Aborted(refused, refusing=frozenset(record.topic for record in refused), unavailable=unavailable)
 
-    def commit_failed(self, failed: SendFailure) -> Aborted:
+    def commit_failed(self, failed: SendFailure, tries: int) -> Aborted:
         """Wait before a retry. Raises BridgeError if only the operator can fix the fault."""
-        self._wait_before_retry(failed)
+        self._wait_before_retry(failed, tries)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
     def _require_writable_journal(self, codes: Collection[int]) -> None:
@@ -130,21 +124,20 @@ class FailureHandler:
             journals, why = ", ".join(sorted(self._journal_topics)), KafkaError(lasting.pop()).str()
             raise BridgeError(f"{journals} does not accept journal records ({why}): fix the topic")
 
-    def _wait_before_retry(self, failed: SendFailure, topics: Collection[str] = ()) -> None:
+    def _wait_before_retry(self, failed: SendFailure, tries: int, topics: Collection[str] = ()) -> None:
         """Log and wait. Raises BridgeError if only the operator can fix the fault. topics: of the failed records."""
         if failed.is_followup_error:
             return
         if failed.cause is not None and is_denied(failed.cause) and failed.cause.code() not in TOPIC_DENIED:
             raise explained("publishing", failed.cause)
         of = f", of {', '.join(sorted(topics)[:_MAX_TOPICS_IN_LOG])}" if topics and failed.cause is None else ""
-        self._wait(f"{failed}{of}", quietly=_is_stale(failed))
+        self._wait(f"{failed}{of}", tries, quietly=_is_stale(failed))
 
-    def _wait(self, why: str, *, quietly: bool) -> None:
-        """Log an abort and wait, longer after each failure in a row; not at all after the first one."""
-        self._failures_in_a_row += 1
+    def _wait(self, why: str, tries: int, *, quietly: bool) -> None:
+        """Log an abort and wait, longer after each try; not at all after the first one."""
         log.info("transaction aborted: %s", why)
-        if self._failures_in_a_row > 1:
-            self._retrier.wait("publishing", why, self._failures_in_a_row - 2, quietly=quietly)
+        if tries:
+            self._retrier.wait("publishing", why, tries - 1, quietly=quietly)
 
 
 def _half(topics: Collection[str]) -> frozenset[str]:

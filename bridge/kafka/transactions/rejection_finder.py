@@ -14,6 +14,7 @@ limit is forgotten after `MEMORY_S`.
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from threading import Lock
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError
@@ -73,7 +74,7 @@ class _Limit(NamedTuple):
 
 
 class RejectionFinder:
-    """Finds rejected records, and remembers what targets refuse.
+    """Finds rejected records, and remembers what targets refuse. Thread-safe.
 
     compresses: True if the producer compresses. A broker may then accept the larger of two records and not the smaller.
     """
@@ -81,6 +82,7 @@ class RejectionFinder:
     def __init__(self, probe: TopicProbe, *, compresses: bool = False) -> None:
         self._probe = probe
         self._compresses = compresses
+        self._lock = Lock()
         self._topics: dict[str, FoundTopic] = {}
         """Topics that exist and that we may write to, as of their last look-up."""
         self._needs_key: set[str] = set()
@@ -93,26 +95,27 @@ class RejectionFinder:
 
     def needs_check(self, outgoing: Sequence[Outgoing]) -> bool:
         """Return True if `known` has to be called, or a topic of `max_batch_bytes` is among the records."""
-        found = self._topics
         topics = {record.topic for record in outgoing}
-        return (
-            not topics <= found.keys()
-            or not topics.isdisjoint(self._record_limits)
-            or not topics.isdisjoint(self.max_batch_bytes)
-            or any(record.partition >= found[record.topic].partitions for record in outgoing)
-            or bool(self._without_key(outgoing, topics & self._needs_key))
-        )
+        found = {topic: self._topics.get(topic) for topic in topics}
+        limits, batches = self._record_limits, self.max_batch_bytes
+        if any(known is None or topic in limits or topic in batches for topic, known in found.items()):
+            return True
+        partitions = {topic: known.partitions for topic, known in found.items() if known is not None}
+        if any(record.partition >= partitions[record.topic] for record in outgoing):
+            return True
+        return bool(self._without_key(outgoing, topics & self._needs_key))
 
     def known(self, outgoing: Sequence[Outgoing]) -> Refused:
         """Return the records that will certainly be refused, with codes, before they are sent."""
         topics = {record.topic for record in outgoing}
-        self._make_room(topics)
-        self._forget_limits(topics)
-        refused = self._by_metadata(outgoing, topics - self._topics.keys())
-        refused |= self._by_partition(outgoing)
-        refused |= dict.fromkeys(self._without_key(outgoing, topics & self._needs_key), _BAD_TARGET)
-        if limits := {topic: self._record_limits[topic].most for topic in topics & self._record_limits.keys()}:
-            refused |= _larger(outgoing, limits)
+        with self._lock:
+            self._make_room(topics)
+            self._forget_limits(topics)
+            refused = self._by_metadata(outgoing, topics - self._topics.keys())
+            refused |= self._by_partition(outgoing)
+            refused |= dict.fromkeys(self._without_key(outgoing, topics & self._needs_key), _BAD_TARGET)
+            if limits := {topic: self._record_limits[topic].most for topic in topics & self._record_limits.keys()}:
+                refused |= _larger(outgoing, limits)
         return refused
 
     def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
@@ -124,6 +127,10 @@ class RejectionFinder:
 
     def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         """Return the records that made the transaction fail, as far as there is proof, with codes."""
+        with self._lock:
+            return self._found(outgoing, failed)
+
+    def _found(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
         of_topic = OF_METADATA | TOPIC_DENIED | _LASTING
         topics = {record.topic for record in outgoing} if is_denied else _topics(failed, of_topic)
@@ -147,9 +154,11 @@ class RejectionFinder:
         A producer waits for records to a topic that was deleted, or created again, until its transaction times out.
         """
         found = self._probe.describe(topics)
-        gone = {topic for topic, before in self._topics.items() if topic in found and _id(found[topic]) != before.id}
-        for topic in gone:
-            del self._topics[topic]
+        with self._lock:
+            known = self._topics
+            gone = {topic for topic, before in known.items() if topic in found and _id(found[topic]) != before.id}
+            for topic in gone:
+                del known[topic]
         return frozenset(gone) if gone or is_early else self._probe.unavailable(topics)
 
     # -- metadata

@@ -1,22 +1,16 @@
-"""Sink over two transactional producers that take turns.
+"""Sink over transactional producers, each with one transaction at a time, independent of the others.
 
-    committed                                    -> Committed
-    records that can never be accepted           -> Aborted({record: code})
-    a topic accepts no records now, or is gone   -> Aborted({}, unavailable={topic})
-    stale group metadata, passing fault          -> Aborted({}); waits before it returns if faults repeat
-    the earlier transaction is aborted           -> Aborted({})
-    fatal error of the producer                  -> Aborted({}); a new producer with the same id ends its transaction
-    fenced by another process                    -> FencedError
-    outcome of a commit unknown                  -> OutcomeUnknownError: the bridge starts again from Kafka
-
-Two stages, each for one transaction at a time and in the order of `submit`:
-
-    T1  send | commit |                  send: until records are acknowledged, so targets keep the order of transactions
-    T2       | send   | commit |         commit: offsets and commit, after the earlier one has committed
-    T3                | send   |         what a target refuses is looked up then, with no other transaction in flight
+committed                                    -> Committed
+records that can never be accepted           -> Aborted({record: code})
+a topic accepts no records now, or is gone   -> Aborted({}, unavailable={topic})
+stale group metadata, passing fault          -> Aborted({}); waits before it returns if faults repeat
+fatal error of the producer                  -> Aborted({}); a new producer with the same id ends its transaction
+fenced by another process                    -> FencedError
+outcome of a commit unknown                  -> OutcomeUnknownError: the bridge starts again from Kafka
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka.group import is_member
@@ -27,8 +21,6 @@ from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.submitted import InFlightTransaction
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Transaction
 from schemas.journal import writer_key
-
-_EARLIER_ABORTED = Aborted({}, "earlier")
 
 
 class ConfluentSink:
@@ -43,27 +35,32 @@ class ConfluentSink:
         self._retrier = Retrier(retrier)
         self._failures = FailureHandler(connection, journal_topics, self._retrier)
         find_unavailable = self._failures.find_unavailable
-        self._slots = [ProducerSlot(connection, each, self._retrier, find_unavailable) for each in range(MAX_IN_FLIGHT)]
-        self._last: InFlightTransaction | None = None
-        self._committed = 0
+        with ThreadPoolExecutor(MAX_IN_FLIGHT) as starting:
+            self._free = list(
+                starting.map(
+                    lambda number: ProducerSlot(connection, number, self._retrier, find_unavailable),
+                    range(MAX_IN_FLIGHT),
+                )
+            )
+        """Producers without a transaction, the one that waits longest first: each has to wait after a commit."""
+        self._slots = self._free.copy()
+
+    def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
+        return self._failures.needs_check(outgoing)
 
     def submit(self, transaction: Transaction) -> InFlightTransaction:
-        earlier = self._last
-        if earlier is not None and earlier.is_done() and earlier.is_settled_for_caller():
-            earlier = None
-        # Producers take turns, because each one has to wait after a commit. After an abort the same one goes on.
-        slot = self._slots[(self._committed if earlier is None else earlier.slot.number + 1) % len(self._slots)]
-        if earlier is None and slot.needs_replacement:  # it is being replaced, which may take a second
-            slot = self._slots[(slot.number + 1) % len(self._slots)]
+        # One that is being replaced may take a second.
+        slot = next((each for each in self._free if not each.needs_replacement), self._free[0])
+        self._free.remove(slot)
         batch = TransactionContents(
             [*transaction.outgoing, *self._journal_records(transaction)],
             transaction.progress,
             transaction.group_metadata,
             self._failures.max_batch_bytes,
         )
-        self._last = submitted = InFlightTransaction(transaction.outgoing, batch, slot, earlier)
+        submitted = InFlightTransaction(transaction, batch, slot)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
-        may_send = submitted.may_send() and is_member(batch.group_metadata) and not slot.needs_replacement
+        may_send = is_member(batch.group_metadata) and not slot.needs_replacement
         if may_send and not self._failures.needs_check(submitted.outgoing):
             slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True
@@ -89,9 +86,10 @@ class ConfluentSink:
             submitted.slot.replace_if_broken()
             outcome = self._outcome(submitted)
         except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
+            self._free.append(submitted.slot)
             submitted.fail(error)
         else:
-            self._committed += isinstance(outcome, Committed)
+            self._free.append(submitted.slot)
             submitted.end(outcome)
             # Without delay: an open transaction of a broken producer hides all later records from readers.
             self._replace(submitted.slot)
@@ -107,30 +105,17 @@ class ConfluentSink:
             return aborted
         failed = submitted.slot.producer.await_acknowledgements(submitted.batch)
         if failed is not None:
-            if not submitted.earlier_committed():
-                return _EARLIER_ABORTED
             return self._failures.sending_failed(submitted, failed)
-        submitted.note_acknowledged()
-        if not submitted.earlier_committed():
-            submitted.slot.producer.give_up()
-            return _EARLIER_ABORTED
         failed = submitted.slot.producer.commit(submitted.batch)
         if failed is not None:
-            return self._failures.commit_failed(failed)
-        self._failures.note_committed()
+            return self._failures.commit_failed(failed, submitted.tries)
         return Committed()
 
     def _aborted_before_send(self, submitted: InFlightTransaction) -> Aborted | None:
-        """Wait until the transaction may be sent. Return None if it may be sent."""
-        if not submitted.await_send_turn():
-            return _EARLIER_ABORTED
-        if self._failures.needs_check(submitted.outgoing):
-            if not submitted.earlier_committed():
-                return _EARLIER_ABORTED
-            if (aborted := self._failures.check(submitted)) is not None:
-                return aborted
+        """Return None if the transaction may be sent."""
+        if self._failures.needs_check(submitted.outgoing) and (aborted := self._failures.check(submitted)) is not None:
+            return aborted
         if is_member(submitted.batch.group_metadata):
             return None
-        if submitted.earlier_committed():
-            self._failures.wait_as_no_member()
+        self._failures.wait_as_no_member(submitted.tries)
         return Aborted({}, "stale-member")

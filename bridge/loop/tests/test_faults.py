@@ -212,6 +212,8 @@ def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
     disk.mend()
     world.bridge.run(6000)
     assert world.delivered() == ["waits"]
+    world.send("waits too", 5000)
+    world.bridge.run(100)
     caplog.clear()
     del world.bridge.disks[PARTITION]
     world.bridge.disk_for(PARTITION).fail_append(0)

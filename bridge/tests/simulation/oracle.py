@@ -67,8 +67,8 @@ BEGINNING = Progress(0, NOTHING_SETTLED, 0)
 _ADDED = ("timer-origin", "timer-deliver-ms", "timer-released-ms", "timer-rolls")
 _REASON = ("timer-error", "timer-error-detail", "timer-origin")
 _COPY_EXTRA_BYTES = 512
-_IDLE_COMMITS = 3
-"""Transactions of one partition that may be sealed before the first of them is seen, and one that is not finished."""
+_IDLE_COMMITS = 8
+"""Transactions of one partition while K is behind the waiting target: each may hold a single timer."""
 
 
 class Violation(AssertionError):  # noqa: N818  (a verdict, not an error of the program)
@@ -87,8 +87,8 @@ class Note(NamedTuple):
     """Those of which intake cannot go on."""
     control: int
     """How far it has read the control topic."""
-    now_ms: int
-    """Its clock."""
+    turn_ms: int
+    """Its clock at the begin of the turn."""
     pace: InstancePace
 
 
@@ -707,8 +707,8 @@ class Oracle:
         _check(added["timer-deliver-ms"] == b"%d" % timer.due_ms, "another timer-deliver-ms", (timer.due_ms, entry))
         _check(added["timer-rolls"] == b"%d" % timer.rolls, "another timer-rolls", (timer.rolls, entry))
         _check(timer.due_ms <= entry.timestamp_ms <= note.highest_ms, "early", (timer.due_ms, note, entry))
-        is_old = entry.transaction is not None and entry.timestamp_ms < note.now_ms
-        _check(not is_old, "released at a time before its transaction", (note, entry))
+        is_old = entry.transaction is not None and entry.timestamp_ms < note.turn_ms
+        _check(not is_old, "released at a time before its turn", (note, entry))
         if wish.series is not None:
             _check(added["timer-occurrence"] == b"%d" % timer.number, "another timer-occurrence", (timer, entry))
             successor_ms = timer.successor_ms()

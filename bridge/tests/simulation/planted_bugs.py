@@ -49,7 +49,7 @@ from timer.wheel.pending_units import LiveScan
 from timer.wheel.store import WheelStore
 
 Patches = ExitStack
-_take_in, _committed = Partition.take_in, Partition.committed
+_take_in, _freeze, _committed = Partition.take_in, Partition.freeze, Partition.committed
 _begin, _end = FakeSink.submit, FakeSink.end
 
 
@@ -118,19 +118,18 @@ def _(take_due: Wrong, queue: ReleaseQueue, *given: Any) -> Due:
 
 def late_not_settled(patches: Patches) -> None:
     """A request behind K leaves one transaction later than the one that moves C past it."""
-    waiting: dict[Partition, list[Body]] = {}
+    waiting: dict[Partition, dict[int, Body]] = {}
 
     def take_in(self: Partition, *given: Any, **named: Any) -> IntakeOutcome:
-        before = len(self._draft.bodies)
         try:
             return _take_in(self, *given, **named)
         finally:
-            waiting.setdefault(self, []).extend(self._draft.bodies[before:])
-            del self._draft.bodies[before:]
+            waiting.setdefault(self, {}).update(self._overdue)
+            self._overdue = {}
 
     def committed(self: Partition, frozen: FrozenDraft) -> None:
         _committed(self, frozen)
-        self._draft.bodies += waiting.pop(self, [])
+        self._overdue |= waiting.pop(self, {})
 
     _replace(patches, Partition, "take_in", take_in)
     _replace(patches, Partition, "committed", committed)
@@ -206,12 +205,27 @@ def journal_behind(patches: Patches) -> None:
     _replace(patches, FakeSink, "end", end)
 
 
-@_planted("unordered commits", FakePublishing, "finish")
-def _(_: Wrong, publishing: FakePublishing) -> Committed | Aborted | OutcomeUnknownError:
-    """The second producer does not wait for the first: a crash in between skips what the first held."""
-    if publishing.outcome is None:
-        publishing.outcome = publishing.sink.end(publishing)
-    return publishing.outcome
+def unordered_commits(patches: Patches) -> None:
+    """A partition does not wait for its transaction: a crash in between skips what that one held."""
+
+    def submit(self: FakeSink, transaction: Transaction) -> FakePublishing:
+        earlier, self._in_flight = self._in_flight, []
+        begun = _begin(self, transaction)
+        self._in_flight[:0] = earlier
+        return begun
+
+    def freeze(self: Partition, *given: Any, **named: Any) -> FrozenDraft:
+        self._frozen = None
+        return _freeze(self, *given, **named)
+
+    def committed(self: Partition, frozen: FrozenDraft) -> None:
+        self._frozen = frozen
+        _committed(self, frozen)
+
+    _replace(patches, FakeSink, "submit", submit)
+    _replace(patches, Partition, "freeze", freeze)
+    _replace(patches, Partition, "committed", committed)
+    _replace(patches, Partition, "is_frozen", False)
 
 
 @_planted("unknown outcome taken for an abort", FakePublishing, "wait")
@@ -458,8 +472,8 @@ MUTATIONS |= {
     # An aborted transaction is published again under a fresh generation, also for partitions that are another's by now.
     "lost shards repeated": _with(
         CommitPipeline,
-        "retry_oldest",
-        lambda retry: lambda self, _: retry(self, [part[0] for part in self._aborted[0]]),
+        "retry",
+        lambda retry: lambda self, _: retry(self, [part[0] for each in self._waiting for part in each.parts]),
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(
@@ -486,6 +500,7 @@ MUTATIONS |= {
     "request by cron delivered at once": _following(
         lambda each, now_ms, follow: follow(each._replace(number=max(1, each.number)), now_ms)
     ),
+    "unordered commits": unordered_commits,
     "stale fence accepted": _returning(FakeGroup, "accepts", True),
 }
 

@@ -619,13 +619,16 @@ class World:
             if turn_ == deletes_at and len(self.instances) == 1:
                 self.delete_pending()
             if not self.planned and turn_ % 20 == 0:
-                for timer_partition, target in self.oracle.paused():
-                    self.control(Paused(timer_partition.topic, target), on=False)
+                self.resume_all()
             if not self.oracle.unsettled() and not self.planned:
                 return
             for life in self.instances:
                 life.turn()
         raise Violation(f"lost: {self.oracle.describe_unsettled()}")
+
+    def resume_all(self) -> None:
+        for timer_partition, target in self.oracle.paused():
+            self.control(Paused(timer_partition.topic, target), on=False)
 
     def delete_pending(self) -> None:
         """Delete what was read, as retention does, also if it is pending: only the stores know it from now on.
@@ -681,6 +684,7 @@ class World:
         life.instance.options = without_limits(life.instance.options)
         life.clock.error_ms = 0
         life.begin()
+        self.resume_all()
         self._turn_alone(life, self.timeline.now_ms + TRANSACTION_TIMEOUT_MS)
         life.instance.sink.failure_ms = FAILURE_MS
         self.kafka.topics[BILLS].unavailable = True
@@ -736,6 +740,7 @@ class InstanceRuns:
         self.own_turns: list[list[int]] = []
         """See bridge.tests.simulation.timeliness.InstancePace."""
         self._passed_ms, self._last_ms = 0, self.clock.now_ms()
+        self._turn_ms = self._last_ms
         self.instance = FakeInstance(
             world.kafka,
             world.group,
@@ -792,6 +797,7 @@ class InstanceRuns:
         self.world.counts["turns"] += 1
         self._see_clock()
         self._begin_turn()
+        self._turn_ms = self.clock.now_ms()
         try:
             self.instance.turn()
         except Crash as crash:
@@ -861,6 +867,7 @@ class InstanceRuns:
             return
         self.world.tell(f"{self.name} stops")
         try:
+            self._turn_ms = self.clock.now_ms()
             if in_order:
                 self.instance.stop()
             self.instance.kill()
@@ -899,7 +906,7 @@ class InstanceRuns:
         opened = dict(source.opened)
         told = self.instance.options, opened, self._paused, control.position
         pace = InstancePace(dict(self.openings), self._passed_ms, self.own_turns, self.clock.error_ms)
-        return Note(self._highest_ms, self._lowest_ms, *told, self.clock.now_ms(), pace)
+        return Note(self._highest_ms, self._lowest_ms, *told, self._turn_ms, pace)
 
     def _check_opened(self, timer_partition: TimerPartition) -> None:
         """A partition that was just opened holds what its requests say."""

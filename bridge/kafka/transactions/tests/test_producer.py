@@ -137,9 +137,9 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     made = ConfluentSink(Connection("127.0.0.1:1", "group", "one"), {}, Retrier(status=status))
     group_metadata = b"CGMDv2:" + struct.pack("=i", 1) + b"group\0member\0"
     reasons = []
-    for _ in range(6):
+    for tries in range(6):
         records = [Outgoing("timer.receipts", -1, None, b"v", [], 0)]
-        fate = made.submit(Transaction(records, {}, {}, group_metadata)).wait()
+        fate = made.submit(Transaction(records, {}, {}, group_metadata, tries)).wait()
         assert isinstance(fate, Aborted)
         assert fate.unavailable == none
         reasons.append(status.ready().reason)
