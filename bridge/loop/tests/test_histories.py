@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -14,8 +14,8 @@ from bridge.errors import BridgeError
 from bridge.partition import recover
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
-from bridge.ports import Polled
-from bridge.testing import Crash, Entry, FakeInstance, FakeSource, SimDisk
+from bridge.ports import Outgoing, Polled
+from bridge.testing import Crash, Entry, FakeInstance, FakeSink, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
@@ -743,6 +743,43 @@ def test_a_partition_waits_for_its_transaction_and_another_one_does_not() -> Non
         instance.turn()
         delivered.append(b"".join(entry.value or b"" for entry in kafka.read("orders")))
     assert delivered == [b"", b"", b"a", b"ab", b"abc"]
+
+
+@pytest.mark.parametrize("reason", ["new target", "many records"])
+def test_what_makes_a_transaction_slow_is_not_put_together_with_others(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka, partitions, instance = two_partitions()
+    if reason == "new target":
+
+        def needs_look_up(_: FakeSink, outgoing: Sequence[Outgoing]) -> bool:
+            return any(record.value == b"costly" for record in outgoing)
+
+        monkeypatch.setattr(FakeSink, "needs_look_up", needs_look_up)
+    for partition, value, count in ((partitions[0], "costly", 501), (partitions[1], "other", 1)):
+        for _ in range(1 if reason == "new target" else count):
+            send(kafka, partition, value, 100)
+    instance.run(500)
+    transactions = {entry.value: entry.transaction for entry in kafka.read("orders")}
+    assert transactions.keys() == {b"costly", b"other"}
+    assert transactions[b"costly"] is not transactions[b"other"]
+
+
+def test_intake_stops_when_what_waits_for_a_transaction_in_flight_fills_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = 20
+    world = World(replace(SMALL, max_poll_records=most))
+    with monkeypatch.context() as stuck:
+        stuck.setattr(world.bridge.sink, "is_done", lambda _: False)
+        for number in range(10 * most):
+            world.send(str(number), 0)
+        for _ in range(30):
+            world.bridge.turn()
+        (partition,) = world.bridge.bridge.partitions.values()
+        assert most < partition.store.next_offset <= 3 * most
+    world.bridge.run(1000)
+    assert sorted(map(int, world.delivered())) == list(range(10 * most))
 
 
 @pytest.mark.parametrize("faults", [1, 2, 3])
