@@ -11,7 +11,6 @@ that this instance no longer owns.
 """
 
 import logging
-from collections import deque
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -66,7 +65,7 @@ class CommitPipeline:
 
     def __post_init__(self) -> None:
         self._in_flight: list[_InFlight] = []
-        self._waiting: deque[_Try] = deque()
+        self._waiting: list[_Try] = []
         """Aborted ones, and those for which there was no room."""
         self.waited_ms = 0
         """Time of waits until now for transactions."""
@@ -123,17 +122,19 @@ class CommitPipeline:
         owned: the open partitions. Parts of others are left out: they may be another member's by now. If a partition's
         store is damaged, return it with nothing of its transaction sent.
         """
-        while self._waiting and self.has_room:
-            if sum(each.sent.tries > 0 for each in self._in_flight) >= MAX_RETRIES_IN_FLIGHT:
-                return None
-            sent = self._waiting.popleft()
+        waiting, self._waiting = self._waiting, []
+        for place, sent in enumerate(waiting):
+            retries = sum(each.sent.tries > 0 for each in self._in_flight)
+            if not self.has_room or (sent.tries > 0 and retries >= MAX_RETRIES_IN_FLIGHT):
+                self._waiting.append(sent)
+                continue
             parts = [part for part in sent.parts if part[0] in owned]
             for partition, frozen in parts:
                 partition.recheck(frozen, self._clock.now_ms())
                 try:
                     frozen.outgoing()
                 except CorruptStoreError as error:
-                    self._waiting.appendleft(sent)
+                    self._waiting += waiting[place:]
                     return Damaged(partition, error)
             if parts:
                 self._send(sent._replace(parts=parts))

@@ -238,6 +238,7 @@ class Bridge:
 
     def _publish(self, now_ms: int) -> bool:
         """Draft the timers that leave now, and submit transactions. True if more may be due than the pace allows."""
+        self._pipeline.reap()  # intake may have taken long
         if not self._stopping and (damaged := self._pipeline.retry(self.partitions.values())):
             self._rebuild(damaged)
         parts = list[Part]()

@@ -123,7 +123,7 @@ class FakeSink:
     def is_done(self, submitted: "FakePublishing") -> bool:
         submitted.looks += 1
         if submitted.outcome is None and (
-            self._draw(0.5) if self._rng is not None else submitted.looks > 3 * self.is_slow
+            self._draw(0.5) if self._rng is not None else submitted.looks > 4 * self.is_slow
         ):
             submitted.finish()
         return submitted.outcome is not None
