@@ -74,7 +74,7 @@ class Admission:
             case IntakeStop.TURN_FULL if records and is_over():
                 self._skips_read = True  # a pause would cost another fetch of what the client has
             case IntakeStop.TURN_FULL:
-                self._pause(timer_partition, IntakeStop.TURN_FULL.value)
+                self._pause(timer_partition, stop.value)
             case None if partition.backlog:
                 self._wait_for_rate(timer_partition, now_ms)
             case None:

@@ -4,9 +4,9 @@
                                                  --reap--> aborted: sent again with the same partitions, alone
 
 A transaction costs its targets and waits for brokers, so several overlap nearly freely. As a partition waits for the
-outcome of its own, its progress is committed in request order. What makes a transaction slow delays the partitions in
-it, so costly partitions are not put together with others: those with many records, or with targets that are new or have
-failed lately. A retry drops records that the broker will never accept (they go to the rejected topic) and partitions
+outcome of its own, its progress is committed in request order. A slow transaction delays all partitions in it, so
+costly partitions are not put together with others: those with many records, or with targets that are new or have failed
+lately. A retry drops records that the broker will never accept (they go to the rejected topic) and partitions
 that this instance no longer owns.
 """
 
@@ -109,7 +109,7 @@ class CommitPipeline:
                 self._reap(each)
 
     def drain(self, of: Collection[Partition] | None = None) -> None:
-        """Wait for the transactions in flight: all, or those of these partitions. Aborted ones are queued."""
+        """Wait for all transactions in flight, or for those with one of these partitions. Aborted ones are queued."""
         began_ms = self._clock.now_ms()
         for each in list(self._in_flight):
             if of is None or any(partition in of for partition, _ in each.sent.parts):

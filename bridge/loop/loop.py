@@ -6,7 +6,7 @@
     4 due       timers whose time has come                     bridge.partition
     5 publish   a transaction: deliveries, rejected, journal, progress of the partitions that have none in flight.
                 Each freezes its part (Partition.freeze), CommitPipeline.submit puts them together
-    6 advance   at the begin of a later turn: what is committed is settled in the stores; now and then a checkpoint
+    6 advance   at the start of a later turn: what is committed is settled in the stores; now and then a checkpoint
 
 After a crash before the commit of 5 the next run takes the store back to its checkpoint and reads again from C; no
 reader saw anything. After a later crash it reads (C, K) and the journal, and settles what was delivered. C is the next
@@ -258,8 +258,8 @@ class Bridge:
     def _next_group(self) -> list[AssignedPartition]:
         """Return the partitions of the next transaction: those that have none in flight.
 
-        Of those with more timers due than the pace allows, it takes half at most, so that two transactions overlap. It
-        takes all others, as a transaction costs its targets rather than its records.
+        All of them, as a transaction costs its targets rather than its records. But at most half of the partitions that
+        have more timers due than the pace allows, so that two transactions overlap.
         """
         if not self._pipeline.has_room:
             return []

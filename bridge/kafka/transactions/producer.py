@@ -152,7 +152,7 @@ class TransactionalProducer:
             self._send_error = failure
 
     def await_acknowledgements(self, batch: TransactionContents) -> SendFailure | None:
-        """Wait until all records are acknowledged. Return None on success: call `commit` or `give_up` next.
+        """Wait until all records are acknowledged. Return None on success: call `commit` next.
 
         Sends them first if `start_sending` was not called for this batch.
         """
@@ -162,10 +162,6 @@ class TransactionalProducer:
         """Send offsets and commit. Return None if committed. Raises FencedError, OutcomeUnknownError."""
         failed = self._abort_on_error(lambda: self._send_offsets(batch)) if batch.progress else None
         return failed or self._commit()
-
-    def give_up(self) -> None:
-        """Abort the transaction whose records are acknowledged."""
-        self._abort(None)
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""

@@ -35,15 +35,14 @@ class ConfluentSink:
         self._retrier = Retrier(retrier)
         self._failures = FailureHandler(connection, journal_topics, self._retrier)
         find_unavailable = self._failures.find_unavailable
+
+        def start(number: int) -> ProducerSlot:
+            return ProducerSlot(connection, number, self._retrier, find_unavailable)
+
         with ThreadPoolExecutor(MAX_IN_FLIGHT) as starting:
-            self._free = list(
-                starting.map(
-                    lambda number: ProducerSlot(connection, number, self._retrier, find_unavailable),
-                    range(MAX_IN_FLIGHT),
-                )
-            )
-        """Producers without a transaction, the one that waits longest first: each has to wait after a commit."""
-        self._slots = self._free.copy()
+            self._slots = list(starting.map(start, range(MAX_IN_FLIGHT)))
+        self._free = self._slots.copy()
+        """Producers without a transaction. The one that has rested longest is the first: each rests after a commit."""
 
     def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
         return self._failures.needs_check(outgoing)
