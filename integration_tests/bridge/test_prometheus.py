@@ -75,6 +75,7 @@ def seen(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
                 f"sum(timer_bridge_requests_total) == {2 * TIMERS + 2}",
                 f'sum(timer_bridge_pending_timers{{target="{names.target}"}}) == {TIMERS}',
                 'sum(timer_bridge_waiting_timers{reason="paused"}) == 1',
+                "sum(timer_bridge_lag_offsets) <= 2",  # looked at each 15 s, perhaps before the requests were read
             ):
                 until(lambda told=told: prometheus.query(told), told)  # type: ignore[misc]
             texts = {f"{HOST}:{port}": scrape(port) for port in ports}
