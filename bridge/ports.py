@@ -115,11 +115,19 @@ class Source(Protocol):
     membership: Membership
     """As of the last `poll`."""
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
+    def poll(
+        self,
+        timeout_ms: int,
+        max_records: int,
+        paused: Set[TimerPartition] = frozenset(),
+        *,
+        is_busy: bool = False,
+    ) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
         An assigned partition returns records only after `start`. paused: partitions that return none, and lose none.
-        max_records: 0 for none, without a wait for them.
+        max_records: 0 for none, without a wait for them. is_busy: True to return without a wait for what can be taken
+        in together, as other work waits.
         """
 
     def start(self, timer_partition: TimerPartition, offset: int) -> None:

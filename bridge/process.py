@@ -35,7 +35,7 @@ from bridge.errors import (
 from bridge.garbage_collection import QuietRelease, tune_gc, tune_malloc
 from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, ConfluentSource, ConfluentTopics, Retrier
 from bridge.kafka.background_recovery import BackgroundRecoverer
-from bridge.kafka.consumer import POLL_INTERVAL_S, READ_INTERVAL_S
+from bridge.kafka.consumer import READ_INTERVAL_S
 from bridge.kafka.history import LIMIT_S
 from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
@@ -250,7 +250,7 @@ class BridgeRunner:
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
                 source=ConfluentSource(
-                    announced, list(journals), retrier, pace_s=POLL_INTERVAL_S, read_interval_s=READ_INTERVAL_S
+                    announced, list(journals), retrier, pace_s=settings.pace_s, read_interval_s=READ_INTERVAL_S
                 ),
                 history=history,
                 sink=sink,

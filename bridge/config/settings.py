@@ -134,6 +134,12 @@ class Settings(BaseModel):
     roll_window: Duration = Field(
         2 * DAY_MS, description="How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
     )
+    lateness_target: Duration = Field(
+        50,
+        description="How late a timer may be so that others leave with it; less takes more CPU, in brokers too.",
+        ge=10,
+        le=1000,
+    )
     min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
     compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
     adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
@@ -212,6 +218,11 @@ class Settings(BaseModel):
             raise ValueError("schema_registry_auth: give schema_registry, whose password it is")
         if self.advertised_http is not None and not _HOST_PORT.fullmatch(self.advertised_http):
             raise ValueError("advertised_http: write host:port, such as 10.1.2.3:8321")
+
+    @property
+    def pace_s(self) -> float:
+        """Shortest time between two turns. The rest of lateness_target is for the turn itself."""
+        return 0.8 * self.lateness_target / 1000
 
     def timer_topics(self) -> dict[str, TopicSettings]:
         """Return every timer topic by name, `timer_topic` first, with defaults filled in."""

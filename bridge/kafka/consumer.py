@@ -5,6 +5,7 @@ start(p0, 40)      ->  incremental_assign([p0 @ 40])     polls return its record
 group revokes p0   ->  incremental_unassign([p0])        its fetched records are dropped
 """
 
+import math
 import time
 from collections.abc import Set
 from typing import Any
@@ -39,8 +40,8 @@ _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
 _SLICE_S, _IDLE_SLICE_S = 0.02, 0.1
 """A wake-up or a rebalance without records ends a poll within this; the longer one after a second without events."""
-POLL_INTERVAL_S = 0.008
-"""Nearly half of the p99 target for lateness. Under load, turns take longer anyway."""
+BUSY_INTERVAL_S = 0.008
+"""Shortest time between the ends of two polls while work waits for the next turn."""
 READ_INTERVAL_S = 0.025
 """Requests wait this long to be read together while timers leave. Those that are due sooner leave later."""
 
@@ -84,18 +85,18 @@ class PollPacer:
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
-        self._next_s = 0.0
+        self._began_s = -math.inf
 
-    def left_s(self) -> float:
-        """Return how much of the interval since the last `restart` is left."""
-        return max(0.0, self._next_s - time.monotonic())
+    def left_s(self, most_s: float = math.inf) -> float:
+        """Return how much of the interval since the last `restart` is left. most_s: longest interval."""
+        return max(0.0, self._began_s + min(self._least_s, most_s) - time.monotonic())
 
     def restart(self) -> None:
-        self._next_s = time.monotonic() + self._least_s
+        self._began_s = time.monotonic()
 
-    def wait(self) -> None:
-        """Wait until the interval since the last return has passed."""
-        _sleep(self.left_s())
+    def wait(self, most_s: float = math.inf) -> None:
+        """Wait until the interval since the last return has passed, at most `most_s` after it."""
+        _sleep(self.left_s(most_s))
         self.restart()
 
 
@@ -110,7 +111,7 @@ class ConfluentSource:
         pace_s: float = 0.0,
         read_interval_s: float = 0.0,
     ) -> None:
-        """pace_s: shortest time between the ends of two polls. read_interval_s: between two that read records.
+        """pace_s: shortest time between the ends of two polls, if no work waits; read_interval_s: if both read.
 
         A poll with a shorter timeout than is left of the read interval returns no records.
         """
@@ -127,6 +128,8 @@ class ConfluentSource:
         self._paused: Set[TimerPartition] = frozenset()
         """Partitions that are paused at the client, as of the last poll."""
         self._is_woken = False
+        self._has_unread = False
+        """True if the last read had no time or room for all that has arrived."""
         self._slice_s = _SLICE_S
         self._group = GROUP
         """Messages that are fetched from librdkafka at a time."""
@@ -134,16 +137,25 @@ class ConfluentSource:
         self._consumer: Any = make(Consumer, clients.group_member(connection), retrier)
         self._consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
+    def poll(
+        self,
+        timeout_ms: int,
+        max_records: int,
+        paused: Set[TimerPartition] = frozenset(),
+        *,
+        is_busy: bool = False,
+    ) -> Polled:
         self._apply_pauses(paused)
+        most_s = BUSY_INTERVAL_S if is_busy or self._has_unread or self._is_woken else math.inf
         timeout_s, unread_s = timeout_ms / 1000, self._read_pace.left_s()
         _sleep(min(timeout_s, unread_s))
         if timeout_s < unread_s or not max_records:
-            self._pace.wait()
+            self._pace.wait(most_s)
             return self._polled({}, has_read=False)
         first = self._first(timeout_s - unread_s)
-        self._pace.wait()
+        self._pace.wait(most_s)
         records, is_all = self._read(first, max_records)
+        self._has_unread = not is_all
         if is_all:
             self._read_pace.restart()
         self._note_membership()

@@ -11,6 +11,7 @@ that this instance no longer owns.
 """
 
 import logging
+import math
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class _Try(NamedTuple):
 class _InFlight(NamedTuple):
     sent: _Try
     submitted: SubmittedTransaction
+    since_ms: int
 
 
 @dataclass(eq=False)
@@ -79,6 +81,11 @@ class CommitPipeline:
     def has_room(self) -> bool:
         """True if a transaction may start."""
         return len(self._in_flight) < MAX_IN_FLIGHT
+
+    @property
+    def oldest_ms(self) -> float:
+        """Start (epoch ms) of the oldest transaction in flight; infinite if there is none."""
+        return min((each.since_ms for each in self._in_flight), default=math.inf)
 
     def submit(self, parts: Sequence[Part]) -> Damaged | None:
         """Start one transaction, or two. If a partition's store is damaged, return it: all parts wait for `retry`."""
@@ -171,7 +178,7 @@ class CommitPipeline:
         progress = {owned.partition: frozen.progress for owned, frozen in sent.parts}
         journal = {owned.partition: each.journal.to_bytes() for owned, each in sent.parts if each.journal is not None}
         transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata, sent.tries)
-        self._in_flight.append(_InFlight(sent, self._sink.submit(transaction)))
+        self._in_flight.append(_InFlight(sent, self._sink.submit(transaction), self._clock.now_ms()))
 
     def _record_abort(self, parts: Sequence[Part], outcome: Aborted) -> None:
         """Prepare the retry: park refused records, open circuit breakers."""

@@ -77,6 +77,8 @@ class Bridge:
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._pace = ReleasePace(options.max_due_records)
         self._stopping = False
+        self._is_busy = False
+        """True if the last turn left timers that are due, or a transaction of an earlier turn, as others may wait."""
 
     # -- for other modules
 
@@ -176,7 +178,8 @@ class Bridge:
     def turn(self) -> None:
         """Make one turn. Waits in step 1 until there is something to do, at most `max_wait_ms`."""
         paused = self._status.pauses.unfetched
-        polled = self._source.poll(self._wait_ms(), self._admission.max_poll_records, paused)  # 1
+        most, is_busy = self._admission.max_poll_records, self._is_busy
+        polled = self._source.poll(self._wait_ms(), most, paused, is_busy=is_busy)  # 1
         began_ms = self._clock.now_ms() - self._pipeline.waited_ms
         self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
@@ -192,6 +195,7 @@ class Bridge:
         took_ms = self._clock.now_ms() - self._pipeline.waited_ms - admitted_ms + now_ms - began_ms
         self._pace.adapt(took_ms, len(self._partitions.open), is_full=is_full)
         self._pipeline.reap()
+        self._is_busy = is_full or self._pipeline.oldest_ms < now_ms
         if self._breakers or self._status.unavailable_targets:
             self._status.targets_checked(self.unavailable_targets())
 

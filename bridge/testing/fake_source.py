@@ -33,6 +33,8 @@ class FakeSource:
         self._undecodable: dict[TimerPartition, int] = {}
         self._woken = False
         self.membership = Membership()
+        self.is_busy = False
+        """As of the last poll."""
         self.opened: dict[TimerPartition, int] = {}
         """The readable end of each partition when it was started."""
         self.on_start: Callable[[TimerPartition], None] = lambda _: None
@@ -49,7 +51,15 @@ class FakeSource:
         """Its member id; a new one after it was expelled and joined again."""
         return self._member
 
-    def poll(self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset()) -> Polled:
+    def poll(
+        self,
+        timeout_ms: int,
+        max_records: int,
+        paused: Set[TimerPartition] = frozenset(),
+        *,
+        is_busy: bool = False,
+    ) -> Polled:
+        self.is_busy = is_busy
         if paused != self._paused:
             self._fuse.step("source.pause")
         self._paused = set(paused)

@@ -44,11 +44,11 @@ Make = Callable[..., Made]
 def make(monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that makes a source whose consumer returns the errors that it is given."""
 
-    def make(*errors: KafkaError, read_interval_s: float = 0.0) -> Made:
+    def make(*errors: KafkaError, read_interval_s: float = 0.0, pace_s: float = 0.0) -> Made:
         consumer = FakeConsumer(*([Fetched(7, error)] for error in errors))
         replace_clients(monkeypatch, lambda: consumer)
         connection = Connection("127.0.0.1:1")
-        return ConfluentSource(connection, [TOPIC], Retrier(), read_interval_s=read_interval_s), consumer
+        return ConfluentSource(connection, [TOPIC], Retrier(), pace_s, read_interval_s), consumer
 
     return make
 
@@ -196,6 +196,27 @@ def test_a_turn_that_comes_too_soon_waits_for_the_rest_of_the_interval(keeper: T
         pace.wait()
         ends.append(keeper.now_s)
     assert ends == [1000.0, 1000.25, 1000.5, 1000.75]
+
+
+def test_a_turn_waits_less_while_other_work_waits(make: Make, keeper: Timekeeper) -> None:
+    source, consumer = make(pace_s=0.25)
+    consumer.pass_time = keeper.pass_time
+    ends = []
+    for is_busy in (False, False, True, True, False):
+        source.poll(0, 10, is_busy=is_busy)
+        ends.append(round(keeper.now_s - 1000, 3))
+    assert ends == [0, 0.25, 0.258, 0.266, 0.516]
+
+
+def test_a_turn_waits_less_after_a_read_that_left_records(make: Make, keeper: Timekeeper) -> None:
+    source, consumer = make(pace_s=0.25)
+    consumer.pass_time = keeper.pass_time
+    consumer.on_assign(consumer, MINE[:1])
+    source.start(PARTITION, 0)
+    consumer.batches = [[Fetched(offset) for offset in range(25)]]
+    began_s = keeper.now_s
+    assert [len(offsets(source.poll(0, 10))) for _ in range(3)] == [10, 10, 5]
+    assert keeper.now_s - began_s < 0.02
 
 
 def reading(make: Make, keeper: Timekeeper, count: int) -> Made:

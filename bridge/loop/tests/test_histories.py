@@ -745,6 +745,19 @@ def test_a_partition_waits_for_its_transaction_and_another_one_does_not() -> Non
     assert delivered == [b"", b"", b"a", b"ab", b"abc"]
 
 
+def test_a_turn_comes_soon_while_a_transaction_of_an_earlier_turn_is_in_flight() -> None:
+    kafka, _, instance = two_partitions()
+    instance.sink.is_slow = True
+    is_busy = []
+    for headers in ([("timer-topic", b"orders"), ("timer-delay-ms", b"0")], [], [], []):
+        if headers:
+            kafka.produce(TIMERS, b"a", headers=headers, partition=0)
+        instance.turn()
+        is_busy.append(instance.source.is_busy)
+        kafka.timeline.advance(10)
+    assert is_busy == [False, False, True, False]
+
+
 @pytest.mark.parametrize("reason", ["new target", "many records"])
 def test_what_makes_a_transaction_slow_is_not_put_together_with_others(
     reason: str, monkeypatch: pytest.MonkeyPatch
@@ -816,9 +829,9 @@ def test_a_poll_waits_until_the_next_work_and_briefly_while_a_start_is_read(
     asked: list[int] = []
     poll = FakeSource.poll
 
-    def noted(source: FakeSource, timeout_ms: int, *others: Any) -> Polled:
+    def noted(source: FakeSource, timeout_ms: int, *others: Any, **busy: Any) -> Polled:
         asked.append(timeout_ms)
-        return poll(source, timeout_ms, *others)
+        return poll(source, timeout_ms, *others, **busy)
 
     monkeypatch.setattr(FakeSource, "poll", noted)
     world = World(replace(SMALL, max_wait_ms=400, commit_interval_ms=200))

@@ -228,9 +228,9 @@ def test_many_partitions_that_do_not_answer_do_not_add_up_in_one_turn() -> None:
             kafka.timeline.advance(4000)
         demand_answer(timer_partition)
 
-    def noted(*arguments: int) -> object:
+    def noted(*arguments: int, **busy: Any) -> object:
         polled_ms.append(kafka.timeline.now_ms)
-        return poll(*arguments)
+        return poll(*arguments, **busy)
 
     history.demand_answer, source.poll = slow, noted
     instance.holds_preparations = True
