@@ -144,17 +144,23 @@ class Source(Protocol):
 
 
 class BackgroundRecovery(Protocol):
-    """Recovery of one partition's store outside the loop. The loop keeps that store closed meanwhile."""
+    """Recovery of one partition's store outside the loop. The loop keeps that store closed meanwhile.
+
+    A refresh of a standby (bridge.loop.standbys) is one too.
+    """
 
     def is_done(self) -> bool:
         """Return True if the work has ended, with or without success. The loop then recovers the store again."""
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
-        """The error of the disk that ended the work, or None. The loop would meet the same error."""
+        """The error of the disk that ended the work, or None. The loop would meet the same error.
+
+        Of a refresh: any error.
+        """
 
     def give_up(self) -> None:
-        """Stop, because the partition is no longer ours. After the return nothing writes to its directory."""
+        """Stop, because the partition has another owner. After the return nothing writes to its directory."""
 
 
 class History(Protocol):

@@ -40,6 +40,7 @@ from bridge.kafka.history import LIMIT_S
 from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
+from bridge.loop.standbys import Standbys
 from bridge.observe.logs import configure, switch_by_signals, without_secrets
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
@@ -48,6 +49,7 @@ from bridge.partition.options import MAX_CLOCK_SKEW_MS, TurnOptions
 from bridge.probes import metrics_text, serving_probes
 from bridge.query.query_queue import QueryQueue
 from bridge.watch_thread import BackgroundChecks, PartitionGrowth
+from kafka_timer.origin import TimerPartition
 
 log = logging.getLogger(__name__)
 
@@ -247,6 +249,7 @@ class BridgeRunner:
                 partial(configure, settings.log_format, settings.log_level, worker=self._shared.worker),
                 settings.workers,
             )
+            ends.callback(recoverer.close)
             self._stop.bridge = bridge = Bridge(
                 clock=SystemClock(),
                 source=ConfluentSource(
@@ -260,9 +263,19 @@ class BridgeRunner:
                 control=ControlState(operators, settings.timer_topics()),
                 status=self._shared.status,
                 metrics=self._shared.metrics,
+                standbys=self._standbys(recoverer, options) if settings.standby else None,
             )
             ends.callback(bridge.stop)
             self._turn_until_stopped(bridge, checks)
+
+    def _standbys(self, recoverer: BackgroundRecoverer, options: TurnOptions) -> Standbys:
+        partitions = [
+            TimerPartition(topic, number)
+            for topic in self._settings.timer_topics()
+            for number in range(options.of(topic).partitions or 0)
+        ]
+        share = self._settings.standby_cpu_percent / 100
+        return Standbys(SystemClock(), self._shared.status, recoverer.refresh, partitions, share)
 
     def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
         is_announced = False

@@ -88,7 +88,15 @@ class Settings(BaseModel):
         "classic", description="How the group balances; with consumer, the session time-out is the broker's."
     )
     static_membership: bool = Field(
-        True, description="A restart moves no partition; a stop hands over only after the session time-out (10 s)."
+        True,
+        description="A restart moves no partition; a stop hands over after the session time-out. Off with standby.",
+    )
+    standby: bool = Field(
+        False,
+        description="Keep stores of others' partitions nearly up to date, so that they move without a rebuild.",
+    )
+    standby_cpu_percent: int = Field(
+        25, description="Share of a core that standbys take at most, in percent.", ge=1, le=100
     )
     timer_topic: str = Field("timer.requests", description="Topic of requests.")
     rejected_topic: str = Field("timer.rejected", description="Topic of refused and undeliverable records.")
@@ -326,7 +334,7 @@ class Settings(BaseModel):
     def connection(self, instance: str = "") -> Connection:
         """Return the connection. instance: tells this process from the others of its group."""
         of_group: dict[str, str] = {"group.protocol": self.group_protocol}
-        if self.static_membership and instance:
+        if self.static_membership and instance and not self.standby:
             of_group["group.instance.id"] = instance
         published = {"compression.type": self.compression}
         return Connection(self.bootstrap_servers, self.group, instance, of_group | self.kafka, published)

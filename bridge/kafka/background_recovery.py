@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir
@@ -33,10 +34,16 @@ from bridge.partition.options import TurnOptions
 from kafka_timer.origin import TimerPartition
 from timer.errors import UnreadableError
 
+if TYPE_CHECKING:
+    from bridge.kafka.history import ConfluentHistory
+
 log = logging.getLogger(__name__)
 
 _DISK_ERROR, _UNREADABLE = 3, 4
 """Exit codes of a child: disk full or broken; store unreadable and the last copy."""
+
+_NICE = 10
+"""Of refreshes: timers of our own partitions come first."""
 
 Logs = Callable[..., None]
 """`logs.configure` with the settings of our own log lines."""
@@ -52,6 +59,8 @@ class _Order:
     journal_topics: Mapping[str, str]
     options: TurnOptions
     logs: Logs
+    is_refresh: bool = False
+    """True for a standby: another instance owns the partition."""
 
 
 class RecoveryProcess:
@@ -78,14 +87,14 @@ class RecoveryProcess:
     def is_done(self) -> bool:
         self._recoverer.start_waiting()
         code = self.code()
-        if code and code not in (_DISK_ERROR, _UNREADABLE):
+        if code and not self.order.is_refresh and code not in (_DISK_ERROR, _UNREADABLE):
             log.warning("%s: background recovery ended with %d: it is recovered here", self.order.partition, code)
         return code is not None or self.cannot_start
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
         code = self.code()
-        if code == _DISK_ERROR:
+        if code == _DISK_ERROR or (self.order.is_refresh and (code or self.cannot_start)):
             return OSError("see the log of its background recovery")
         return UnreadableError("the local store", "see the log of its recovery") if code == _UNREADABLE else None
 
@@ -113,16 +122,43 @@ class BackgroundRecoverer:
         self._waiting: deque[RecoveryProcess] = deque()
         self._running: list[RecoveryProcess] = []
         self._idle: list[subprocess.Popen[bytes]] = []
+        self._refresher: subprocess.Popen[bytes] | None = None
+        """Refreshes standbys, one after the other."""
 
     def start(self, partition: TimerPartition) -> RecoveryProcess:
         """Queue the recovery of a partition whose store is closed. Its directory has to be opened again afterwards."""
-        folder = self._folder.let_go(partition)
-        options = self._options.of(partition.topic)
-        order = _Order(partition, folder, self._connection, self._journal_topics, options, self._logs)
-        made = RecoveryProcess(self, order)
+        made = RecoveryProcess(self, self._order(partition))
         self._waiting.append(made)
         self.start_waiting()
         return made
+
+    def refresh(self, partition: TimerPartition) -> RecoveryProcess:
+        """Start to refresh a standby. The one before is done or given up."""
+        made = RecoveryProcess(self, self._order(partition, is_refresh=True))
+        if self._refresher is not None and self._refresher.poll() is not None:
+            self._refresher = None
+        self._run(made, self._refresher)
+        self._refresher = made.process
+        return made
+
+    def close(self) -> None:
+        if self._refresher is not None:
+            _end(self._refresher)
+
+    def _order(self, partition: TimerPartition, *, is_refresh: bool = False) -> _Order:
+        folder, options = self._folder.let_go(partition), self._options.of(partition.topic)
+        return _Order(partition, folder, self._connection, self._journal_topics, options, self._logs, is_refresh)
+
+    def _run(self, made: RecoveryProcess, process: subprocess.Popen[bytes] | None) -> None:
+        """Give the order to `process`, or to a new one."""
+        try:
+            made.process = process or _started()
+        except OSError as wrong:
+            text = "%s: no process for its background recovery (%s)"
+            log.warning(text, made.order.partition, wrong)
+            made.cannot_start = True
+        else:
+            _send(made.process, made.order)
 
     def start_waiting(self) -> None:
         """Give waiting orders to children while cores are free. End the children that are not needed any more."""
@@ -130,15 +166,8 @@ class BackgroundRecoverer:
         self._running = [each for each in self._running if each.code() is None]
         while self._waiting and len(self._running) < self._max_processes:
             each = self._waiting.popleft()
-            try:
-                each.process = self._idle.pop() if self._idle else _started()
-            except OSError as wrong:
-                log.warning(
-                    "%s: no process for its background recovery (%s): recovered here", each.order.partition, wrong
-                )
-                each.cannot_start = True
-            else:
-                _send(each.process, each.order)
+            self._run(each, self._idle.pop() if self._idle else None)
+            if each.process is not None:
                 self._running.append(each)
         while self._idle:
             _end(self._idle.pop())
@@ -171,34 +200,36 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    import bridge.partition.recover  # noqa: F401  (before the collector is tuned)
     from bridge.garbage_collection import tune_gc
+    from bridge.kafka.history import ConfluentHistory
+    from bridge.kafka.retry import Retrier
 
     # A terminal or a service manager sends these signals to every process. Our parent handles them.
     for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
         signal.signal(asked, signal.SIG_IGN)
     tune_gc()
+    history: ConfluentHistory | None = None
     while True:
         try:
             order: _Order = pickle.load(sys.stdin.buffer)  # noqa: S301  (our parent's)  # nosec B301
         except EOFError:  # it has ended
             return
-        _prepare(order)
+        order.logs(kafka=order.connection.kafka)
+        history = history or ConfluentHistory(order.connection, order.journal_topics, Retrier())
+        _prepare(order, history)
         os.write(sys.stdout.fileno(), b"0")
 
 
-def _prepare(order: _Order) -> None:
+def _prepare(order: _Order, history: "ConfluentHistory") -> None:
     """Recover one store. Ends the process if that fails."""
-    from bridge.kafka.history import ConfluentHistory
-    from bridge.kafka.retry import Retrier
-    from bridge.partition.recover import prepare_store
+    from bridge.partition.recover import prepare_store, refresh_standby
     from timer.disk import RealDisk
 
-    order.logs(kafka=order.connection.kafka)
-    history = ConfluentHistory(order.connection, order.journal_topics, Retrier())
+    if order.is_refresh:
+        os.nice(_NICE - os.nice(0))
     disk = RealDisk(order.folder)
     try:
-        prepare_store(order.partition, disk, history, order.options)
+        (refresh_standby if order.is_refresh else prepare_store)(order.partition, disk, history, order.options)
     except (OSError, UnreadableError) as wrong:
         log.warning("%s: background recovery failed: %s", order.partition, wrong)
         sys.exit(_UNREADABLE if isinstance(wrong, UnreadableError) else _DISK_ERROR)
@@ -206,7 +237,6 @@ def _prepare(order: _Order) -> None:
         log.warning("%s: background recovery failed: %s", order.partition, wrong)
         sys.exit(1)
     disk.close()
-    history.close()
 
 
 if __name__ == "__main__":

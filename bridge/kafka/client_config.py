@@ -40,12 +40,14 @@ _MEMBER = {
     # New partitions of a timer topic are read after this, not after 5 minutes.
     "topic.metadata.refresh.interval.ms": 10_000,
 }
-_BALANCE = {
-    # A dead instance's partitions are reassigned after this.
+_STATIC = {
+    # A dead instance's partitions are reassigned after this. One that is restarted in time keeps them.
     "session.timeout.ms": 10_000,
     # A member learns of a rebalance with the next heartbeat.
     "heartbeat.interval.ms": 1000,
 }
+_DYNAMIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+"""A restart moves partitions anyway, so that less has to be waited for. Brokers refuse a shorter time-out."""
 READER_MUSTS = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -86,7 +88,7 @@ def group_member(connection: Connection) -> Config:
     """Return the configuration of a group member. Its client.id holds the address of our HTTP server (`address_in`)."""
     usual, musts = {**READER, **connection.fetched, **_MEMBER}, {"group.id": connection.group}
     if connection.kafka.get("group.protocol") != "consumer":  # else the broker sets session timeout and assignor
-        usual |= _BALANCE
+        usual |= _STATIC if "group.instance.id" in connection.kafka else _DYNAMIC
         musts["partition.assignment.strategy"] = "cooperative-sticky"
     config = _reading(connection, usual, musts)
     if connection.address:

@@ -14,7 +14,8 @@ An open partition has a checkpoint in a quiet moment of each interval, and at th
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -296,13 +297,24 @@ class AssignedPartition:
         if self._history.progress(self.name) == self.partition.committed_progress:
             self.partition.start_checkpoint(journal_offset)
 
-    def finish_checkpoint(self) -> None:
-        """Write a last checkpoint before the store is closed. Logs what prevents it: the next start reads more."""
-        store = self.partition.store
-        try:
+    def start_last_checkpoint(self) -> None:
+        """Start the checkpoint that `finish_checkpoint` waits for."""
+        with self._last_checkpoint():
+            store = self.partition.store
             store.finish_checkpoint()  # one in progress may know less
             if store.may_checkpoint:
                 self._start_checkpoint()
-                store.finish_checkpoint()
-        except (OSError, BridgeError, CorruptStoreError) as wrong:  # an error that ends the bridge is raised elsewhere
+
+    def finish_checkpoint(self) -> None:
+        """Write a last checkpoint before the store is closed, if it is not started yet."""
+        with self._last_checkpoint():
+            self.start_last_checkpoint()
+            self.partition.store.finish_checkpoint()
+
+    @contextmanager
+    def _last_checkpoint(self) -> Iterator[None]:
+        """Log what prevents a last checkpoint: the next start reads more. What ends the bridge is raised elsewhere."""
+        try:
+            yield
+        except (OSError, BridgeError, CorruptStoreError) as wrong:
             log.warning("%s: no checkpoint at the end (%s); the next start reads more", self.name, wrong)

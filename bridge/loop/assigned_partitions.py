@@ -139,6 +139,11 @@ class AssignedPartitions:
         for timer_partition in reversed([*self.open, *self.opening]):
             ends.callback(self.give_up, timer_partition, checkpoint=True)
 
+    def start_last_checkpoints(self) -> None:
+        """Start a checkpoint of each open partition while it is still ours."""
+        for opened in self.open.values():
+            opened.start_last_checkpoint()
+
     def _forget_all(self) -> None:
         for timer_partition in self._status.partitions():
             self._status.partition_closed(timer_partition)

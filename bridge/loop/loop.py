@@ -27,6 +27,7 @@ from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
 from bridge.loop.release_pace import ReleasePace
+from bridge.loop.standbys import Standbys
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import CircuitBreakers
@@ -62,6 +63,7 @@ class Bridge:
         control: ControlState,
         status: Status | None = None,
         metrics: Metrics | None = None,
+        standbys: Standbys | None = None,
     ) -> None:
         """control: what operators ask for. status, metrics: outlive this run."""
         self._clock = clock
@@ -76,6 +78,7 @@ class Bridge:
         self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
         self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
         self._pace = ReleasePace(options.max_due_records)
+        self._standbys = standbys
         self._stopping = False
         self._is_busy = False
         """True if the last turn left timers that are due, or a transaction of an earlier turn, as others may wait."""
@@ -169,8 +172,13 @@ class Bridge:
         Raises what a transaction's outcome raises, after all is closed and others may have our partitions.
         """
         with ExitStack() as ends:
-            ends.callback(self._source.close)
+            if self._standbys is None:
+                ends.callback(self._source.close)
             self._partitions.give_up_all(ends)
+            if self._standbys is not None:  # others take over at once, while our stores are closed
+                ends.callback(self._source.close)
+                ends.callback(self._partitions.start_last_checkpoints)
+                ends.callback(self._standbys.give_up)
             self._pipeline.drain()
 
     # -- a turn
@@ -221,6 +229,11 @@ class Bridge:
         if ownership:
             self._pipeline.drain()  # every outcome is known before a partition changes hands
         self._pipeline.reap()
+        if self._standbys is not None:
+            if ownership or partitions.opening:
+                self._standbys.give_up()
+            else:
+                self._standbys.step(partitions.open)
         partitions.apply(ownership)
         if not self._stopping:  # else a long recovery would hold up the end
             partitions.open_prepared()

@@ -94,6 +94,12 @@ class Exposition(Collector):
             dict.fromkeys(status.partitions(), 1),
         )
         yield partition_gauge(
+            "standby_age_seconds",
+            "How long ago a standby had all that was committed, by `topic` and `partition`. If it grows: raise"
+            " `standby_cpu_percent`, or see the log.",
+            status.standby_ages_s(),
+        )
+        yield partition_gauge(
             "lag_offsets",
             "Offsets not read yet, markers included, by `topic` and `partition`. Checked every 15 s. If it grows:"
             " intake is paused, a sender has a transaction open, or this instance is too slow (add one).",

@@ -77,6 +77,8 @@ class Status:
         self.pauses = PauseReasons()
         self._assigned: frozenset[TimerPartition] = frozenset()
         self._had_partitions = False
+        self._standby_s: dict[TimerPartition, float] = {}
+        """When the standby of a partition was last at its committed progress."""
         self._broker_wait: _Report | None = None
         self._connection_error: _Report | None = None
         self._sign_of_life_s = now_s()
@@ -117,6 +119,10 @@ class Status:
     def targets_checked(self, unavailable: Mapping[str, int]) -> None:
         self.unavailable_targets = unavailable
 
+    def standby_refreshed(self, partition: TimerPartition, ago_s: float) -> None:
+        """Note that a standby has all that was committed `ago_s` seconds ago."""
+        self._standby_s = self._standby_s | {partition: self._now_s() - ago_s}
+
     def partition_recovering(self, partition: TimerPartition) -> None:
         self._had_partitions = True
         self._assigned |= {partition}
@@ -136,6 +142,11 @@ class Status:
     def partitions(self) -> Mapping[TimerPartition, PartitionStatus]:
         pauses = self.pauses.by_partition
         return {partition: _status(pauses.get(partition)) for partition in sorted(self._assigned)}
+
+    def standby_ages_s(self) -> dict[TimerPartition, float]:
+        """Return how many seconds ago each standby had all that was committed."""
+        now_s = self._now_s()
+        return {each: now_s - at_s for each, at_s in sorted(self._standby_s.items()) if each not in self._assigned}
 
     def in_recovery(self) -> list[TimerPartition]:
         return sorted(self.pauses.of("recovering"))

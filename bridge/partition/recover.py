@@ -71,11 +71,10 @@ def plan_recovery(partition: TimerPartition, disk: Disk, history: History, optio
     found = read_checkpoint(disk)
     progress, is_adopted = _progress(partition, history, options, found)
     if found is not None and (is_adopted or not _usable(found, progress, history.journal_bounds(partition)[0])):
-        log.warning(
-            "%s: the local store does not match Kafka's progress; it is rebuilt from offset %d",
-            partition,
-            progress.low_offset,
-        )
+        is_outdated = found.progress.era == progress.era and found.progress.next_offset < progress.low_offset
+        text = "holds no timer that is pending" if is_outdated else "does not match Kafka's progress"
+        level = logging.INFO if is_outdated else logging.WARNING
+        log.log(level, "%s: the local store %s; it is rebuilt from offset %d", partition, text, progress.low_offset)
         found = None
     for setting, keeps in (("engine", "engine"), ("tick_ms", "version 0.2.0 and tick_ms")):
         if found is not None and getattr(found, setting) != getattr(options.store, setting):
@@ -237,6 +236,20 @@ def recover(
     an error no store is open.
     """
     plan = plan or plan_recovery(partition, disk, history, options)
+    recovered = _recovered(partition, disk, history, options, plan)
+    try:  # the journal may be newer than the progress, which was read before it
+        if not plan.is_adopted and history.progress(partition) not in (None, plan.progress):
+            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
+    except BaseException:
+        recovered.store.close()
+        raise
+    return recovered
+
+
+def _recovered(
+    partition: TimerPartition, disk: Disk, history: History, options: TurnOptions, plan: RecoveryPlan
+) -> Recovered:
+    """Recover by the plan. The journal may be newer than the plan's progress."""
     journal = JournalReader(partition, history, options, plan.progress)
     recovery = _Recovery(partition, disk, history, options, plan)
     found, decisions = plan.found, None
@@ -252,12 +265,6 @@ def recover(
         require_rebuildable(partition, history, plan.progress.low_offset, wrong)
         invalidate_store(partition, disk, wrong)
         recovered = recovery.run(None, journal.for_rebuild())
-    try:  # the journal may be newer than the progress, which was read before it
-        if not plan.is_adopted and history.progress(partition) not in (None, plan.progress):
-            raise PartitionUnreadableError(f"{partition}: another owner has committed progress meanwhile")
-    except BaseException:
-        recovered.store.close()
-        raise
     return recovered
 
 
@@ -265,7 +272,32 @@ def prepare_store(partition: TimerPartition, disk: Disk, history: History, optio
     """Recover the store on `disk` and close it, so that the next `recover` has little to do."""
     # In this order: progress read later includes all decisions below the journal's last stable offset.
     _, journal_offset = history.journal_bounds(partition)
-    store, flights, _ = recover(partition, disk, history, options)
+    _close_durably(recover(partition, disk, history, options), journal_offset)
+
+
+def refresh_standby(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> None:
+    """Bring the store of a partition that another instance owns to its committed progress, and close it.
+
+    The owner goes on meanwhile, so the store may lack timers that have ended since that progress. The next `recover`
+    reads the same decisions, and then the progress that includes them. Does nothing before the first commit, or if
+    less than twice min_free_bytes is free, as an owner's store comes first.
+    """
+    _, journal_offset = history.journal_bounds(partition)
+    try:
+        is_begun = history.progress(partition) is not None
+    except ForeignProgressError as wrong:
+        raise BridgeError(str(wrong)) from wrong
+    if not is_begun or disk.free_bytes() < 2 * options.min_free_bytes:
+        return
+    options = replace(options, adopt_progress=None)  # an owner's decision
+    plan = plan_recovery(partition, disk, history, options)
+    if plan.found is None or plan.work or plan.found.progress != plan.progress:
+        _close_durably(_recovered(partition, disk, history, options, plan), journal_offset)
+
+
+def _close_durably(recovered: Recovered, journal_offset: int) -> None:
+    """Close a recovered store after a checkpoint. journal_offset: end of the journal before the progress was read."""
+    store, flights, _ = recovered
     try:
         store.start_checkpoint(journal_offset, flights.all(), sorted(flights.ended))
         store.finish_checkpoint()

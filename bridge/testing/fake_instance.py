@@ -1,17 +1,17 @@
 """A bridge process over the fake Kafka, with its disks."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from random import Random
 
 from bridge.errors import BridgeError
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
+from bridge.loop.standbys import Standbys
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.options import TurnOptions
-from bridge.partition.recover import prepare_store
+from bridge.partition.recover import prepare_store, refresh_standby
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_kafka import FakeKafka
@@ -47,7 +47,9 @@ class FakeInstance:
         meanwhile: Callable[[str], None] = nothing_happens,
         note: Callable[[], object] = lambda: None,
         on_start: Callable[[TimerPartition], None] = lambda _: None,
+        standby_interval_ms: int | None = None,
     ) -> None:
+        """standby_interval_ms: time between two refreshes of a standby; None: without standbys."""
         self.name = name
         self.options = options
         self.clock = clock or FakeClock(kafka.timeline)
@@ -66,6 +68,7 @@ class FakeInstance:
         self._meanwhile = meanwhile
         self._note = note
         self._on_start = on_start
+        self._standby_interval_ms = standby_interval_ms
         self.start()
 
     def start(self) -> None:
@@ -105,8 +108,17 @@ class FakeInstance:
             control=ControlState(self.control, others.keys() | {partition.topic for partition in group.owner}),
             status=self.status,
             metrics=self.metrics,
+            standbys=self._standbys(),
         )
         self.is_running = True
+
+    def _standbys(self) -> Standbys | None:
+        if self._standby_interval_ms is None:
+            return None
+        history, rng = self.history, self._rng
+        refresh = lambda partition: FakePreparation(self, partition, history, rng, is_refresh=True)  # noqa: E731
+        partitions = sorted(self._group.owner)
+        return Standbys(self.clock, self.status, refresh, partitions, 1.0, self._standby_interval_ms)
 
     def turn(self) -> None:
         """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
@@ -182,6 +194,7 @@ class FakePreparation:
     _history: FakeHistory
     _rng: Random | None
     refused: OSError | UnreadableError | None = None
+    is_refresh: bool = False
 
     def is_done(self) -> bool:
         rng = self._rng
@@ -198,12 +211,15 @@ class FakePreparation:
 
     def _work(self, steps: int | None) -> None:
         instance, partition, fuse = self._instance, self._partition, Fuse()
+        assert partition not in instance.bridge.partitions, f"two processes write to the directory of {partition}"
         if steps is not None:
             fuse.arm(steps)
         disk = instance.disk_for(partition).reopen(fuse)
-        with suppress(Crash, BridgeError):  # nothing follows from the exit code of the process
-            try:
-                prepare_store(partition, disk, self._history.in_process(fuse), instance.options.of(partition.topic))
-            except (OSError, UnreadableError) as wrong:
-                self.refused = wrong
+        recover = refresh_standby if self.is_refresh else prepare_store
+        try:
+            recover(partition, disk, self._history.in_process(fuse), instance.options.of(partition.topic))
+        except (OSError, UnreadableError) as wrong:
+            self.refused = wrong
+        except (Crash, BridgeError) as wrong:
+            self.refused = OSError(str(wrong)) if self.is_refresh else None
         instance.disks[partition] = disk.reopen(instance.fuse)

@@ -124,6 +124,7 @@ class GroupReads:
             traffic=self._status.traffic.recent(now_ms),
             disk=await asyncio.to_thread(disk_of, self._data_dir),
             resident_bytes=resident_bytes(),
+            standby_age_s={str(each): round(age_s, 1) for each, age_s in self._status.standby_ages_s().items()},
         )
 
     async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:

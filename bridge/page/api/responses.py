@@ -55,6 +55,9 @@ class Instance(BaseModel):
     traffic: Traffic
     disk: Disk
     resident_bytes: int | None
+    standby_age_s: dict[str, float] = Field(
+        default_factory=dict, description="How long ago each standby had all that was committed."
+    )
 
 
 class Owned(PartitionState):

@@ -24,9 +24,10 @@ from bridge.partition.due_timers import DueTimers
 from bridge.partition.ids import Intake
 from bridge.partition.journal import JournalReader
 from bridge.partition.limits import CircuitBreakers, TokenBucket
+from bridge.partition.options import TurnOptions
 from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
-from bridge.testing import FakeHistory, FakePublishing, FakeSink
+from bridge.testing import FakeHistory, FakePublishing, FakeSink, fake_instance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from kafka_timer.headers import MAX_INT64, Claim
 from kafka_timer.origin import TimerPartition
@@ -36,7 +37,7 @@ from schemas.progress import NOTHING_SETTLED, Key, Progress
 from schemas.recurrence import Occurrence
 from timer.format.batch import Batch
 from timer.format.body import Body
-from timer.format.checkpoint import Checkpoint
+from timer.format.checkpoint import NAME, Checkpoint
 from timer.index import id_index as origin_index
 from timer.index.id_index import OriginIndex
 from timer.options import Engine
@@ -45,6 +46,7 @@ from timer.rocksdb.timers import RocksTimers
 from timer.schedule.blocked_targets import BlockedTarget, BlockedTargets
 from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.store import Store
+from timer.testing import SimDisk
 from timer.wheel.pending_units import LiveScan
 from timer.wheel.store import WheelStore
 
@@ -72,6 +74,17 @@ def _planted(mutation: str, owner: Any, name: str) -> Callable[[Wrong], Wrong]:
         return wrong
 
     return plant
+
+
+@_planted("a standby claims what it has not read", fake_instance, "refresh_standby")
+def _(
+    refresh_standby: Wrong, partition: TimerPartition, disk: SimDisk, history: FakeHistory, options: TurnOptions
+) -> None:
+    """Its checkpoint names the progress at the end of the refresh, not at its begin."""
+    refresh_standby(partition, disk, history, options)
+    found, newest = recovery_plan.read_checkpoint(disk), history.progress(partition)
+    if found is not None and newest is not None:
+        disk.start_replace(NAME, found.model_copy(update={"progress": newest}).to_bytes()).wait()
 
 
 def offset_before_store(patches: Patches) -> None:

@@ -55,6 +55,8 @@ from timer.options import Engine
 from timer.store import Store
 from timer.testing import Crash, SimDisk
 
+STANDBY_SEEDS = 9
+"""One seed in as many has instances with standbys."""
 MOST_TURNS = 3000
 """A world that is mended and has not run out after so many turns never will."""
 TRANSACTION_TIMEOUT_MS = 800
@@ -125,7 +127,11 @@ class World:
         self.has_strangers = False
         self.apart.random()  # unused; old seeds keep their histories
         options = self.draw_options()
-        names = [f"bridge-{number}" for number in range(rng.choice((1, 1, 2, 3)))]
+        count = rng.choice((1, 1, 2, 3))
+        self.standby_interval_ms = rng.choice((0, 20, 100)) if seed % STANDBY_SEEDS == STANDBY_SEEDS - 1 else None
+        if self.standby_interval_ms is not None:
+            count = max(2, count)
+        names = [f"bridge-{number}" for number in range(count)]
         self.instances = [InstanceRuns(self, name, options) for name in names]
 
     def draw_options(self) -> TurnOptions:
@@ -751,6 +757,7 @@ class InstanceRuns:
             meanwhile=lambda where: world.meanwhile(self, where),
             note=self._note,
             on_start=self._check_opened,
+            standby_interval_ms=world.standby_interval_ms,
         )
         self._lowest_ms = self._highest_ms = self.clock.now_ms()
         self._paused: frozenset[TimerPartition] = frozenset()
