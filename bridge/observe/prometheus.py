@@ -19,6 +19,10 @@ from bridge.partition.partition import Partition
 from kafka_timer.origin import TimerPartition
 
 
+_STANDBY_AGE = f"{NAMESPACE}_standby_age_seconds"
+"""The metric of partitions that are not ours."""
+
+
 class StoresView(Protocol):
     """The open partitions of a bridge."""
 
@@ -67,7 +71,7 @@ class Exposition(Collector):
         yield from self._metrics.registry.collect()
         owned = {(partition.topic, str(partition.partition)) for partition in self._status.partitions()}
         for family in (*self._store_metrics, *self._loop_metrics()):
-            yield _without_others(family, owned)
+            yield family if family.name == _STANDBY_AGE else _without_others(family, owned)
 
     def _loop_metrics(self) -> Iterator[Metric]:
         """Yield what the loop's thread has noted in Metrics and Status."""

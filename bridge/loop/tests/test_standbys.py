@@ -7,6 +7,7 @@ import pytest
 
 from bridge.loop.standbys import Standbys
 from bridge.loop.tests.test_histories import SMALL, kafka_with, send
+from bridge.observe.prometheus import AlertLimits, Exposition
 from bridge.observe.status import Status
 from bridge.partition.recover import read_checkpoint
 from bridge.testing import FakeInstance
@@ -84,6 +85,9 @@ def test_a_standby_follows_what_its_owner_commits() -> None:
         assert (kept.progress.next_offset, kept.pending) == (committed.next_offset, 1)
     assert group.other.status.standby_ages_s()[group.gone] <= 3
     assert group.values() == [b"0", b"1", b"2", b"3", b"4"], "a standby delivers nothing"
+    text, _ = Exposition(group.other.metrics, group.other.status, AlertLimits("1", 0, 0)).text("")
+    label = f'partition="{group.gone.partition}",topic="timer.requests"'
+    assert f"timer_bridge_standby_age_seconds{{{label}}}".encode() in text
 
 
 def test_a_standby_of_a_topic_without_progress_is_empty() -> None:

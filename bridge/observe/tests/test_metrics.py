@@ -68,8 +68,8 @@ PUBLIC_NAMES = {
     ("gauge", "target reason"): "waiting_since_timestamp_seconds waiting_timers",
     ("gauge", "topic"): "retention_seconds topic_partitions",
     ("gauge", "topic partition"): "backlog_requests clock_skew_seconds hanging_transaction_seconds held_timers"
-    " lag_offsets lost_to_retention_offsets standby_age_seconds open_transaction_offsets partition_owned partition_pending_timers"
-    " pending_bytes rolling_timers store_bytes undecodable_offset",
+    " lag_offsets lost_to_retention_offsets open_transaction_offsets partition_owned partition_pending_timers"
+    " pending_bytes rolling_timers standby_age_seconds store_bytes undecodable_offset",
     ("gauge", "version"): "build_info",
 }
 BUCKETS = {
