@@ -18,7 +18,6 @@ from bridge.observe.store_metrics import store_metrics
 from bridge.partition.partition import Partition
 from kafka_timer.origin import TimerPartition
 
-
 _STANDBY_AGE = f"{NAMESPACE}_standby_age_seconds"
 """The metric of partitions that are not ours."""
 
