@@ -205,8 +205,8 @@ class History(Protocol):
         skipped: offsets to leave out if their records cannot be decoded.
         """
 
-    def journal_end(self, timer_partition: TimerPartition) -> int:
-        """Return the next offset of the journal partition; 0 if it was never written to."""
+    def journal_ends(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
+        """Return the next offset of each journal partition; 0 if it was never written to."""
 
     def journal_bounds(self, timer_partition: TimerPartition) -> tuple[int, int]:
         """Return the journal partition's first kept offset and its last stable offset."""

@@ -9,7 +9,7 @@ a read     a new consumer with one assignment: with a consumer that had just cha
 
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -33,8 +33,11 @@ from schemas.progress import Progress
 
 T = TypeVar("T")
 
-_FIRST, _END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_NEWEST = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]
+_Question = tuple[OffsetSpec, IsolationLevel]
+_FIRST = OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
+_END = OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
+_STABLE = OffsetSpec.latest(), IsolationLevel.READ_COMMITTED  # type: ignore[no-untyped-call]
+_NEWEST = OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
 _QUICK_S = 0.5
 _NAP_S = 0.02
 LIMIT_S = 3.0
@@ -59,6 +62,8 @@ class ConfluentHistory:
     _limit_s: float | None = None
 
     def __post_init__(self) -> None:
+        self._leaders: dict[TimerPartition, object] = {}
+        """Only for the grouping of requests: the client finds the leaders of a request by itself."""
         self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
         self._make_clients()
 
@@ -81,7 +86,8 @@ class ConfluentHistory:
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
     def bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        return self._bounds(partition, IsolationLevel.READ_COMMITTED)
+        first, stable = self._ask_one(partition, _FIRST, _STABLE)
+        return first, stable
 
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         # Markers follow a commit within milliseconds, so wait before a background recovery is started.
@@ -113,22 +119,19 @@ class ConfluentHistory:
 
     def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         journals = {self._journal_of(partition): partition for partition in partitions}
-        answers = self._list_offsets(journals, _NEWEST)
-        found = _results_in_time(answers, time.monotonic() + _QUICK_S)
-        return {journals[place]: newest.timestamp for place, newest in found if newest.timestamp >= 0}
+        (found,) = self._in_time(self._list_offsets(journals, *_NEWEST))
+        return {journals[place]: newest.timestamp for place, newest in found.items() if newest.timestamp >= 0}
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        return dict(_in_time(self._list_offsets(partitions, _FIRST), time.monotonic() + _QUICK_S))
+        return _offsets(*self._in_time(self._list_offsets(partitions, *_FIRST)))
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
-        levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
-        answers = [self._list_offsets(partitions, _END, level) for level in levels]
-        until_s = time.monotonic() + _QUICK_S
-        stable, ends = (dict(_in_time(each, until_s)) for each in answers)
+        answers = [self._list_offsets(partitions, *question) for question in (_STABLE, _END)]
+        stable, ends = map(_offsets, self._in_time(*answers))
         return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
     def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
-        found = self._ask(partition, OffsetSpec.for_timestamp(timestamp_ms))
+        (found,) = self._ask_one(partition, _at(timestamp_ms))
         return found if found >= 0 else self.bounds(partition)[1]
 
     def requests(
@@ -137,17 +140,20 @@ class ConfluentHistory:
         for messages in self._read(partition, from_offset, to_offset, skipped):
             yield [record_of(message) for message in messages]
 
-    def journal_end(self, partition: TimerPartition) -> int:
-        return self._ask(self._journal_of(partition), _END)
+    def journal_ends(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
+        journals = {self._journal_of(partition): partition for partition in partitions}
+        (ends,) = self._ask(journals, _END)
+        return {journals[place]: end for place, end in ends.items()}
 
     def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        return self._bounds(self._journal_of(partition), IsolationLevel.READ_COMMITTED)
+        first, stable = self._ask_one(self._journal_of(partition), _FIRST, _STABLE)
+        return first, stable
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(partition)
-        end = self.journal_end(partition)
+        (end,) = self._ask_one(journal, _END)
         if from_offset is None:
-            from_offset = 0 if since_ms is None else self._ask(journal, OffsetSpec.for_timestamp(since_ms))
+            (from_offset,) = (0,) if since_ms is None else self._ask_one(journal, _at(since_ms))
         # The broker returns -1 if no record is that new.
         for messages in self._read(journal, end if from_offset < 0 else from_offset, end):
             yield from (message.value() for message in messages)
@@ -157,11 +163,12 @@ class ConfluentHistory:
     ) -> dict[TimerPartition, list[tuple[bytes | None, bytes]]]:
         journals = {self._journal_of(partition): partition for partition in partitions}
         found: dict[TimerPartition, list[tuple[bytes | None, bytes]]] = {partition: [] for partition in partitions}
-        spans = self._retry("asking for the ends of journals", lambda: self._tails(list(journals), look_back))
-        left = {place: end for place, (start, end) in spans.items() if start < end}
+        first, ends = self._ask(journals, _FIRST, _STABLE)
+        starts = {place: max(first[place], end - look_back) for place, end in ends.items()}
+        left = {place: end for place, end in ends.items() if starts[place] < end}
         tries, until_s = 0, self._until_s()
         with closing(self._new_consumer()) as consumer:
-            consumer.assign([TopicPartition(*place, spans[place][0]) for place in left])
+            consumer.assign([TopicPartition(*place, starts[place]) for place in left])
             while left:
                 if time.monotonic() >= until_s:
                     raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
@@ -180,21 +187,6 @@ class ConfluentHistory:
                     left.pop(place, None)
         return found
 
-    def _tails(self, journals: Sequence[TimerPartition], look_back: int) -> dict[TimerPartition, tuple[int, int]]:
-        """Return for each journal the start of its last `look_back` kept offsets, and its last stable offset."""
-        levels = (_FIRST, IsolationLevel.READ_UNCOMMITTED), (_END, IsolationLevel.READ_COMMITTED)
-        asked = [self._list_offsets(journals, *level) for level in levels]
-        try:
-            first_offsets, ends = (
-                {place: _reported(answered(answer, 2 * self._call_s).offset) for place, answer in answers.items()}
-                for answers in asked
-            )
-        except KafkaException:
-            for place in journals:  # see `_ask`
-                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
-            raise
-        return {place: (max(first_offsets[place], ends[place] - look_back), ends[place]) for place in journals}
-
     def journal_key(self, partition: TimerPartition) -> bytes:
         return writer_key(self._connection.group, partition.topic)
 
@@ -206,41 +198,67 @@ class ConfluentHistory:
 
     # -- asking
 
-    def _bounds(
-        self, place: TimerPartition, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> tuple[int, int]:
-        """Return first offset and end: the next offset to be written, or (read committed) the last stable one."""
-        return self._ask(place, _FIRST), self._ask(place, _END, level)
+    def _ask(self, places: Collection[TimerPartition], *questions: _Question) -> list[dict[TimerPartition, int]]:
+        """Return the answers to each question. All are asked at once, and again until all are answered."""
 
-    def _ask(
-        self, place: TimerPartition, spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
-    ) -> int:
-        def ask() -> int:
-            answer = self._list_offsets([place], spec, level)[place]
+        def ask() -> list[dict[TimerPartition, int]]:
+            asked = [self._list_offsets(places, *question) for question in questions]
             try:
-                return _reported(answered(answer, 2 * self._call_s).offset)
+                return [
+                    {place: _reported(answered(answer, 2 * self._call_s).offset) for place, answer in answers.items()}
+                    for answers in asked
+                ]
             except KafkaException:
+                self._leaders.clear()
                 # The client asks the leader that it knows: after an election it got FENCED_LEADER_EPOCH forever.
-                self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
+                for place in places:
+                    self._require_partition(place, self._admin.list_topics(place.topic, timeout=self._call_s))
                 raise
 
-        return self._retry(f"{place}: asking for offsets", ask)
+        return self._retry(f"{next(iter(places))}: asking for offsets", ask) if places else [{} for _ in questions]
+
+    def _ask_one(self, place: TimerPartition, *questions: _Question) -> Iterator[int]:
+        return (answers[place] for answers in self._ask([place], *questions))
 
     def _list_offsets(
         self,
-        places: Iterable[TimerPartition],
+        places: Collection[TimerPartition],
         spec: OffsetSpec,
-        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        level: IsolationLevel,
     ) -> dict[TimerPartition, Any]:
-        """Return a future for each. Requests are separate, because one leader that hangs delays a common answer."""
+        """Return a future for each. One request for each leader, because one that hangs delays a common answer."""
         serve(self._admin)
-        answers: dict[TimerPartition, Any] = {}
-        for place in places:
-            asked = {TopicPartition(*place): spec}
-            (answers[place],) = self._admin.list_offsets(
-                asked, isolation_level=level, request_timeout=self._call_s
-            ).values()
-        return answers
+        asked: dict[object, dict[TopicPartition, OffsetSpec]] = {}
+        for place, leader in self._leaders_of(places).items():
+            asked.setdefault(leader, {})[TopicPartition(*place)] = spec
+        return {
+            TimerPartition(place.topic, place.partition): answer
+            for each in asked.values()
+            for place, answer in self._admin.list_offsets(
+                each, isolation_level=level, request_timeout=self._call_s
+            ).items()
+        }
+
+    def _leaders_of(self, places: Collection[TimerPartition]) -> dict[TimerPartition, object]:
+        """Return the last known leader of each, the partition itself if that is unknown or there is only one."""
+        for topic in {place.topic for place in places if len(places) > 1 and place not in self._leaders}:
+            with suppress(KafkaException):
+                found = self._admin.list_topics(topic, timeout=_QUICK_S).topics[topic].partitions
+                self._leaders |= {TimerPartition(topic, number): each.leader for number, each in found.items()}
+        return {place: self._leaders.get(place, place) for place in places}
+
+    def _in_time(self, *asked: Mapping[TimerPartition, Any]) -> list[dict[TimerPartition, Any]]:
+        """Return the results that come at once: a partition without a leader must not delay the others."""
+        until_s = time.monotonic() + _QUICK_S
+        found: list[dict[TimerPartition, Any]] = []
+        for answers in asked:
+            found.append({})
+            for place, answer in answers.items():
+                with suppress(KafkaException, TimeoutError):
+                    found[-1][place] = answer.result(max(0.0, until_s - time.monotonic()))
+        if sum(map(len, found)) < sum(map(len, asked)):
+            self._leaders.clear()
+        return found
 
     def _require_partition(self, place: TimerPartition, cluster: Any) -> None:
         """Raise TopicGrownError if the journal lacks the partition: waiting would not create it."""
@@ -284,23 +302,19 @@ class ConfluentHistory:
         reader = PartitionReader(
             *(place, start, end, skipped),
             lambda: self._new_consumer(place),
-            lambda: self._ask(place, _FIRST),
+            lambda: next(self._ask_one(place, _FIRST)),
             *(self._retrier, self._limit_s),
         )
         yield from reader.batches()
 
 
-def _in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, int]]:
-    for place, result in _results_in_time(answers, until_s):
-        with suppress(KafkaException):
-            yield place, _reported(result.offset)
+def _offsets(results: Mapping[TimerPartition, Any]) -> dict[TimerPartition, int]:
+    """Return the offsets, without those of partitions whose leader is not known to any broker."""
+    return {place: result.offset for place, result in results.items() if result.offset != OFFSET_INVALID}
 
 
-def _results_in_time(answers: Mapping[TimerPartition, Any], until_s: float) -> Iterator[tuple[TimerPartition, Any]]:
-    """Yield answers until `until_s`: a partition without a leader must not delay the others."""
-    for place, answer in answers.items():
-        with suppress(KafkaException, TimeoutError):
-            yield place, answer.result(max(0.0, until_s - time.monotonic()))
+def _at(timestamp_ms: int) -> _Question:
+    return OffsetSpec.for_timestamp(timestamp_ms), IsolationLevel.READ_UNCOMMITTED
 
 
 def _reported(offset: int) -> int:

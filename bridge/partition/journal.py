@@ -83,7 +83,7 @@ class JournalOwnerCheck:
 
     def check(self) -> None:
         """Read the ends of the journals that have grown since the last check. Raises ForeignJournalError."""
-        ends = {partition: self._history.journal_end(partition) for partition in self._partitions()}
+        ends = self._history.journal_ends(list(self._partitions()))
         grown = [partition for partition, end in ends.items() if self._ends.get(partition) != end]
         ours(grown, self._history, self._journals.__getitem__)
         self._ends = ends

@@ -110,9 +110,9 @@ class FakeHistory:
         if partition in self.silent:
             raise PartitionUnreadableError(f"{partition}: no answer in time")
 
-    def journal_end(self, partition: TimerPartition) -> int:
-        self._step("history.journal_end")
-        return self._journal(partition).end
+    def journal_ends(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
+        self._step("history.journal_ends")
+        return {partition: self._journal(partition).end for partition in partitions}
 
     def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
         self._step("history.journal_bounds")

@@ -44,7 +44,7 @@ class TestOutages:
             for _ in range(2):  # each time its session expires, and a new leader is elected
                 with suspended(broker, 4.5):
                     assert history.bounds(world.partition()) == (0, 2)
-                    assert history.journal_end(world.partition()) == 0
+                    assert history.journal_ends([world.partition()])[world.partition()] == 0
                     assert history.offset_at(world.partition(), 0) == 0
 
     def test_a_transaction_that_outlives_its_timeout_is_repeated(

@@ -629,7 +629,7 @@ class TestHistory:
     def test_without_a_commit_there_is_no_progress(self, harness: Harness) -> None:
         history = harness.history()
         assert history.progress(harness.first) is None
-        assert history.journal_end(harness.first) == 0
+        assert history.journal_ends([harness.first])[harness.first] == 0
         assert history.journal_bounds(harness.first) == (0, 0)
         assert journal(harness) == []
         assert journal(harness, since_ms=5) == []
@@ -704,19 +704,19 @@ class TestHistory:
         sink, history = harness.sink(), harness.history()
         ends = []
         for value in (b"one", b"two", b"three"):
-            ends.append(history.journal_end(harness.first))
+            ends.append(history.journal_ends([harness.first])[harness.first])
             commit(sink, Transaction([], {harness.first: value}, {harness.first: READ}, reader.group_metadata))
             harness.history().progress(harness.first)  # waits until it is visible
         assert ends == [0, 2, 4], "a record and the marker of its transaction"
-        assert history.journal_bounds(harness.first) == (0, history.journal_end(harness.first))
+        assert history.journal_bounds(harness.first) == (0, history.journal_ends([harness.first])[harness.first])
         assert journal(harness, ends[1]) == [b"two", b"three"]
-        assert journal(harness, history.journal_end(harness.first)) == []
+        assert journal(harness, history.journal_ends([harness.first])[harness.first]) == []
         assert journal(harness, since_ms=1) == [b"one", b"two", b"three"]
         later_ms = harness.now_ms() + 60_000
         assert journal(harness, since_ms=later_ms) == []
         assert list(history.journal(harness.second, from_offset=None, since_ms=None)) == []
         key, other = history.journal_key(harness.first), harness.second
-        last = history.journal_end(harness.first) - ends[1]
+        last = history.journal_ends([harness.first])[harness.first] - ends[1]
         assert history.journal_tails([harness.first, other], last) == {
             harness.first: [(key, b"two"), (key, b"three")],
             other: [],
@@ -744,5 +744,5 @@ class TestHistory:
         sink, history = harness.sink(), harness.history()
         harness.hang(harness.journal)()
         commit(sink, Transaction([], {harness.first: b"decided"}, {harness.first: READ}, reader.group_metadata))
-        assert history.journal_end(harness.first) >= 2
+        assert history.journal_ends([harness.first])[harness.first] >= 2
         assert journal(harness, 0) == [b"decided"]

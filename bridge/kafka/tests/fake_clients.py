@@ -148,6 +148,7 @@ class FakeAdmin:
     """An admin client. As in librdkafka, one request has one answer, whose event waits for a poll.
 
     ends: by partition, the end as of now, or an error; other partitions get no answer. first: where all logs begin.
+    The partitions with an even number have one leader, those with an odd number another.
     """
 
     def __init__(self, ends: dict[int, int | KafkaException] | None = None, first: int | None = 0) -> None:
@@ -156,6 +157,8 @@ class FakeAdmin:
         self.answer: Any = SimpleNamespace(members=[])
         """To questions about groups and settings."""
         self.asked = self.events = 0
+        self.requests: list[set[int]] = []
+        """The partitions of each request for offsets."""
 
     def poll(self, timeout_s: float) -> int:
         self.events = 0
@@ -166,20 +169,22 @@ class FakeAdmin:
     def list_offsets(self, asked: dict[TopicPartition, object], **_: object) -> dict[TopicPartition, Any]:
         self.events += 1
         answers: dict[TopicPartition, Any] = {place: Future() for place in asked}
-        for place, spec in asked.items():
-            if place.partition in self.ends:
-                end = self.ends[place.partition]
-                is_first = spec is OffsetSpec.earliest() and self.first is not None  # type: ignore[no-untyped-call]
-                if isinstance(end, KafkaException):
-                    answers[place].set_exception(end)
-                else:
-                    offset = self.first if is_first else end
-                    answers[place].set_result(SimpleNamespace(offset=offset, timestamp=end))
+        self.requests.append({place.partition for place in asked})
+        for place, spec in asked.items() if self.requests[-1] <= self.ends.keys() else ():
+            end = self.ends[place.partition]
+            is_first = spec is OffsetSpec.earliest() and self.first is not None  # type: ignore[no-untyped-call]
+            if isinstance(end, KafkaException):
+                answers[place].set_exception(end)
+            else:
+                offset = self.first if is_first else end
+                answers[place].set_result(SimpleNamespace(offset=offset, timestamp=end))
         return answers
 
-    def list_topics(self, timeout: float) -> Any:
+    def list_topics(self, topic: str = "timers", timeout: float = 0) -> Any:
         self.events += 1
-        return SimpleNamespace(topics={"timers": SimpleNamespace(partitions={0: None, 1: None})})
+        numbers = range(2) if topic == "timers" else range(128)
+        found = {number: SimpleNamespace(leader=number % 2) for number in numbers}
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=found)})
 
     def describe_consumer_groups(self, names: Iterable[Any], request_timeout: float) -> dict[Any, Any]:
         self.asked += 1

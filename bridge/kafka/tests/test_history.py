@@ -179,12 +179,26 @@ def test_a_broker_that_does_not_answer_is_not_an_open_transaction(
 
 def test_a_leader_without_an_answer_hides_no_answer_of_the_others(make: Make, admin: FakeAdmin) -> None:
     history = make(FakeConsumer())
-    partitions = [TimerPartition(TOPIC, number) for number in range(5)]
-    admin.first, admin.ends = None, {0: 7, 2: KafkaException(PASSING), 3: OFFSET_INVALID, 4: 0}
+    partitions = [TimerPartition(TOPIC, number) for number in range(8)]
+    admin.first, admin.ends = None, {0: 7, 2: KafkaException(PASSING), 4: 0, 6: OFFSET_INVALID}
     assert history.first_offsets(partitions) == {partitions[0]: 7, partitions[4]: 0}
-    admin.ends = {0: 7, 2: 9}
-    assert history.stable_and_end_offsets(partitions) == {partitions[0]: (7, 7), partitions[2]: (9, 9)}
-    assert history.newest_journal_times(partitions) == {partitions[0]: 7, partitions[2]: 9}
+    admin.ends = {0: 7, 2: 9, 4: 0, 6: 1}
+    even = {partitions[number]: end for number, end in admin.ends.items() if isinstance(end, int)}
+    assert history.stable_and_end_offsets(partitions) == {place: (end, end) for place, end in even.items()}
+    assert history.newest_journal_times(partitions) == even
+
+
+def test_a_question_about_all_partitions_is_one_request_for_each_leader(make: Make, admin: FakeAdmin) -> None:
+    history = make(FakeConsumer())
+    partitions = [TimerPartition(TOPIC, number) for number in range(128)]
+    admin.ends = dict.fromkeys(range(128), 5)
+    leaders = [set(range(0, 128, 2)), set(range(1, 128, 2))]
+    assert history.journal_ends(partitions) == dict.fromkeys(partitions, 5)
+    assert admin.requests == leaders
+    assert history.first_offsets(partitions) == dict.fromkeys(partitions, 0)
+    assert history.newest_journal_times(partitions) == dict.fromkeys(partitions, 5)
+    assert history.stable_and_end_offsets(partitions) == dict.fromkeys(partitions, (5, 5))
+    assert admin.requests == 5 * leaders
 
 
 def test_events_that_wait_for_a_poll_do_not_accumulate(make: Make, admin: FakeAdmin) -> None:
