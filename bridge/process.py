@@ -291,7 +291,7 @@ class BridgeRunner:
                 bridge.use(self._growth.options)
             if checks.error is not None:
                 raise checks.error
-            if bridge.ready and not is_announced:
+            if not is_announced and bridge.ready:
                 print("timer-bridge is ready:", ", ".join(map(str, sorted(bridge.pending))), flush=True)  # noqa: T201
                 is_announced = True
                 bridge.monitors.check_retention()

@@ -320,6 +320,11 @@ class Store(ABC):
     def _has_failed(self, failed: CheckpointWriter) -> None:  # noqa: B027
         """Note that the checkpoint was not written."""
 
+    @property
+    def is_writing(self) -> bool:
+        """True if a checkpoint or a compaction runs, which the owner has to continue."""
+        return self._writer is not None
+
     def release_memory(self) -> None:  # noqa: B027
         """Give memory back that is not needed soon."""
 

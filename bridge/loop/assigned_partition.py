@@ -10,7 +10,8 @@
 In CATCHING_UP, a cancel that was sent during downtime wins. A partition whose store is damaged begins again in WAITING,
 as a new object: records that were polled for the old object are polled again.
 
-An open partition has a checkpoint in a quiet moment of each interval, and at the latest 10 s after one is due.
+An open partition has a checkpoint in a quiet moment of each interval, and at the latest 10 s after one is due. If
+nothing is to be done for it, it rests until its next checkpoint or timer: turns without its records skip it.
 """
 
 import logging
@@ -27,6 +28,7 @@ from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Ports, Record
 from kafka_timer.origin import TimerPartition
+from schemas.progress import Progress
 from timer.disk import Disk
 from timer.errors import CorruptStoreError, UnreadableError
 
@@ -40,6 +42,9 @@ _REST_MS = 60_000
 """Pause of checkpoints after a read of Kafka without an answer: each try holds up all partitions."""
 _LAG_OFFSETS = 5000
 """Most offsets that are read to find out whether they hold any record."""
+
+
+_NO_REST = range(0)
 
 
 class Phase(Enum):
@@ -87,6 +92,12 @@ class AssignedPartition:
         self.opened_ms = 0
         self.is_full = False
         """True if more timers were due at the last draft than it took."""
+        self.rest = _NO_REST
+        """Times (epoch ms) of turns that have nothing to do for it, unless they bring records or pauses."""
+        self.look_ms = 0
+        """When something is to be done without a new record, as of the last `look`."""
+        self._maintained: Progress | None = None
+        """The committed progress at which `maintain` had nothing left to do."""
         self._clock = ports.clock
         self._source = ports.source
         self._history = ports.history
@@ -178,9 +189,16 @@ class AssignedPartition:
         whole = is_all or self.is_checkpoint_due(now_ms)  # a checkpoint needs an empty draft
         return partition.freeze(now_ms, at_ms, is_all=whole, is_caught_up=self.phase is Phase.OPEN)
 
-    def next_look_ms(self, now_ms: int, until_ms: int) -> int:
-        """Return when something is to be done without a new record, at the latest `until_ms`."""
-        return self.partition.next_look_ms(now_ms, until_ms, may_release=self._may_release)
+    def look(self, now_ms: int) -> None:
+        """Find out when something is to be done without a new record, and whether it may rest until then."""
+        until_ms = now_ms + self._checkpoint_interval_ms + self.partition.options.max_wait_ms
+        self.look_ms = self.partition.next_look_ms(now_ms, until_ms, may_release=self._may_release)
+        is_resting = self.phase is Phase.OPEN and self.partition.is_resting
+        if is_resting and self._checkpoint_ms is not None and self._maintained is self.partition.committed_progress:
+            self.rest = range(now_ms, min(self.look_ms, self._checkpoint_ms + self._checkpoint_interval_ms))
+
+    def wake(self) -> None:
+        self.rest, self._maintained = _NO_REST, None
 
     # -- what the Kafka client does not bring
 
@@ -270,8 +288,11 @@ class AssignedPartition:
 
         Return False if Kafka gave no answer in time: other partitions come first. Raises CorruptStoreError.
         """
+        partition, self._maintained = self.partition, None
         try:
             self._maintain(now_ms)
+            if not partition.store.is_writing:
+                self._maintained = partition.committed_progress
         except (OSError, PartitionUnreadableError) as wrong:
             self._warnings.warn(now_ms, "checkpoint", "%s: no checkpoint: %s", self.name, wrong)
             if isinstance(wrong, PartitionUnreadableError):

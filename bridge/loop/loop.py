@@ -80,6 +80,8 @@ class Bridge:
         self._pace = ReleasePace(options.max_due_records)
         self._standbys = standbys
         self._stopping = False
+        self._now_ms = 0
+        """Time of the turn, or of the wait before it."""
         self._is_busy = False
         """True if the last turn left timers that are due, or a transaction of an earlier turn, as others may wait."""
 
@@ -138,11 +140,12 @@ class Bridge:
     def use(self, options: TurnOptions) -> None:
         """Share the limits out again, after a timer topic has got more partitions."""
         self._partitions.use(options)
+        self._wake(self._partitions.open.values())
 
     @property
     def is_idle(self) -> bool:
         """True if nothing is drafted or in a transaction in flight: what was read and what has left is committed."""
-        return self._pipeline.is_idle and not any(owned.has_news() for owned in self.partitions.values())
+        return self._pipeline.is_idle and not any(each.partition.has_news() for each in self._awake)
 
     def release_memory(self) -> None:
         """Give memory back to the system that only the next work will need."""
@@ -192,7 +195,7 @@ class Bridge:
         self._status.polled(is_member=self._source.membership.is_member)
         self._open_and_close(polled.ownership)
         opened = dict(self._partitions.open)
-        now_ms = self._clock.now_ms()
+        self._now_ms = now_ms = self._clock.now_ms()
         self._maintain(now_ms)
         if polled.records or polled.undecodable:
             # The records of a partition that was opened again meanwhile are read again.
@@ -207,16 +210,28 @@ class Bridge:
         if self._breakers or self._status.unavailable_targets:
             self._status.targets_checked(self.unavailable_targets())
 
+    @property
+    def _awake(self) -> list[AssignedPartition]:
+        """The open partitions that do not rest. A turn makes no call for the others."""
+        return [each for each in self._partitions.open.values() if self._now_ms not in each.rest]
+
     def _each(
         self, step: Callable[[AssignedPartition], object], partitions: Iterable[AssignedPartition] | None = None
     ) -> None:
-        """Call `step` for these open partitions, or all. One that is damaged or unreadable is opened again, later."""
-        for opened in list(self._partitions.open.values() if partitions is None else partitions):
+        """Call `step` for these open partitions, or for all that do not rest.
+
+        A partition that is damaged or unreadable is opened again, later.
+        """
+        for opened in list(self._awake if partitions is None else partitions):
             try:
                 step(opened)
             except (CorruptStoreError, PartitionUnreadableError) as wrong:
                 self._pipeline.drain([opened.partition])  # its outcome is known before it is closed
                 self._partitions.reopen(opened, wrong)
+
+    def _wake(self, partitions: Iterable[AssignedPartition]) -> None:
+        for each in partitions:
+            each.wake()
 
     def _rebuild(self, damaged: Damaged) -> None:
         """Rebuild an open partition."""
@@ -240,6 +255,7 @@ class Bridge:
         if confirmed := partitions.confirmed():
             self._each(lambda opened: partitions.start_reading(opened) if opened in confirmed else None)
         if self._control.poll():
+            self._wake(partitions.open.values())
             self._each(lambda opened: partitions.apply_pauses(opened.partition))
 
     def _admit(self, polled: Polled, now_ms: int) -> None:
@@ -248,6 +264,7 @@ class Bridge:
         self._admission.begin_turn(now_ms)
         self._admission.skip(polled.undecodable, records, now_ms)
         if records:
+            self._wake(self._partitions.open[name] for name in records)
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
         self._each(
             lambda opened: self._admission.admit(opened, records.get(opened.name, []), now_ms, has_read=polled.has_read)
@@ -280,7 +297,7 @@ class Bridge:
         """
         if not self._pipeline.has_room:
             return []
-        opened = self._partitions.open.values()
+        opened = self._awake
         ready = [each for each in opened if not each.partition.is_frozen]
         if self._stopping:
             return ready
@@ -300,15 +317,16 @@ class Bridge:
 
     def _wait_ms(self) -> int:
         """Return how long the poll may wait until something is to be done without a new record."""
-        now_ms = self._clock.now_ms()
-        partitions = self._partitions
-        opened = partitions.open.values()
-        is_reading_first = any(each.phase is not Phase.OPEN and not each.partition.backlog for each in opened)
+        self._now_ms = now_ms = self._clock.now_ms()
+        partitions, awake = self._partitions, self._awake
+        is_reading_first = any(each.phase is not Phase.OPEN and not each.partition.backlog for each in awake)
         wait_ms = _READING_FIRST_WAIT_MS if is_reading_first else self.options.max_wait_ms
         if partitions.opening:
             wait_ms = min(wait_ms, _PREPARING_WAIT_MS)
         until_ms = now_ms + (wait_ms if self._pipeline.is_idle else min(wait_ms, _TRANSACTION_WAIT_MS))
         if not self._pipeline.has_room:
             return until_ms - now_ms
-        next_ms = [each.next_look_ms(now_ms, until_ms) for each in opened] + self._admission.next_ms(now_ms)
-        return max(0, min(next_ms, default=until_ms) - now_ms)
+        for each in awake:
+            each.look(now_ms)
+        next_ms = [each.look_ms for each in partitions.open.values()] + self._admission.next_ms(now_ms)
+        return max(0, min([until_ms, *next_ms]) - now_ms)

@@ -329,6 +329,13 @@ class Partition:
         """True if nothing is drafted or in a transaction in flight."""
         return self._frozen is None and not self.has_news()
 
+    @property
+    def is_resting(self) -> bool:
+        """True if nothing happens before a record comes or a timer falls due, besides maintenance of the store."""
+        return self.is_quiet and not (
+            self.backlog or self._overdue or self._frozen_waits or self.store.release_queue.waits
+        )
+
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
 

@@ -141,6 +141,10 @@ class Maintenance:
 
     # -- compaction
 
+    @property
+    def is_compacting(self) -> bool:
+        return self._compaction is not None
+
     def compact_some(self, settled_ms: int, durable: Checkpoint | None) -> tuple[Ints, Ints] | None:
         """Run one bounded step. Return units whose bodies have moved and their new positions, None if there are none.
 

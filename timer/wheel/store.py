@@ -203,6 +203,10 @@ class WheelStore(Store):
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
         self._mapping.drop_page_cache()
 
+    @property
+    def is_writing(self) -> bool:
+        return super().is_writing or self._maintenance.is_compacting
+
     def compact_some(self) -> None:
         moved = self._maintenance.compact_some(self.settled.visit_ms, self._durable)
         if moved is not None:

@@ -3,12 +3,23 @@
 Time passes by work: each record sent takes 1 ms; in the test of intake, each look of the bridge at its clock.
 """
 
+import sys
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from types import FrameType
 
+import bridge.loop
+import bridge.partition
+import timer
 from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.partition.options import TurnOptions
+from bridge.testing.fake_group import FakeGroup
+from bridge.testing.fake_instance import FakeInstance
+from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.timeline import FakeClock, Timeline
-from bridge.testing.timer_world import TimerWorld, usual_options
+from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
+from kafka_timer.origin import TimerPartition
 
 LOUD = ("a.timers", "b.timers", "c.timers")
 QUIET = "z.timers"
@@ -87,6 +98,45 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
     late_ms = world.quiet_lateness_ms()
     assert len(late_ms) == 400
     assert 0 <= min(late_ms) <= max(late_ms) <= 2 * MOST_LATE_MS
+
+
+PRODUCT = tuple(str(Path(package.__path__[0])) for package in (bridge.loop, bridge.partition, timer))
+
+
+def calls_of(instance: FakeInstance) -> Counter[str]:
+    """Run a turn; return how often it has called each function of the loop, of partitions and of stores."""
+    found: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(PRODUCT):
+            found[frame.f_code.co_qualname] += 1
+
+    instance.source.wake()
+    sys.setprofile(count)
+    try:
+        instance.turn()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def test_a_turn_makes_no_call_for_a_partition_that_rests() -> None:
+    calls = {}
+    for count in (2, 128):
+        kafka = FakeKafka(Timeline())
+        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts"):
+            kafka.create(topic, partitions=count)
+        kafka.create("orders")
+        group = FakeGroup("timers", [TimerPartition(TIMERS, number) for number in range(count)])
+        instance = FakeInstance(kafka, group, usual_options())
+        instance.run(20_000)
+        for _ in range(3):
+            calls[count] = calls_of(instance)
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=1)
+        instance.run(1_000)
+        assert [entry.value for entry in kafka.read("orders")] == [b"m"]
+    assert calls[128] == calls[2]
 
 
 def test_the_pace_follows_what_a_turn_takes() -> None:
