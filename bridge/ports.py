@@ -170,6 +170,12 @@ class History(Protocol):
     that at once if a record cannot be decoded.
     """
 
+    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
+        """Ask once what the next `progress`, `bounds` and `journal_bounds` of each return, in this order.
+
+        Forgets what an earlier call has got and was not used. Calls without such an answer ask as always.
+        """
+
     def progress(self, timer_partition: TimerPartition) -> Progress | None:
         """Return the committed progress, or None. Waits until no open transaction can change it.
 

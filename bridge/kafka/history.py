@@ -64,12 +64,29 @@ class ConfluentHistory:
     def __post_init__(self) -> None:
         self._leaders: dict[TimerPartition, object] = {}
         """Only for the grouping of requests: the client finds the leaders of a request by itself."""
+        self._committed_ahead: dict[TimerPartition, TopicPartition] = {}
+        self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
         self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
         self._make_clients()
 
     def _make_clients(self) -> None:
         self._consumer: Any = self._new_consumer()
         self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
+
+    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
+        self._committed_ahead, self._bounds_ahead = {}, {}
+        if not partitions:
+            return
+        with suppress(KafkaException):
+            answers = self._consumer.committed([TopicPartition(*each) for each in partitions], timeout=_QUICK_S)
+            self._committed_ahead = {
+                TimerPartition(found.topic, found.partition): found for found in answers if found.error is None
+            }
+        serve(self._consumer)
+        places = [*partitions, *map(self._journal_of, partitions)]
+        asked = [self._list_offsets(places, *question) for question in (_FIRST, _STABLE)]
+        first, stable = map(_offsets, self._in_time(*asked))
+        self._bounds_ahead = {place: (first[place], stable[place]) for place in first.keys() & stable.keys()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
         def committed() -> TopicPartition:
@@ -82,11 +99,18 @@ class ConfluentHistory:
                 raise KafkaException(found.error)
             return found
 
-        found = self._retry(f"{partition}: waiting for stable progress", committed)
+        found = self._committed_ahead.pop(partition, None)
+        if found is None:
+            found = self._retry(f"{partition}: waiting for stable progress", committed)
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
     def bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        first, stable = self._ask_one(partition, _FIRST, _STABLE)
+        return self._bounds(partition)
+
+    def _bounds(self, place: TimerPartition) -> tuple[int, int]:
+        if place in self._bounds_ahead:
+            return self._bounds_ahead.pop(place)
+        first, stable = self._ask_one(place, _FIRST, _STABLE)
         return first, stable
 
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
@@ -146,8 +170,7 @@ class ConfluentHistory:
         return {journals[place]: end for place, end in ends.items()}
 
     def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        first, stable = self._ask_one(self._journal_of(partition), _FIRST, _STABLE)
-        return first, stable
+        return self._bounds(self._journal_of(partition))
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(partition)

@@ -91,6 +91,7 @@ class AssignedPartitions:
         self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self._history.with_open_transactions(partitions)
         began_ms = self._clock.now_ms()
+        self._history.ask_ahead([each for each in partitions if each not in undecided])
         for timer_partition in partitions:
             assigned = self.opening[timer_partition]
             if timer_partition in undecided:
@@ -103,6 +104,7 @@ class AssignedPartitions:
                 assigned.wait(0)
             else:
                 self._step(assigned)
+        self._history.ask_ahead([])
 
     def _require_known(self, timer_partition: TimerPartition) -> None:
         """Raise TopicGrownError for a partition that was added after this run began.
@@ -163,12 +165,16 @@ class AssignedPartitions:
         if done and not self._control.is_current:
             self._control.catch_up()
         began_ms = self._clock.now_ms()
+        if done:
+            self._history.ask_ahead([each.name for each in done])
         for assigned in done:
             if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
-                return
+                break
             if assigned.name not in self._claims:  # a transaction may have hidden the owner
                 self._claims.look([assigned.name])
             self._step(assigned)
+        if done:
+            self._history.ask_ahead([])
 
     def _step(self, assigned: AssignedPartition) -> None:
         """Open the partition, whose recovery or wait is over. If that takes long, recover it in the background.

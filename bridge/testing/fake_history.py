@@ -39,24 +39,38 @@ class FakeHistory:
         self._meanwhile = meanwhile
         self.silent: set[TimerPartition] = set()
         """Partitions without an answer in time."""
+        self._committed_ahead: dict[TimerPartition, tuple[int, str | None] | None] = {}
+        self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
 
     def in_process(self, fuse: Fuse) -> "FakeHistory":
         """Return a History for another process."""
         twin = copy(self)
         twin._fuse = fuse  # noqa: SLF001  (its own)
         twin.silent = set()  # it waits
+        twin.ask_ahead([])
         return twin
+
+    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
+        """Takes no step: the calls that follow take theirs."""
+        ready = [each for each in partitions if self._kafka.is_stable(self._group.name, each)]
+        self._committed_ahead = {each: self._kafka.stable_offset(self._group.name, each) for each in ready}
+        logs = [log for each in partitions for log in (self._kafka.partition(each), self._journal(each))]
+        self._bounds_ahead = {TimerPartition(log.topic, log.number): (log.first, log.last_stable) for log in logs}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
         self._step("history.progress")
-        found = self._kafka.stable_offset(self._group.name, partition)
+        known = self._committed_ahead
+        found = known.pop(partition) if partition in known else self._kafka.stable_offset(self._group.name, partition)
         return None if found is None else Progress.committed(*found)
 
     def bounds(self, partition: TimerPartition) -> tuple[int, int]:
         self._step("history.bounds")
         self.demand_answer(partition)
-        log = self._kafka.partition(partition)
-        return log.first, log.last_stable
+        return self._bounds(self._kafka.partition(partition))
+
+    def _bounds(self, log: Partition) -> tuple[int, int]:
+        place = TimerPartition(log.topic, log.number)
+        return self._bounds_ahead.pop(place) if place in self._bounds_ahead else (log.first, log.last_stable)
 
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         self._step("history.with_open_transactions")
@@ -117,8 +131,7 @@ class FakeHistory:
     def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
         self._step("history.journal_bounds")
         self.demand_answer(partition)
-        log = self._journal(partition)
-        return log.first, log.last_stable
+        return self._bounds(self._journal(partition))
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         self._step("history.journal")

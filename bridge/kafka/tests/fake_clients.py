@@ -121,7 +121,7 @@ class FakeConsumer:
         answer = self.commits.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return [answer]
+        return answer if isinstance(answer, list) else [answer]
 
     def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
         if self.bounds is None:
