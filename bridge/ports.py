@@ -173,7 +173,8 @@ class History(Protocol):
     def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
         """Ask once what the next `progress`, `bounds` and `journal_bounds` of each return, in this order.
 
-        Forgets what an earlier call has got and was not used. Calls without such an answer ask as always.
+        Forgets what an earlier call has got and was not used. Calls without such an answer ask as always. An answer may
+        be seconds old when it is used: a recovery asks for the progress again at its end.
         """
 
     def progress(self, timer_partition: TimerPartition) -> Progress | None:
