@@ -84,7 +84,7 @@ class ConfluentHistory:
             }
         serve(self._consumer)
         places = [*partitions, *map(self._journal_of, partitions)]
-        asked = [self._list_offsets(places, *question) for question in (_FIRST, _STABLE)]
+        asked = [self._list_offsets(places, question) for question in (_FIRST, _STABLE)]
         first, stable = map(_offsets, self._in_time(*asked))
         self._bounds_ahead = {place: (first[place], stable[place]) for place in first.keys() & stable.keys()}
 
@@ -143,14 +143,14 @@ class ConfluentHistory:
 
     def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         journals = {self._journal_of(partition): partition for partition in partitions}
-        (found,) = self._in_time(self._list_offsets(journals, *_NEWEST))
+        (found,) = self._in_time(self._list_offsets(journals, _NEWEST))
         return {journals[place]: newest.timestamp for place, newest in found.items() if newest.timestamp >= 0}
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        return _offsets(*self._in_time(self._list_offsets(partitions, *_FIRST)))
+        return _offsets(*self._in_time(self._list_offsets(partitions, _FIRST)))
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
-        answers = [self._list_offsets(partitions, *question) for question in (_STABLE, _END)]
+        answers = [self._list_offsets(partitions, question) for question in (_STABLE, _END)]
         stable, ends = map(_offsets, self._in_time(*answers))
         return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
@@ -225,7 +225,7 @@ class ConfluentHistory:
         """Return the answers to each question. All are asked at once, and again until all are answered."""
 
         def ask() -> list[dict[TimerPartition, int]]:
-            asked = [self._list_offsets(places, *question) for question in questions]
+            asked = [self._list_offsets(places, question) for question in questions]
             try:
                 return [
                     {place: _reported(answered(answer, 2 * self._call_s).offset) for place, answer in answers.items()}
@@ -243,14 +243,10 @@ class ConfluentHistory:
     def _ask_one(self, place: TimerPartition, *questions: _Question) -> Iterator[int]:
         return (answers[place] for answers in self._ask([place], *questions))
 
-    def _list_offsets(
-        self,
-        places: Collection[TimerPartition],
-        spec: OffsetSpec,
-        level: IsolationLevel,
-    ) -> dict[TimerPartition, Any]:
+    def _list_offsets(self, places: Collection[TimerPartition], question: _Question) -> dict[TimerPartition, Any]:
         """Return a future for each. One request for each leader, because one that hangs delays a common answer."""
         serve(self._admin)
+        spec, level = question
         asked: dict[object, dict[TopicPartition, OffsetSpec]] = {}
         for place, leader in self._leaders_of(places).items():
             asked.setdefault(leader, {})[TopicPartition(*place)] = spec
