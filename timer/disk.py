@@ -173,6 +173,7 @@ class RealMapping:
                 os.ftruncate(self._descriptor, 0)
                 os.ftruncate(self._descriptor, size)
             self._map = mmap.mmap(self._descriptor, size)
+            self._map.madvise(mmap.MADV_RANDOM)  # else the first read takes ms: Linux reads MB around it ahead
             opened.pop_all()
         self._buffer = memoryview(self._map)
 

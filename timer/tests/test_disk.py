@@ -127,6 +127,14 @@ class TestEveryDisk:
         mapping.close()
         assert disk.read("wheel") == b"xxxyz" + b"x" * ((1 << 20) - 5)
 
+    def test_a_read_of_a_mapped_byte_brings_in_no_other_pages(self, disk: Disk, tmp_path: Path) -> None:
+        mapping = disk.map("wheel", 1 << 20)
+        mapping.allocate(0, 1 << 20)
+        assert mapping.buffer[1 << 19] == 0
+        for real in tmp_path.rglob("wheel"):
+            assert _resident_kb(real) <= os.sysconf("SC_PAGE_SIZE") // 1024
+        mapping.close()
+
     def test_names_are_sorted_and_those_of_one_folder(self, disk: Disk) -> None:
         for name in ("log/2", "log/10", "log/1", "body/1", "checkpoint"):
             disk.open(name).append(b"x")
