@@ -689,6 +689,29 @@ def test_a_count_of_a_slot_that_does_not_fit_is_detected_when_its_tick_opens() -
 # -- shutdown snapshots
 
 
+def test_a_store_that_was_killed_reads_a_short_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, options = RealDisk(tmp_path), StoreOptions(slots=64)
+    store = create_store(disk, options, Progress(0, NOTHING_SETTLED, 0))
+    store.add(batch_of(*(body(offset, START_MS + 1000) for offset in range(500))), 500)
+    checkpointed(store)
+    progress = store.committed_progress
+    store.add(batch_of(body(500, START_MS + 1000)), 501)  # no clean stop
+    store.close()
+    (name,) = disk.names("timer")
+    log, really, found = (tmp_path / "timer" / name).stat().st_ino, os.pread, list[tuple[int, int]]()
+
+    def pread(descriptor: int, size: int, at: int) -> bytes:
+        if os.fstat(descriptor).st_ino == log:
+            found.append((at, size))
+        return really(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    store = open_store(disk, options, found_in(disk), progress, [], [])
+    assert (store.pending, found) == (500, [(0, 500 * UNIT_SIZE)])
+    store.close()
+    disk.close()
+
+
 def test_a_shutdown_snapshot_is_used_once_and_without_reading_the_log() -> None:
     disk = SimDisk(random.Random(5))
     progress = stored(disk, lambda _: batch_of(*(body(offset, 1500) for offset in range(4))), next_offset=4)

@@ -258,6 +258,8 @@ class LiveScan:
         self.held: dict[int, Rows] = {}
         """The pending out-of-order row (one TIMER_ROW) by origin."""
         self.newly_ended: list[Rows] = []
+        self._last = -1, NO_ROWS, NO_ROWS
+        """First unit and rows of the last block of pass 1. A short log is one block, so pass 2 reads no file."""
 
     @property
     def max_ids(self) -> int:
@@ -271,6 +273,7 @@ class LiveScan:
         """
         for start, end in self._log.blocks(self._checkpoint.low_unit):
             units, run = self._log.read_rows(start, end, is_checked=True)
+            self._last = start, units, run
             self._ids += int((run["id_hash"] != 0).sum())
             marks = units[units["magic"] & MAGIC_DELETE != 0]
             if len(marks):
@@ -287,7 +290,7 @@ class LiveScan:
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
         """Run pass 2: yield rows above K in the order of the log. Raises CorruptStoreError if the count is wrong."""
         for start, end in self._log.blocks(self._checkpoint.low_unit):
-            units, run = self._log.read_rows(start, end)
+            units, run = self._last[1:] if start == self._last[0] else self._log.read_rows(start, end)
             is_timer = (units["magic"] & MAGIC_DELETE == 0) & ~ended.flags(start, end)
             units, run = _only(units, is_timer), _only(run, is_timer)
             self._count(units, run)
