@@ -171,8 +171,9 @@ class History(Protocol):
     """
 
     def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
-        """Ask once what the next `progress`, `bounds` and `journal_bounds` of each return, in this order.
+        """Ask once what the next `bounds` and `journal_bounds` of each return, and then what `progress` returns.
 
+        In this order: progress that is read later includes all decisions below the journal's last stable offset.
         Forgets what an earlier call has got and was not used. Calls without such an answer ask as always. An answer may
         be seconds old when it is used: a recovery asks for the progress again at its end.
         """

@@ -77,16 +77,16 @@ class ConfluentHistory:
         self._committed_ahead, self._bounds_ahead = {}, {}
         if not partitions:
             return
+        places = [*partitions, *map(self._journal_of, partitions)]
+        asked = [self._list_offsets(places, question) for question in (_FIRST, _STABLE)]
+        first, stable = map(_offsets, self._in_time(*asked))
+        self._bounds_ahead = {place: (first[place], stable[place]) for place in first.keys() & stable.keys()}
         with suppress(KafkaException):
             answers = self._consumer.committed([TopicPartition(*each) for each in partitions], timeout=_QUICK_S)
             self._committed_ahead = {
                 TimerPartition(found.topic, found.partition): found for found in answers if found.error is None
             }
         serve(self._consumer)
-        places = [*partitions, *map(self._journal_of, partitions)]
-        asked = [self._list_offsets(places, question) for question in (_FIRST, _STABLE)]
-        first, stable = map(_offsets, self._in_time(*asked))
-        self._bounds_ahead = {place: (first[place], stable[place]) for place in first.keys() & stable.keys()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
         def committed() -> TopicPartition:

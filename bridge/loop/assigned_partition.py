@@ -283,6 +283,12 @@ class AssignedPartition:
             return False
         return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms + _LATEST_MS)
 
+    def starts_checkpoint(self, now_ms: int) -> bool:
+        """True if `maintain` would start a checkpoint, for which it asks Kafka."""
+        partition, unanswered_ms = self.partition, self._unanswered_ms
+        may_read = unanswered_ms is None or has_passed(unanswered_ms, now_ms, _REST_MS)
+        return may_read and self.is_checkpoint_due(now_ms) and partition.is_quiet and partition.store.may_checkpoint
+
     def maintain(self, now_ms: int) -> bool:
         """Compact a little, continue the checkpoint that is being written, or start one that is due.
 

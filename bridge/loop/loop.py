@@ -68,6 +68,7 @@ class Bridge:
         """control: what operators ask for. status, metrics: outlive this run."""
         self._clock = clock
         self._source = source
+        self._history = history
         self._control = control
         self._metrics = metrics or Metrics()
         self._status = status or Status()
@@ -306,14 +307,22 @@ class Bridge:
         return others + full[: (sum(each.is_full for each in opened) + 1) // 2]
 
     def _maintain(self, now_ms: int) -> None:
-        """Continue checkpoints. After a read of Kafka without an answer, the others wait for the next turn."""
+        """Continue checkpoints, and start those that are due: Kafka is asked once for all of them.
+
+        After a read of Kafka without an answer, the others wait for the next turn.
+        """
         answers = True
+        starting = [each.name for each in self._awake if each.starts_checkpoint(now_ms)]
+        if len(starting) > 1:
+            self._history.ask_ahead(starting)
 
         def maintain(opened: AssignedPartition) -> None:
             nonlocal answers
             answers = answers and opened.maintain(now_ms)
 
         self._each(maintain)
+        if len(starting) > 1:
+            self._history.ask_ahead([])
 
     def _wait_ms(self) -> int:
         """Return how long the poll may wait until something is to be done without a new record."""

@@ -5,16 +5,21 @@ Time passes by work: each record sent takes 1 ms; in the test of intake, each lo
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+
+import pytest
 
 import bridge.loop
 import bridge.partition
 import timer
 from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.partition.options import TurnOptions
+from bridge.partition.recover import read_checkpoint
 from bridge.testing.fake_group import FakeGroup
+from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance
 from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.timeline import FakeClock, Timeline
@@ -137,6 +142,29 @@ def test_a_turn_makes_no_call_for_a_partition_that_rests() -> None:
         instance.run(1_000)
         assert [entry.value for entry in kafka.read("orders")] == [b"m"]
     assert calls[128] == calls[2]
+
+
+def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, really = list[list[TimerPartition]](), FakeHistory.ask_ahead
+    kafka, partitions = FakeKafka(Timeline()), [TimerPartition(TIMERS, number) for number in range(8)]
+    for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts"):
+        kafka.create(topic, partitions=len(partitions))
+    kafka.create("orders")
+    instance = FakeInstance(kafka, FakeGroup("timers", partitions), usual_options())
+    instance.run(20_000)
+
+    def ask_ahead(history: FakeHistory, partitions: Sequence[TimerPartition]) -> None:
+        asked.append(sorted(partitions))
+        really(history, partitions)
+
+    monkeypatch.setattr(FakeHistory, "ask_ahead", ask_ahead)
+    for place in partitions:
+        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500000")]
+        kafka.produce(TIMERS, b"m", headers=headers, partition=place.partition)
+    instance.run(20_000)
+    assert asked == [partitions, []]
+    checkpoints = [read_checkpoint(instance.disks[place]) for place in partitions]
+    assert [each.pending for each in checkpoints if each is not None] == [1] * len(partitions)
 
 
 def test_the_pace_follows_what_a_turn_takes() -> None:
