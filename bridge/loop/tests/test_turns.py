@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -105,7 +104,7 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
     assert 0 <= min(late_ms) <= max(late_ms) <= 2 * MOST_LATE_MS
 
 
-PRODUCT = tuple(str(Path(package.__path__[0])) for package in (bridge.loop, bridge.partition, timer))
+PRODUCT = tuple(package.__path__[0] for package in (bridge.loop, bridge.partition, timer))
 
 
 def calls_of(instance: FakeInstance) -> Counter[str]:
