@@ -160,7 +160,7 @@ class TimerProducer:
         id: Text | Sent,  # noqa: A002
         *,
         at: datetime | str | int | None = None,
-        delay: timedelta | str | int | None = None,
+        delay: timedelta | str | None = None,
         level: int | None = None,
         partition: int | None = None,
     ) -> "Future[Sent]":
@@ -178,7 +178,7 @@ class TimerProducer:
 
     def release(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Make what is pending under `id` due now. See `cancel`."""
-        return self.move(id, delay=0, partition=partition)
+        return self.move(id, delay="0", partition=partition)
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
         """Cancel in each partition `but` one, for timers that were not placed by id. Most receipts are `not-found`."""

@@ -1,7 +1,7 @@
 """Headers of requests that schedule, cancel, replace or move a timer, and the partition of an id. No Kafka client."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import index
@@ -63,14 +63,14 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """The rule of a recurring timer: `cron` (five fields) in `zone` (IANA; UTC), or `every` ('90s'; ms).
+    """The rule of a recurring timer: `cron` (five fields) in `zone` (IANA; UTC), or `every` ('90s').
 
     until: none is due later (as `at`). count: deliveries at most. missed: after downtime, `one` (the default), `all` or
     `none`. The first is due at the time of the request if it has one, else at the next match or after one interval.
     """
 
     cron: str | None = None
-    every: timedelta | str | int | None = None
+    every: timedelta | str | None = None
     zone: str | None = None
     until: datetime | str | int | None = None
     count: int | None = None
@@ -81,9 +81,9 @@ class Repeat:
         texts = ((CRON, self.cron), (ZONE, self.zone), (MISSED_POLICY, self.missed))
         found: Headers = [(name, text.encode()) for name, text in texts if text is not None]
         if self.every is not None:
-            found.append((EVERY_MS, _ms("every", self.every, parse_duration_ms)))
+            found.append((EVERY_MS, _duration_ms("every", self.every)))
         if self.until is not None:
-            found.append((UNTIL_MS, _ms("until", self.until, parse_instant_ms)))
+            found.append((UNTIL_MS, _epoch_ms("until", self.until)))
         if self.count is not None:
             found.append((COUNT, b"%d" % self.count))
         return found
@@ -93,7 +93,7 @@ class Delivery(TypedDict, total=False):
     """When and where a message is delivered: arguments of `headers_for`, which explains them."""
 
     at: datetime | str | int | None
-    delay: timedelta | str | int | None
+    delay: timedelta | str | None
     level: int | None
     partition: int | None
     expire_at: datetime | str | int | None
@@ -104,7 +104,7 @@ def headers_for(
     topic: str,
     *,
     at: datetime | str | int | None = None,
-    delay: timedelta | str | int | None = None,
+    delay: timedelta | str | None = None,
     level: int | None = None,
     id: Text | None = None,  # noqa: A002  (the contract's word)
     replace: bool = False,
@@ -116,7 +116,7 @@ def headers_for(
 ) -> Headers:
     """Return all headers of a request to deliver a record to `topic`. `headers` are delivered with the record.
 
-    Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m'; ms) and `level` (RocketMQ's 1 to 18).
+    Exactly one of `at` (with a zone; ISO 8601; epoch ms), `delay` ('2h30m') and `level` (RocketMQ's 1 to 18).
     With an `id`, send the request to `partition_for(id, ...)`.
 
     partition, delivered_key: of the delivered record; by default the partitioner's choice and the key of the request.
@@ -138,7 +138,7 @@ def headers_for(
     if delivered_key is not None:
         ours.append((KEY, to_bytes(delivered_key)))
     if expire_at is not None:
-        ours.append((EXPIRE_MS, _ms("expire_at", expire_at, parse_instant_ms)))
+        ours.append((EXPIRE_MS, _epoch_ms("expire_at", expire_at)))
     return _checked(ours) + _user_headers(headers)
 
 
@@ -154,7 +154,7 @@ def move_headers(
     id: Text | Sent,  # noqa: A002
     *,
     at: datetime | str | int | None = None,
-    delay: timedelta | str | int | None = None,
+    delay: timedelta | str | None = None,
     level: int | None = None,
 ) -> Headers:
     """Return all headers of a request to move `id` to another due time. See `cancel_headers`."""
@@ -196,27 +196,35 @@ def _user_headers(headers: Pairs) -> Headers:
 
 
 def _due_header(
-    at: datetime | str | int | None, delay: timedelta | str | int | None, level: int | None
+    at: datetime | str | int | None, delay: timedelta | str | None, level: int | None
 ) -> tuple[str, bytes | None]:
     if [at, delay, level].count(None) != 2:
         raise ValueError("when: give one of at, delay and level")
     if at is not None:
-        return DELIVER_MS, _ms("at", at, parse_instant_ms)
+        return DELIVER_MS, _epoch_ms("at", at)
     if delay is not None:
-        return DELAY_MS, _ms("delay", delay, parse_duration_ms)
+        return DELAY_MS, _duration_ms("delay", delay)
     return DELAY_LEVEL, b"%d" % (level or 0)
 
 
-def _ms(name: str, given: datetime | timedelta | str | int, parse_text: Callable[[str], int]) -> bytes:
+def _duration_ms(name: str, given: timedelta | str) -> bytes:
+    """Return whole milliseconds, rounded up so that nothing is early. Raises ValueError, also for a number."""
+    if isinstance(given, timedelta):
+        return b"%d" % -(-given // timedelta(milliseconds=1))
+    try:
+        return b"%d" % parse_duration_ms(str(given))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _epoch_ms(name: str, given: datetime | str | int) -> bytes:
     """Return whole milliseconds, rounded up so that nothing is early. Raises ValueError."""
     try:
         if isinstance(given, datetime):
             if given.tzinfo is None:
                 raise ValueError(f"{given} has no zone: give it one, such as datetime.UTC")
-            given -= _EPOCH
-        if isinstance(given, timedelta):
-            return b"%d" % -(-given // timedelta(milliseconds=1))
-        return b"%d" % (parse_text(given) if isinstance(given, str) else index(given))
+            return _duration_ms(name, given - _EPOCH)
+        return b"%d" % (parse_instant_ms(given) if isinstance(given, str) else index(given))
     except TypeError:  # a float: it would be cut off, and so be early
         raise ValueError(f"{name}: {given!r} is no int: give whole milliseconds, rounded up") from None
     except ValueError as error:

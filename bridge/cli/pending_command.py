@@ -33,6 +33,7 @@ from bridge.query.summary import (
     parse_bucket_ms,
     pending_in_store,
 )
+from kafka_timer.durations import duration_text
 from kafka_timer.origin import TimerPartition
 from schemas.kafka_settings import PREFIX, from_environment
 from timer.stopped_store import StoppedStore
@@ -66,7 +67,7 @@ class RunningInstances:
         self.unread_partitions: list[str] = []
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
-        asked = {"bucket": str(bucket_ms)} | ({} if topic is None else {"topic": topic})
+        asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
         found = [each.get(_PATH, asked, InstancePending) for each in self._bridges]
         self._note(found)
         return merge_pending(found)

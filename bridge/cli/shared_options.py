@@ -19,7 +19,7 @@ from typer.main import get_command
 from bridge.config.settings import REMOVED, TABLES, Given, Settings, collect, validated
 from bridge.errors import SettingsError
 from bridge.observe import logs
-from kafka_timer.durations import parse_duration_ms
+from kafka_timer.durations import duration_text, parse_duration_ms
 from schemas.kafka_settings import PREFIX
 
 
@@ -30,7 +30,7 @@ def duration_ms(option: str, text: str, least_ms: int) -> int:
     except ValueError as wrong:
         raise SettingsError(f"{option}: {wrong}") from wrong
     if ms < least_ms:
-        raise SettingsError(f"{option} is {text}: give {least_ms}ms or more")
+        raise SettingsError(f"{option} is {text}: give {duration_text(least_ms)} or more")
     return ms
 
 

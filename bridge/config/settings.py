@@ -34,7 +34,6 @@ from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
 from bridge.partition.options import ACTIONS, TurnOptions
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
-from kafka_timer.headers import MAX_DELAY_MS
 from kafka_timer.levels import DEFAULT as LEVELS
 from kafka_timer.levels import parse_levels
 from schemas import resent
@@ -68,6 +67,11 @@ def _workers(value: object) -> object:
 
 def _former(job: Job) -> Any:
     return Field(FORMER_TOPICS[job], description=f"Marks of `{job}` by versions up to 0.2.0: only read.")
+
+
+def _with_unit(default: str, description: str, **bounds: Any) -> Any:
+    """Return the field of a duration or size, whose default --help shows as it is here."""
+    return Field(default, description=description, **bounds)
 
 
 class Settings(BaseModel):
@@ -132,26 +136,26 @@ class Settings(BaseModel):
     compressed_requests: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
-    max_delay: Duration = Field(MAX_DELAY_MS, description="The longest delay that is accepted.", gt=0)
+    max_delay: Duration = _with_unit("366d", "The longest delay that is accepted.", gt=0)
     max_missed: int = Field(
         1000, description="Most occurrences before the request of a recurring timer with timer-missed: all.", ge=1
     )
     levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
     profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
     engine: Engine = Field("wheel", description="Engine of the local store: wheel or rocksdb. A change rebuilds it.")
-    roll_window: Duration = Field(
-        2 * DAY_MS, description="How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
+    roll_window: Duration = _with_unit(
+        "2d", "How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
     )
-    lateness_target: Duration = Field(
-        50,
-        description="How late a timer may be so that others leave with it; less takes more CPU, in brokers too.",
+    lateness_target: Duration = _with_unit(
+        "50ms",
+        "How late a timer may be so that others leave with it; less takes more CPU, in brokers too.",
         ge=10,
         le=1000,
     )
     min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
     compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
     adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
-    startup_timeout: Duration = Field(60_000, description="How long to wait for a broker at start.", gt=0)
+    startup_timeout: Duration = _with_unit("1m", "How long to wait for a broker at start.", gt=0)
     http_port: int = Field(0, description="Port of health and pending timers over HTTP; 0: off.", ge=0, le=65535)
     http_host: str = Field("127.0.0.1", description="Address of the port; 0.0.0.0 lets every host read.")
     http_hosts: Patterns = Field(

@@ -34,7 +34,7 @@ Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 """The same; an empty string is an empty list."""
 Limit = Annotated[int | None, Field(ge=1)]
 Duration = Annotated[int, BeforeValidator(milliseconds)]
-"""Milliseconds, given as '2d', '5m', '500ms' or a plain number."""
+"""Milliseconds, given as '2d', '5m' or '500ms'."""
 
 
 class TopicSettings(BaseModel):

@@ -24,8 +24,8 @@ def has_passed(since_ms: int, now_ms: int, least_ms: int) -> bool:
 
 
 def milliseconds(value: object) -> object:
-    """Parse a setting's text as a duration; return any other value as it is."""
-    return parse_duration_ms(value) if isinstance(value, str) else value
+    """Parse a setting's duration. A number of TOML has no unit, so it is refused."""
+    return parse_duration_ms(str(value))
 
 
 def instant_text(at_ms: int) -> str:

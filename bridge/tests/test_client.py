@@ -125,9 +125,9 @@ def test_a_message_arrives_as_it_was_given(place: Place) -> None:
 
 def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:
     place.timers = TimerProducer({}, outbox=place.outbox, trace_header=TRACE_ID)
-    place.timers.schedule("orders", b"a", delay=0)
-    place.timers.replace("x", "orders", b"b", delay=0)
-    place.timers.schedule("orders", b"c", delay=0, headers=[(TRACE_ID, "mine")])
+    place.timers.schedule("orders", b"a", delay="0")
+    place.timers.replace("x", "orders", b"b", delay="0")
+    place.timers.schedule("orders", b"c", delay="0", headers=[(TRACE_ID, "mine")])
     place.bridge.run(1000)
     first, second, third = (dict(entry.headers)[TRACE_ID] for entry in place.delivered())
     assert len({first, second}) == 2
@@ -137,8 +137,8 @@ def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> Non
 @pytest.mark.parametrize("number", range(4))
 def test_requests_with_an_id_go_to_one_partition_whatever_their_keys_are(place: Place, number: int) -> None:
     id_ = f"id-{number}"
-    scheduled = place.timers.schedule("orders", b"gone", key=b"%d" % number, delay=500, id=id_).result(0)
-    replaced = place.timers.replace(id_, "orders", b"here", key=b"k", delay=900).result(0)
+    scheduled = place.timers.schedule("orders", b"gone", key=b"%d" % number, delay="500ms", id=id_).result(0)
+    replaced = place.timers.replace(id_, "orders", b"here", key=b"k", delay="900ms").result(0)
     assert scheduled.partition == replaced.partition == partition_for(id_, 4)
     place.bridge.run(600)
     assert place.values() == []
@@ -150,7 +150,9 @@ def test_requests_with_an_id_go_to_one_partition_whatever_their_keys_are(place: 
 
 def test_a_cancel_in_each_partition_finds_a_timer_that_was_not_placed_by_its_id(place: Place) -> None:
     astray = (partition_for("x", 4) + 1) % 4
-    place.kafka.produce("timer.requests", b"gone", headers=headers_for("orders", delay=500, id="x"), partition=astray)
+    place.kafka.produce(
+        "timer.requests", b"gone", headers=headers_for("orders", delay="500ms", id="x"), partition=astray
+    )
     place.bridge.run(100)
     place.timers.cancel("x")
     place.bridge.run(100)
@@ -174,7 +176,9 @@ def test_an_invalid_replacement_cancels_nothing(
     place: Place, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     astray = (partition_for("x", 4) + 1) % 4
-    place.kafka.produce("timer.requests", b"old", headers=headers_for("orders", delay=500, id="x"), partition=astray)
+    place.kafka.produce(
+        "timer.requests", b"old", headers=headers_for("orders", delay="500ms", id="x"), partition=astray
+    )
     monkeypatch.setattr(producer, "_kafka", lambda _: place.outbox)
     command = ["replace", "x", *asked, "--all-partitions", "--bootstrap-servers", "nowhere:1"]
     assert isinstance(CliRunner().invoke(app, command).exception, BridgeError)
@@ -184,7 +188,7 @@ def test_an_invalid_replacement_cancels_nothing(
 
 def in_each_partition(place: Place) -> None:
     """Send a request with the id x to each partition, which is its value."""
-    headers = headers_for("orders", delay=500, id="x")
+    headers = headers_for("orders", delay="500ms", id="x")
     for partition in range(4):
         place.kafka.produce("timer.requests", b"%d" % partition, headers=headers, partition=partition)
 
@@ -214,7 +218,7 @@ def test_a_cancel_for_one_partition_goes_only_there(place: Place) -> None:
 def test_a_pause_goes_to_the_control_topic_and_lasts_until_it_is_resumed(place: Place) -> None:
     assert [future.result(0)[:2] for future in place.timers.pause("orders")] == [("timer.control", 0)]
     for number in range(8):
-        place.timers.schedule("orders", str(number), delay=number, id=str(number))
+        place.timers.schedule("orders", str(number), delay=f"{number}ms", id=str(number))
     place.bridge.run(1000)
     assert place.values() == []
     assert [future.result(0)[:2] for future in place.timers.resume("orders")] == [("timer.control", 0)]
@@ -244,7 +248,7 @@ def test_timers_are_changed_by_their_ids_or_the_positions_of_their_requests(plac
 
 def test_the_context_manager_flushes_unless_an_error_leaves_it_and_closes(place: Place) -> None:
     with place.timers as timers:
-        timers.schedule("orders", b"v", delay=0)
+        timers.schedule("orders", b"v", delay="0")
     assert (place.outbox.flushes, place.outbox.is_closed) == (1, True)
     place.outbox.is_closed = False
     with pytest.raises(ZeroDivisionError), place.timers:

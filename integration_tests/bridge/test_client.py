@@ -114,12 +114,12 @@ def test_a_timer_topic_that_is_missing_is_told(kafka: Broker) -> None:
         pytest.raises(BridgeError, match="there is no such topic: make it"),
         TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=nowhere) as timers,
     ):
-        timers.schedule("orders", b"v", delay=0, id="x")
+        timers.schedule("orders", b"v", delay="0", id="x")
     with (
         pytest.raises(BridgeError, match=r"1 of 1 were not taken: .*there is no such topic"),
         TimerProducer({"bootstrap.servers": kafka.bootstrap_servers}, timer_topic=nowhere) as timers,
     ):
-        future = timers.schedule("orders", b"v", delay=0)
+        future = timers.schedule("orders", b"v", delay="0")
     with pytest.raises(BridgeError, match="there is no such topic"):
         future.result(0)
 

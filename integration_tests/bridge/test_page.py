@@ -107,13 +107,13 @@ def fill(group: Group) -> None:
     target, timers = group.names.target, group.timers
     for number in range(COUNT - 10):
         timers.schedule(
-            target, f"v{number}", key=f"k{number % 7}", delay=7_200_000 + number * 10_000, id=f"id-{number}"
+            target, f"v{number}", key=f"k{number % 7}", delay=f"{7_200_000 + number * 10_000}ms", id=f"id-{number}"
         )
     for number in range(9):
         timers.schedule(target, "soon", key="eu-1", headers=[("tenant", "a")], delay="1h", id=f"eu-{number}")
     timers.schedule(target, HOSTILE, key=HOSTILE, headers=[(HOSTILE, HOSTILE)], delay="90m", id=HOSTILE)
-    timers.schedule(group.nowhere, HOSTILE, delay=0, id=HOSTILE + "rejected")
-    timers.schedule(target, "for the chart of lateness", delay=0)
+    timers.schedule(group.nowhere, HOSTILE, delay="0", id=HOSTILE + "rejected")
+    timers.schedule(target, "for the chart of lateness", delay="0")
     timers.flush()
 
 
@@ -203,7 +203,7 @@ def test_an_operator_looks_up_cancels_and_replaces(group: Group, visitor: Callab
     expect(page.locator("td[data-label=Receipt]")).to_have_text(["replaced", "cancelled"])
     window.picture("history")
     assert violations(page) == []
-    group.timers.schedule(group.names.target, "v7", key="k0", delay=7_270_000, id="id-7").result(PATIENCE_S)
+    group.timers.schedule(group.names.target, "v7", key="k0", delay="7270s", id="id-7").result(PATIENCE_S)
 
 
 def test_what_senders_wrote_is_shown_as_text(group: Group, visitor: Callable[..., Visitor]) -> None:

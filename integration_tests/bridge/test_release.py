@@ -29,10 +29,10 @@ def test_case_35_targets_wait_through_a_kill_and_a_lost_disk_and_delay_no_other(
     with TimerProducer(broker, timer_topic=names.timers, control_topic=names.control) as timers:
         timers.pause(paused)
         for number in range(OVERDUE):
-            timers.schedule(limited, str(number), delay=0)
-            timers.schedule(paused, str(number), delay=0)
+            timers.schedule(limited, str(number), delay="0")
+            timers.schedule(paused, str(number), delay="0")
         for number in range(ON_TIME):
-            timers.schedule(names.target, str(number), delay=0)
+            timers.schedule(names.target, str(number), delay="0")
         timers.flush()
         bridge = BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments)
         bridge.start()

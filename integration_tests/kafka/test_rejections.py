@@ -67,7 +67,7 @@ class TestRejections:
             assert self.run(world, world.sink(), [out(misspelt)])[0] == {0: "unknown-topic"}
             client = TimerProducer({"bootstrap.servers": strict_kafka.bootstrap_servers}, timer_topic=misspelt)
             with pytest.raises(BridgeError, match="there is no such topic"), client:
-                client.schedule("orders", "v", delay=1)
+                client.schedule("orders", "v", delay="1ms")
             assert misspelt not in world.cluster.admin.list_topics(timeout=PATIENCE_S).topics
 
     def test_case_32_an_unknown_partition_until_it_is_made(self, world: World) -> None:

@@ -72,7 +72,7 @@ def test_a_coroutine_returns_the_position_or_raises_and_the_end_flushes_and_clos
             assert sent == ("timer.requests", partition_for("7", PARTITIONS), 0)
             assert (await timers.cancel(sent)).partition == sent.partition
             with pytest.raises(BridgeError, match="refused"):
-                await timers.schedule("orders", b"bad", delay=0)
+                await timers.schedule("orders", b"bad", delay="0")
             with pytest.raises(ValueError, match="one of at, delay and level"):
                 await timers.schedule("orders", b"v")
             everywhere: list[Sent] = await timers.cancel_everywhere("7")
@@ -97,7 +97,7 @@ def test_an_error_inside_closes_without_a_flush(outbox: Outbox) -> None:
 def test_requests_keep_the_order_in_which_they_start(outbox: Outbox) -> None:
     async def main() -> None:
         async with client(outbox) as timers:
-            await asyncio.gather(*(timers.schedule("orders", b"%d" % number, delay=0) for number in range(200)))
+            await asyncio.gather(*(timers.schedule("orders", b"%d" % number, delay="0") for number in range(200)))
 
     asyncio.run(main())
     assert [value for *_, value in outbox.sent] == [b"%d" % number for number in range(200)]
@@ -111,7 +111,7 @@ def test_the_loop_runs_while_a_call_blocks(outbox: Outbox) -> None:
     async def main() -> None:
         outbox.metadata.clear()
         async with client(outbox) as timers:
-            waiting = asyncio.create_task(timers.schedule("orders", b"v", delay=0, id="7"))
+            waiting = asyncio.create_task(timers.schedule("orders", b"v", delay="0", id="7"))
             await asyncio.sleep(0.01)
             assert not waiting.done()
             outbox.metadata.set()
@@ -126,7 +126,7 @@ def test_many_requests_wait_for_their_acknowledgements_at_a_time_and_a_cancelled
     async def main() -> None:
         outbox.hold = True
         async with client(outbox) as timers:
-            waits = [asyncio.create_task(timers.schedule("orders", b"%d" % number, delay=0)) for number in range(10)]
+            waits = [asyncio.create_task(timers.schedule("orders", b"%d" % number, delay="0")) for number in range(10)]
             while len(outbox.held) < 10:
                 await asyncio.sleep(0.001)
             waits[3].cancel()

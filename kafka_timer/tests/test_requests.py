@@ -24,8 +24,8 @@ LIMITS = FixedLimits()
         ({"delay": timedelta(seconds=5)}, 5000),
         ({"delay": timedelta(microseconds=1)}, 1),
         ({"delay": "2h30m"}, 9_000_000),
-        ({"delay": 7}, 7),
-        ({"delay": 0}, 0),
+        ({"delay": "7ms"}, 7),
+        ({"delay": "0"}, 0),
         ({"level": 3}, 10_000),
         ({"level": 0}, 0),
     ],
@@ -38,25 +38,25 @@ def test_a_time_of_any_type_is_never_rounded_down(given: dict[str, Any], due_ms:
     ("given", "told"),
     [
         ({}, "one of at, delay and level"),
-        ({"delay": 1, "level": 1}, "one of at, delay and level"),
+        ({"delay": "1ms", "level": 1}, "one of at, delay and level"),
         ({"at": datetime(2026, 12, 24)}, "no zone"),  # noqa: DTZ001
         ({"at": "tomorrow"}, "no instant"),
         ({"at": -1}, "bad-header"),
         ({"at": NOON_MS + 0.9}, "at: .* is no int: give whole milliseconds, rounded up"),
-        ({"delay": 0.5}, "delay: 0.5 is no int"),
+        *(({"delay": bare}, f"delay: '{bare}' is no duration") for bare in (5, 0.5, "5", -1)),
+        ({"repeat": Repeat(every=5)}, "every: '5' is no duration"),  # type: ignore[arg-type]
         ({"at": 7, "expire_at": 8.5}, "expire_at: 8.5 is no int"),
-        ({"delay": -1}, "bad-header"),
         ({"delay": timedelta(seconds=-1)}, "bad-header"),
         ({"delay": "soon"}, "no duration"),
         ({"level": -1}, "bad-header"),
-        ({"delay": 1, "id": ""}, "bad-header"),
-        ({"delay": 1, "id": "x" * 1025}, "bad-header"),
-        ({"delay": 1, "partition": -1}, "bad-header"),
-        ({"delay": 1, "replace": True}, "missing-id"),
+        ({"delay": "1ms", "id": ""}, "bad-header"),
+        ({"delay": "1ms", "id": "x" * 1025}, "bad-header"),
+        ({"delay": "1ms", "partition": -1}, "bad-header"),
+        ({"delay": "1ms", "replace": True}, "missing-id"),
         ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
         ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
-        ({"delay": 1, "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
-        *(({"topic": topic, "delay": 1}, "bad-target") for topic in ("", "a b", "__consumer_offsets", "café")),
+        ({"delay": "1ms", "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
+        *(({"topic": topic, "delay": "1ms"}, "bad-target") for topic in ("", "a b", "__consumer_offsets", "café")),
     ],
 )
 def test_a_request_that_the_bridge_would_refuse_raises_at_once(given: dict[str, Any], told: str) -> None:
@@ -84,7 +84,7 @@ def test_a_recurring_timer_needs_no_time() -> None:
     often = Repeat(every="90s", until=NOON, missed="none")
     asked = parse(headers_for("orders", at=7, repeat=often), 5, LIMITS)
     assert asked == Schedule("orders", 7, -1, recurrence=Recurrence(every_ms=90_000, until_ms=NOON_MS, missed="none"))
-    for wrong in (Repeat(), Repeat(every=999), Repeat(cron="* * *"), Repeat(every="1s", zone="UTC")):
+    for wrong in (Repeat(), Repeat(every="999ms"), Repeat(cron="* * *"), Repeat(every="1s", zone="UTC")):
         with pytest.raises(ValueError, match=r"bad-header|missing-time"):
             headers_for("orders", repeat=wrong)
 
@@ -100,4 +100,4 @@ def test_a_transactional_id_or_an_unknown_setting_raises(config: dict[str, str],
 
 def test_a_name_of_a_header_with_a_nul_is_refused_as_clients_cut_it_there() -> None:
     with pytest.raises(ValueError, match="NUL"):
-        headers_for("orders", delay=1, headers=[("tenant\0b", b"x")])
+        headers_for("orders", delay="1ms", headers=[("tenant\0b", b"x")])

@@ -27,7 +27,8 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
     [
         (["send", "orders", "v"], "one of --in, --at and --level"),
         (["send", "orders", "v", "--in", "5s", "--at", "1"], "one of --in, --at and --level"),
-        (["send", "orders", "v", "--in", "soon"], "delay: 'soon' is no duration: write 500ms"),
+        (["send", "orders", "v", "--in", "5"], "delay: '5' is no duration: write a number with its unit"),
+        (["send", "orders", "v", "--in", "soon"], "delay: 'soon' is no duration"),
         (["send", "orders", "v", "--at", "2026-12-24T18:00:00"], "at: .* is no instant"),
         (["send", "a b", "v", "--in", "5s"], "bad-target"),
         (["send", "orders", "v", "--in", "5s", "-H", "trace"], "'trace': write name=value"),

@@ -63,7 +63,7 @@ def world() -> World:
 
 
 def test_a_sender_without_other_partitions_misses_a_pending_timer(world: World) -> None:
-    world.sender().schedule("orders", "still comes", delay=5000, id=MOVED[0])
+    world.sender().schedule("orders", "still comes", delay="5000ms", id=MOVED[0])
     world.grow()
     world.sender().cancel(MOVED[0])
     world.bridge.run(6000)
@@ -71,7 +71,7 @@ def test_a_sender_without_other_partitions_misses_a_pending_timer(world: World) 
 
 
 def test_a_cancel_in_all_partitions_ends_it(world: World) -> None:
-    world.sender().schedule("orders", "gone", delay=5000, id=MOVED[0])
+    world.sender().schedule("orders", "gone", delay="5000ms", id=MOVED[0])
     world.grow()
     world.sender().cancel_everywhere(MOVED[0])
     world.bridge.run(6000)
@@ -79,7 +79,7 @@ def test_a_cancel_in_all_partitions_ends_it(world: World) -> None:
 
 
 def test_a_move_finds_a_timer_placed_by_the_other_count(world: World) -> None:
-    world.sender().schedule("orders", "early", delay=9000, id=MOVED[0])
+    world.sender().schedule("orders", "early", delay="9000ms", id=MOVED[0])
     world.grow()
     world.sender(other_partitions=4).release(MOVED[0])
     world.bridge.run(1000)
@@ -97,10 +97,10 @@ def test_each_timer_leaves_once_while_senders_change_over(world: World, seed: in
     def ask(sender: TimerProducer, id_: str, text: str) -> None:
         match rng.choice(["schedule", "replace", "cancel", "nothing"]):
             case "schedule":
-                sender.schedule("orders", text, delay=rng.randint(50_000, 90_000), id=id_).result(0)
+                sender.schedule("orders", text, delay=f"{rng.randint(50_000, 90_000)}ms", id=id_).result(0)
                 expected[id_] = text
             case "replace":
-                sender.replace(id_, "orders", text, delay=rng.randint(50_000, 90_000)).result(0)
+                sender.replace(id_, "orders", text, delay=f"{rng.randint(50_000, 90_000)}ms").result(0)
                 expected[id_] = text
             case "cancel":
                 sender.cancel(id_).result(0)
@@ -108,7 +108,7 @@ def test_each_timer_leaves_once_while_senders_change_over(world: World, seed: in
 
     ids = [str(number) for number in range(40)]
     for id_ in ids:  # they roll several times meanwhile
-        before.schedule("orders", f"{id_} first", delay=rng.randint(50_000, 90_000), id=id_)
+        before.schedule("orders", f"{id_} first", delay=f"{rng.randint(50_000, 90_000)}ms", id=id_)
         expected[id_] = f"{id_} first"
     world.bridge.run(rng.randint(0, 2 * WINDOW_MS))
     world.grow(lose_disk=lose_disk)
@@ -126,7 +126,7 @@ def test_each_timer_leaves_once_while_senders_change_over(world: World, seed: in
 def test_a_sender_may_name_the_new_count_before_the_topic_grows(world: World) -> None:
     sender = world.sender(4, 8)
     for id_ in MOVED:
-        assert sender.schedule("orders", id_, delay=5000, id=id_).result(0).partition == partition_for(id_, 4)
+        assert sender.schedule("orders", id_, delay="5000ms", id=id_).result(0).partition == partition_for(id_, 4)
     world.bridge.run(6000)
     assert world.values() == sorted(MOVED)
 
@@ -134,12 +134,12 @@ def test_a_sender_may_name_the_new_count_before_the_topic_grows(world: World) ->
 def test_ids_placed_by_the_old_count_do_not_move(world: World) -> None:
     """Without other_partitions: new partitions take requests without an id."""
     sender = world.sender(4)
-    sender.schedule("orders", "gone", delay=5000, id=MOVED[0])
+    sender.schedule("orders", "gone", delay="5000ms", id=MOVED[0])
     world.grow()
     assert sender.partition_of(MOVED[0]) == partition_for(MOVED[0], 4)
     sender.cancel(MOVED[0])
     for number in range(16):
-        sender.schedule("orders", f"{number:02}", key=str(number), delay=100)
+        sender.schedule("orders", f"{number:02}", key=str(number), delay="100ms")
     world.bridge.run(6000)
     assert world.values() == [f"{number:02}" for number in range(16)]
     assert world.receipts(MOVED[0]) == ["cancelled"]
@@ -158,7 +158,7 @@ def test_an_added_partition_ends_the_life_and_the_next_one_serves_it(world: Worl
     world.bridge.options = replace(options, partitions=5)
     world.bridge.start()
     id_ = next(id_ for id_ in map(str, range(99)) if partition_for(id_, 5) == 4)
-    world.sender(5).schedule("orders", "served", delay=5, id=id_)
+    world.sender(5).schedule("orders", "served", delay="5ms", id=id_)
     world.bridge.run(100)
     assert world.values() == ["served"]
 
@@ -169,11 +169,11 @@ def test_an_instance_without_new_partitions_shares_its_limits_out_again_and_goes
     world.bridge.start()
     ids = [id_ for id_ in map(str, range(99)) if partition_for(id_, 4) == 0][:3]
     for id_ in ids[:1]:
-        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+        world.sender(4).schedule("orders", id_, delay="5000ms", id=id_)
     world.bridge.run(0)
     world.bridge.bridge.use(replace(options, partitions=8, max_pending=1, targets={"*": TargetLimit(1)}))
     for id_ in ids[1:]:
-        world.sender(4).schedule("orders", id_, delay=5000, id=id_)
+        world.sender(4).schedule("orders", id_, delay="5000ms", id=id_)
     world.bridge.run(6000)
     assert world.values() == ids[:1]
     assert [dict(entry.headers)["timer-error"] for entry in world.kafka.read("timer.rejected")] == [
@@ -199,15 +199,15 @@ class FailingOutbox(FakeOutbox):
 
 @pytest.mark.parametrize("by", [4, 8])
 def test_a_replace_that_only_one_partition_took_fails_and_may_be_sent_again(world: World, by: int) -> None:
-    world.sender().schedule("orders", "old", delay=5000, id=MOVED[0])
+    world.sender().schedule("orders", "old", delay="5000ms", id=MOVED[0])
     world.grow()
     outbox = FailingOutbox(world.kafka)
     sender = TimerProducer({}, partitions=8, other_partitions=4, outbox=outbox)
     outbox.failing = partition_for(MOVED[0], by)
     with pytest.raises(BridgeError, match="no broker"):
-        sender.replace(MOVED[0], "orders", "new", delay=5000).result(0)
+        sender.replace(MOVED[0], "orders", "new", delay="5000ms").result(0)
     outbox.failing = -1
-    assert sender.replace(MOVED[0], "orders", "new", delay=5000).result(0).partition == partition_for(MOVED[0], 8)
+    assert sender.replace(MOVED[0], "orders", "new", delay="5000ms").result(0).partition == partition_for(MOVED[0], 8)
     world.bridge.run(6000)
     assert world.values() == ["new"]
 

@@ -6,13 +6,13 @@ import json
 from collections.abc import Callable
 from typing import Annotated, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from bridge.partition.options import parse_instant_ms
 from bridge.query.search import SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
-from kafka_timer.durations import parse_duration_ms
+from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64
 from timer.index.due_counts import HOUR_MS
 
@@ -35,8 +35,21 @@ def _instant(value: object) -> object:
 
 
 def _parsed_by(parse: Callable[[str], int]) -> BeforeValidator:
-    """Parse text; pass numbers through."""
+    """Parse the text of a query; pass our own numbers through."""
     return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+def _shift_ms(value: object) -> int:
+    """Parse 1h or -1h. A JSON number has no unit, so it is refused."""
+    ms = parse_duration_ms(str(value).removeprefix("-"))
+    return -ms if str(value).startswith("-") else ms
+
+
+def _shift_text(ms: int) -> str:
+    return "-" * (ms < 0) + duration_text(abs(ms))
+
+
+_WithUnit = PlainSerializer(_shift_text, when_used="unless-none")
 
 
 def _place(value: object) -> object:
@@ -53,7 +66,9 @@ Instant = Annotated[int | None, BeforeValidator(_instant)]
 
 class PendingAsked(Read):
     topic: str | None = Field(None, description="Only this target topic.")
-    bucket: Annotated[int, _parsed_by(parse_bucket_ms)] = Field(HOUR_MS, description="Whole hours: 1h, 6h, 1d, or ms.")
+    bucket: Annotated[int, _parsed_by(parse_bucket_ms), _WithUnit] = Field(
+        HOUR_MS, description="Whole hours: 1h, 6h, 1d."
+    )
 
 
 class Selector(Question):
@@ -90,7 +105,7 @@ class Selector(Question):
 class TimersAsked(Selector, Read):
     after: After = Field(None, description="`after` of the previous page.")
     limit: int = Field(100, ge=0, le=MAX_LISTED, description="0: only their number.")
-    bucket: Annotated[int | None, _parsed_by(parse_duration_ms)] = Field(
+    bucket: Annotated[int | None, _parsed_by(parse_duration_ms), _WithUnit] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
 
@@ -154,7 +169,7 @@ class ReleaseAsked(PlacedAsked):
 
 
 class MoveAsked(PlacedAsked):
-    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    delay: str | None = Field(None, description="From now: 5s, 2h30m.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
 
 
@@ -178,7 +193,7 @@ class ReplaceAsked(_Named, ActionAsked):
     value: str | None = Field(None, description="Null: a tombstone.")
     key: str | None = None
     headers: list[SentHeader] = Field(default_factory=list)
-    delay: str | None = Field(None, description="From now: 5s, 2h30m, ms.")
+    delay: str | None = Field(None, description="From now: 5s, 2h30m.")
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
     partition: int | None = Field(None, description="The target topic's; by default the key chooses.")
@@ -205,13 +220,10 @@ class SelectionActed(SelectionAsked):
     token: str = Field(description="Token of the count.")
 
 
-def _shift_ms(text: str) -> int:
-    ms = parse_duration_ms(text.removeprefix("-"))
-    return -ms if text.startswith("-") else ms
-
-
 class SelectionMoved(SelectionActed):
-    by: Annotated[int, _parsed_by(_shift_ms)] = Field(description="Later by this: 1h, 30m, ms; -1h is earlier.")
+    by: Annotated[int, BeforeValidator(_shift_ms), _WithUnit] = Field(
+        description="Later by this: 1h, 30m; -1h is earlier."
+    )
 
 
 class ReceiptsAsked(_Named):

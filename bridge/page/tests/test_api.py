@@ -592,11 +592,12 @@ def test_a_selection_is_moved_by_a_time_and_released(place: Place) -> None:
     def act(name: str, **more: object) -> Any:
         return page.post(f"/api/v1/selection/{name}", counted(page, selector) | more)[1]
 
-    for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2), (-60_000, HOUR_MS // 2 - 60_000)):
+    for by, ms in (("1h", HOUR_MS), ("-30m", HOUR_MS // 2), ("-1m", HOUR_MS // 2 - 60_000)):
         assert act("move", by=by)["outcomes"] == {"moved": 12}
         place.run(400)
         after = {timer["id"]: timer["due_ms"] for timer in page.get("/api/v1/timers")[1]["timers"]}
         assert after == {id_: due_ms + ms for id_, due_ms in before.items()}
+    assert "write a number with its unit" in act("move", by=-60_000)["reason"]
     assert act("release")["outcomes"] == {"moved": 12}
     place.run(400)
     assert len(place.kafka.read("orders")) == 12

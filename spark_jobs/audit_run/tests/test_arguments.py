@@ -192,6 +192,7 @@ def test_settings_are_those_of_the_timer_topic_unless_a_flag_says_others(tmp_pat
     ("flag", "value", "told"),
     [
         ("--max-delay", "soon", "'soon' is no duration"),
+        ("--max-delay", "5", "'5' is no duration: write a number with its unit"),
         ("--profiles", "native,rabbit", "'rabbit' is not a profile: give some of native, rocketmq"),
         ("--allow-targets", "x,a b", "'a b': give names of topics"),
         ("--offsets", "0:5-5", "'0:5-5': give partition:first-end"),
