@@ -43,8 +43,6 @@ SEEN: Mapping[str, int] = {
     "unordered commits": 1,
     "ended not journalled": 16,
     "rolled not journalled": 0,
-    "released not journalled": 78,
-    "units of moved ones kept": 78,
     "one target that fails holds all": 3,
     "rules of now for old requests": 1,
     "id missing in flights": 5,
@@ -59,7 +57,7 @@ SEEN: Mapping[str, int] = {
     "a move shifts what comes after it": 11,
     "request by cron delivered at once": 0,
     "rocksdb: backlogs are lost at an opening": 2,
-    "rocksdb: ended ones are in the checkpoint": 8,
+    "rocksdb: ended ones are in the checkpoint": 0,
 }
 """Planted bugs that the audit sees, each with a seed that shows it."""
 CLEAN_SEEDS = sorted({*range(8), *SEEN.values()})
@@ -78,6 +76,9 @@ UNSEEN = {
     "unstable progress": "in the seeds that show it, each timer left once",
     "copies missing by origin": "in the 8 of the first 110 seeds that show it, no timer is lost or comes twice",
     "next occurrence without its id": "in the 10 of the first 110 seeds that show it, no timer is lost or comes twice",
+    "released not journalled": "in the 5 of the first 62 seeds that show it, no timer is lost or comes twice",
+    "units of moved ones kept": "in the 4 of the first 50 seeds that show it, no timer is lost or comes twice",
+    "a standby claims what it has not read": "its store is found damaged, and rebuilt from Kafka",
     "quota without copies": "quotas are settings of the bridge",
     "repeated with the old release time": "timer-released-ms is the bridge's own word",
     "copies of this and of the next occurrence": "the bridge refuses one of both",
