@@ -70,7 +70,7 @@ def _former(job: Job) -> Any:
 
 
 def _with_unit(default: str, description: str, **bounds: Any) -> Any:
-    """Return the field of a duration or size, whose default --help shows as it is here."""
+    """Return the field of a duration. Its default is text with a unit, as --help shows it."""
     return Field(default, description=description, **bounds)
 
 

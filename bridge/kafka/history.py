@@ -328,7 +328,7 @@ class ConfluentHistory:
 
 
 def _offsets(results: Mapping[TimerPartition, Any]) -> dict[TimerPartition, int]:
-    """Return the offsets, without those of partitions whose leader is not known to any broker."""
+    """Return the offsets. A partition whose leader no broker knows has none."""
     return {place: result.offset for place, result in results.items() if result.offset != OFFSET_INVALID}
 
 

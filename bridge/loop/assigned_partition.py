@@ -340,7 +340,7 @@ class AssignedPartition:
 
     @contextmanager
     def _last_checkpoint(self) -> Iterator[None]:
-        """Log what prevents a last checkpoint: the next start reads more. What ends the bridge is raised elsewhere."""
+        """Log what prevents a last checkpoint: the next start reads more. Other calls raise what ends the bridge."""
         try:
             yield
         except (OSError, BridgeError, CorruptStoreError) as wrong:

@@ -12,13 +12,13 @@ The phases of one partition: bridge.loop.assigned_partition.
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.loop.assigned_partition import AssignedPartition, Phase
 from bridge.loop.control_state import ControlState
-from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors
+from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors, asked_ahead
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
@@ -91,20 +91,18 @@ class AssignedPartitions:
         self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self._history.with_open_transactions(partitions)
         began_ms = self._clock.now_ms()
-        self._history.ask_ahead([each for each in partitions if each not in undecided])
-        for timer_partition in partitions:
-            assigned = self.opening[timer_partition]
-            if timer_partition in undecided:
-                self._metrics.recovery_blocked(timer_partition)
-                log.info(
-                    "%s: a former owner's transaction is still open: waiting for it in the background", timer_partition
-                )
-                assigned.recover(self._ports.prepare(timer_partition))
-            elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
-                assigned.wait(0)
-            else:
-                self._step(assigned)
-        self._history.ask_ahead([])
+        with asked_ahead(self._history, [each for each in partitions if each not in undecided]):
+            for timer_partition in partitions:
+                assigned = self.opening[timer_partition]
+                if timer_partition in undecided:
+                    self._metrics.recovery_blocked(timer_partition)
+                    text = "%s: a former owner's transaction is still open: waiting for it in the background"
+                    log.info(text, timer_partition)
+                    assigned.recover(self._ports.prepare(timer_partition))
+                elif has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
+                    assigned.wait(0)
+                else:
+                    self._step(assigned)
 
     def _require_known(self, timer_partition: TimerPartition) -> None:
         """Raise TopicGrownError for a partition that was added after this run began.
@@ -165,16 +163,13 @@ class AssignedPartitions:
         if done and not self._control.is_current:
             self._control.catch_up()
         began_ms = self._clock.now_ms()
-        if done:
-            self._history.ask_ahead([each.name for each in done])
-        for assigned in done:
-            if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
-                break
-            if assigned.name not in self._claims:  # a transaction may have hidden the owner
-                self._claims.look([assigned.name])
-            self._step(assigned)
-        if done:
-            self._history.ask_ahead([])
+        with asked_ahead(self._history, [each.name for each in done]) if done else nullcontext():
+            for assigned in done:
+                if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
+                    return
+                if assigned.name not in self._claims:  # a transaction may have hidden the owner
+                    self._claims.look([assigned.name])
+                self._step(assigned)
 
     def _step(self, assigned: AssignedPartition) -> None:
         """Open the partition, whose recovery or wait is over. If that takes long, recover it in the background.

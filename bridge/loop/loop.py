@@ -16,7 +16,7 @@ offset to read, K the last settled key (schemas.progress).
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from bridge.errors import PartitionUnreadableError
 from bridge.garbage_collection import trim_malloc
@@ -26,6 +26,7 @@ from bridge.loop.assigned_partitions import AssignedPartitions
 from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
+from bridge.loop.opening import asked_ahead
 from bridge.loop.release_pace import ReleasePace
 from bridge.loop.standbys import Standbys
 from bridge.observe.metrics import Metrics
@@ -307,22 +308,19 @@ class Bridge:
         return others + full[: (sum(each.is_full for each in opened) + 1) // 2]
 
     def _maintain(self, now_ms: int) -> None:
-        """Continue checkpoints, and start those that are due: Kafka is asked once for all of them.
+        """Continue checkpoints, and start those that are due, with one question to Kafka for all of them.
 
         After a read of Kafka without an answer, the others wait for the next turn.
         """
         answers = True
         starting = [each.name for each in self._awake if each.starts_checkpoint(now_ms)]
-        if len(starting) > 1:
-            self._history.ask_ahead(starting)
 
         def maintain(opened: AssignedPartition) -> None:
             nonlocal answers
             answers = answers and opened.maintain(now_ms)
 
-        self._each(maintain)
-        if len(starting) > 1:
-            self._history.ask_ahead([])
+        with asked_ahead(self._history, starting) if len(starting) > 1 else nullcontext():
+            self._each(maintain)
 
     def _wait_ms(self) -> int:
         """Return how long the poll may wait until something is to be done without a new record."""

@@ -5,7 +5,8 @@ A partition reads and releases only after its journal is known to be our group's
 
 import errno
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError
@@ -25,6 +26,16 @@ RETRY_MS = 5000
 _UNREADABLE_MS = 60_000
 """A store that cannot be read is kept for this long if a rebuild would lose what Kafka no longer has."""
 _FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
+
+
+@contextmanager
+def asked_ahead(history: History, partitions: Sequence[TimerPartition]) -> Iterator[None]:
+    """Ask Kafka about all of these partitions at once. The answers are for the calls inside the `with`."""
+    history.ask_ahead(partitions)
+    try:
+        yield
+    finally:
+        history.ask_ahead([])
 
 
 class RetryDelay:

@@ -202,21 +202,21 @@ def test_a_question_about_all_partitions_is_one_request_for_each_leader(make: Ma
 
 
 def test_an_assignment_is_asked_about_in_requests_for_all_of_its_partitions(make: Make, admin: FakeAdmin) -> None:
-    """One for the progress, and two for each leader. What a recovery asks again is asked of Kafka."""
-    said, stands = FakeConsumer(), Progress(7, Key(12, 3), 1)
-    history = make(said)
+    """One for the progress, and two for each leader. An answer is used once: a second question goes to Kafka."""
+    consumer, progress = FakeConsumer(), Progress(7, Key(12, 3), 1)
+    history = make(consumer)
     partitions = [TimerPartition(TOPIC, number) for number in range(128)]
     admin.ends = dict.fromkeys(range(128), 5)
-    said.commits = [[TopicPartition(*place, 7, stands.metadata()) for place in partitions]]
+    consumer.commits = [[TopicPartition(*place, 7, progress.metadata()) for place in partitions]]
     history.ask_ahead(partitions)
     for place in partitions:
         found = history.progress(place), history.bounds(place), history.journal_bounds(place)
-        assert found == (stands, (0, 5), (0, 5))
-    assert (len(admin.requests), said.commits) == (4, [])
+        assert found == (progress, (0, 5), (0, 5))
+    assert (len(admin.requests), consumer.commits) == (4, [])
     admin.ends[3] = 6
     assert history.bounds(partitions[3]) == (0, 6)
     history.ask_ahead([])
-    said.commits = [TopicPartition(*partitions[3], -1)]
+    consumer.commits = [TopicPartition(*partitions[3], -1)]
     assert history.progress(partitions[3]) is None
 
 
