@@ -49,11 +49,15 @@ class Outgoing:
 
 
 class Member(NamedTuple):
-    """A member of the consumer group. `address`: host:port of its HTTP server; empty if it has none."""
+    """A member of the consumer group. `address`: host:port of its HTTP server; empty if it has none.
+
+    instance: of a dynamic member; empty if it is static.
+    """
 
     name: str
     address: str
     partitions: frozenset[TimerPartition]
+    instance: str = ""
 
 
 @dataclass(slots=True)

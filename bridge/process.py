@@ -26,6 +26,7 @@ from bridge.config.settings import Settings
 from bridge.config.topic_requirements import TopicState
 from bridge.errors import (
     BrokerUnavailableError,
+    FencedError,
     InstanceIdInUseError,
     MemberFencedError,
     MembershipLostError,
@@ -37,6 +38,7 @@ from bridge.kafka import ConfluentControl, ConfluentHistory, ConfluentSink, Conf
 from bridge.kafka.background_recovery import BackgroundRecoverer
 from bridge.kafka.consumer import READ_INTERVAL_S
 from bridge.kafka.history import LIMIT_S
+from bridge.kafka.takeover import Takeover
 from bridge.kafka.topics import OwnTopics
 from bridge.loop.control_state import ControlState
 from bridge.loop.loop import Bridge
@@ -191,13 +193,15 @@ class BridgeRunner:
         found = self._topics.prepare()
         self._connection = replace(settings.connection(folder.instance_id()), fetched=settings.fetched(found))
         self._check_retrier = Retrier()
+        self._takeover = Takeover(self._connection, self._check_retrier) if settings.standby else None
         self._growth = PartitionGrowth(self._own_topics(self._check_retrier), self._options, self._options(found))
 
     def run(self) -> None:
         """Run until the end. A bridge that cannot go on is replaced by a new one. Raises BridgeError."""
         history = ConfluentHistory(self._settings.connection(), self._journals, self._check_retrier, LIMIT_S)
         owner_check = JournalOwnerCheck(history, self._journals, lambda: list(self._shared.status.partitions()))
-        checks = BackgroundChecks(self._growth.check, owner_check.check)
+        looks = [self._takeover.look] if self._takeover else []
+        checks = BackgroundChecks(self._growth.check, owner_check.check, *looks)
         fenced_s = -math.inf
         try:
             while not self._stop.requested:
@@ -206,12 +210,14 @@ class BridgeRunner:
                     self._run_once(checks)
                 except (OutcomeUnknownError, MembershipLostError) as error:
                     log.warning("%s", error)
-                except MemberFencedError:
-                    if time.monotonic() - fenced_s < _FENCED_AGAIN_S:
+                except FencedError as error:
+                    may_join = isinstance(error, MemberFencedError) or self._settings.standby
+                    if not may_join or time.monotonic() - fenced_s < _FENCED_AGAIN_S:
                         raise
                     fenced_s = time.monotonic()
                     log.warning(
-                        "the group has another member of our instance id, perhaps by a late request: joining again"
+                        "another member has our instance id, perhaps by a late request, or has taken over from us:"
+                        " joining again"
                     )
                 except TopicGrownError as grown:
                     log.warning("%s", grown)
@@ -237,7 +243,8 @@ class BridgeRunner:
         with ExitStack() as ends:
             sink = ConfluentSink(connection, journals, retrier)
             ends.callback(sink.close)
-            history = ConfluentHistory(connection, journals, retrier, LIMIT_S)
+            take_over = self._takeover.start if self._takeover else None
+            history = ConfluentHistory(connection, journals, retrier, LIMIT_S, take_over)
             ends.callback(history.close)
             operators = ConfluentControl(connection, settings.control_topic, retrier)
             ends.callback(operators.close)
@@ -274,8 +281,8 @@ class BridgeRunner:
             for topic in self._settings.timer_topics()
             for number in range(options.of(topic).partitions or 0)
         ]
-        share = self._settings.standby_cpu_percent / 100
-        return Standbys(SystemClock(), self._shared.status, recoverer.refresh, partitions, share)
+        refresh = partial(recoverer.refresh, cpu_share=self._settings.standby_cpu_percent / 100)
+        return Standbys(SystemClock(), self._shared.status, refresh, partitions)
 
     def _turn_until_stopped(self, bridge: Bridge, checks: BackgroundChecks) -> None:
         is_announced = False

@@ -4,6 +4,7 @@ consumer.py        ConfluentSource: member of the consumer group
 history.py         ConfluentHistory: reads outside the group; readers.py has ConfluentControl and the reads themselves
 transactions/      ConfluentSink: two transactional producers in turn
 group.py           ConfluentGroup: members of the group and their HTTP addresses; our own member id
+takeover.py        ends the open transactions of members that died
 topics.py          ConfluentTopics: describes, creates and grows topics; OwnTopics prepares the bridge's
 client_config.py   configuration of every client
 retry.py           waits for brokers, calls that may block for ever      errors.py   meaning of librdkafka's errors

@@ -18,6 +18,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -59,8 +60,12 @@ class _Order:
     journal_topics: Mapping[str, str]
     options: TurnOptions
     logs: Logs
-    is_refresh: bool = False
-    """True for a standby: another instance owns the partition."""
+    cpu_share: float | None = None
+    """For a standby, as another instance owns the partition: the share of a core that all refreshes may take."""
+
+    @property
+    def is_refresh(self) -> bool:
+        return self.cpu_share is not None
 
 
 class RecoveryProcess:
@@ -132,9 +137,12 @@ class BackgroundRecoverer:
         self.start_waiting()
         return made
 
-    def refresh(self, partition: TimerPartition) -> RecoveryProcess:
-        """Start to refresh a standby. The one before is done or given up."""
-        made = RecoveryProcess(self, self._order(partition, is_refresh=True))
+    def refresh(self, partition: TimerPartition, cpu_share: float) -> RecoveryProcess:
+        """Start to refresh a standby, after a rest. The one before is done or given up.
+
+        cpu_share: of one core, more than 0, at most 1.
+        """
+        made = RecoveryProcess(self, self._order(partition, cpu_share))
         if self._refresher is not None and self._refresher.poll() is not None:
             self._refresher = None
         self._run(made, self._refresher)
@@ -145,9 +153,9 @@ class BackgroundRecoverer:
         if self._refresher is not None:
             _end(self._refresher)
 
-    def _order(self, partition: TimerPartition, *, is_refresh: bool = False) -> _Order:
+    def _order(self, partition: TimerPartition, cpu_share: float | None = None) -> _Order:
         folder, options = self._folder.let_go(partition), self._options.of(partition.topic)
-        return _Order(partition, folder, self._connection, self._journal_topics, options, self._logs, is_refresh)
+        return _Order(partition, folder, self._connection, self._journal_topics, options, self._logs, cpu_share)
 
     def _run(self, made: RecoveryProcess, process: subprocess.Popen[bytes] | None) -> None:
         """Give the order to `process`, or to a new one."""
@@ -209,15 +217,25 @@ def main() -> None:
         signal.signal(asked, signal.SIG_IGN)
     tune_gc()
     history: ConfluentHistory | None = None
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
     while True:
         try:
             order: _Order = pickle.load(sys.stdin.buffer)  # noqa: S301  (our parent's)  # nosec B301
         except EOFError:  # it has ended
             return
+        if order.cpu_share is not None:
+            took_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
+            time.sleep(rest_s(took_s, cpu_s, order.cpu_share))
+            began_s, began_cpu_s = time.monotonic(), time.process_time()
         order.logs(kafka=order.connection.kafka)
         history = history or ConfluentHistory(order.connection, order.journal_topics, Retrier())
         _prepare(order, history)
         os.write(sys.stdout.fileno(), b"0")
+
+
+def rest_s(took_s: float, cpu_s: float, cpu_share: float) -> float:
+    """Return the seconds to wait so that `cpu_s` of CPU in `took_s` seconds are at most a share of a core."""
+    return max(0.0, cpu_s / cpu_share - took_s)
 
 
 def _prepare(order: _Order, history: "ConfluentHistory") -> None:

@@ -82,18 +82,30 @@ PRODUCER_MUSTS = {
 }
 
 _AT = "@"
+_OF = "#"
 
 
 def group_member(connection: Connection) -> Config:
-    """Return the configuration of a group member. Its client.id holds the address of our HTTP server (`address_in`)."""
+    """Return the configuration of a group member.
+
+    Its client.id holds the instance of a dynamic member (`instance_in`), and the address of our HTTP server
+    (`address_in`).
+    """
     usual, musts = {**READER, **connection.fetched, **_MEMBER}, {"group.id": connection.group}
     if connection.kafka.get("group.protocol") != "consumer":  # else the broker sets session timeout and assignor
         usual |= _STATIC if "group.instance.id" in connection.kafka else _DYNAMIC
         musts["partition.assignment.strategy"] = "cooperative-sticky"
     config = _reading(connection, usual, musts)
+    if "group.instance.id" not in connection.kafka:
+        config["client.id"] += _OF + connection.instance
     if connection.address:
         config["client.id"] += _AT + connection.address
     return config
+
+
+def instance_in(client_id: str) -> str:
+    """Return the instance of a dynamic member from its client.id, or an empty string."""
+    return client_id.rpartition(_OF)[2].partition(_AT)[0] if _OF in client_id else ""
 
 
 def address_in(client_id: str) -> str:

@@ -41,7 +41,12 @@ class ConfluentGroup:
         except KafkaException as failure:
             raise self._failed(f"looking at group {self._group}", failure) from failure
         return [
-            Member(f"{each.client_id} ({each.host.lstrip('/')})", clients.address_in(each.client_id), _partitions(each))
+            Member(
+                f"{each.client_id} ({each.host.lstrip('/')})",
+                clients.address_in(each.client_id),
+                _partitions(each),
+                clients.instance_in(each.client_id),
+            )
             for each in members
         ]
 

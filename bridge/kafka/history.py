@@ -53,6 +53,7 @@ class ConfluentHistory:
     """journal_topics: timer topic -> its journal topic. Not thread-safe.
 
     limit_s: seconds after which a read raises PartitionUnreadableError; None: a read waits.
+    on_open_transactions: called if partitions that are to be opened have open transactions.
     Reads of timer topics hold at most the memory that `connection.fetched` allows.
     """
 
@@ -60,6 +61,7 @@ class ConfluentHistory:
     _journal_topics: Mapping[str, str]
     _retrier: Retrier
     _limit_s: float | None = None
+    _on_open_transactions: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         self._leaders: dict[TimerPartition, object] = {}
@@ -119,6 +121,8 @@ class ConfluentHistory:
         until_s = time.monotonic() + _QUICK_S
         while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
+        if found and self._on_open_transactions is not None:
+            self._on_open_transactions()
         return found
 
     def _with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:

@@ -1,16 +1,13 @@
 """Standbys: the stores of partitions that others own, kept near their committed progress.
 
 A refresh is a recovery without an owner: it reads from Kafka what was committed since, and closes the store again.
-They run one at a time, the oldest store first, with a rest after each, so that together they take a share of a core.
-A partition that is assigned to us then opens with what came since.
+They run one at a time, the oldest store first. A partition that is assigned to us then opens with what came since.
 """
 
-import math
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 
 from bridge.observe.status import Status
-from bridge.partition.options import has_passed
 from bridge.ports import BackgroundRecovery, Clock
 from kafka_timer.origin import TimerPartition
 
@@ -24,39 +21,36 @@ _FAILED_MS = 60_000
 class Standbys:
     """For the loop's thread alone.
 
-    refresh: starts a refresh. partitions: all of the timer topics. cpu_share: of one core, more than 0, at most 1.
+    refresh: starts a refresh. partitions: all of the timer topics.
     """
 
     _clock: Clock
     _status: Status
     _refresh: Callable[[TimerPartition], BackgroundRecovery]
     _partitions: Collection[TimerPartition]
-    _cpu_share: float
     _interval_ms: int = INTERVAL_MS
 
     def __post_init__(self) -> None:
         self._next_ms = dict.fromkeys(self._partitions, 0)
         """The earliest start (epoch ms) of each partition's next refresh."""
         self._running: tuple[TimerPartition, BackgroundRecovery] | None = None
-        self._began_ms = self._ended_ms = self._clock.now_ms()
-        self._rest_ms = 0
+        self._began_ms = self._clock.now_ms()
 
     def step(self, owned: Container[TimerPartition]) -> None:
         """Note the end of a refresh, or start the next one. owned: the partitions that are assigned to us."""
         now_ms = self._clock.now_ms()
         if self._running is not None:
             self._check(*self._running, now_ms)
-        elif has_passed(self._ended_ms, now_ms, self._rest_ms):
-            others = [each for each in self._partitions if each not in owned]
-            if others and self._next_ms[oldest := min(others, key=self._next_ms.__getitem__)] <= now_ms:
-                self._began_ms = now_ms
-                self._running = oldest, self._refresh(oldest)
+            return
+        others = [each for each in self._partitions if each not in owned]
+        if others and self._next_ms[oldest := min(others, key=self._next_ms.__getitem__)] <= now_ms:
+            self._began_ms = now_ms
+            self._running = oldest, self._refresh(oldest)
 
     def _check(self, partition: TimerPartition, refresh: BackgroundRecovery, now_ms: int) -> None:
         if not refresh.is_done():
             return
-        self._running, self._ended_ms = None, now_ms
-        self._rest_ms = math.ceil((now_ms - self._began_ms) * (1 / self._cpu_share - 1))
+        self._running = None
         is_fresh = refresh.refused is None
         self._next_ms[partition] = now_ms + (self._interval_ms if is_fresh else _FAILED_MS)
         if is_fresh:

@@ -118,7 +118,7 @@ class FakeInstance:
         history, rng = self.history, self._rng
         refresh = lambda partition: FakePreparation(self, partition, history, rng, is_refresh=True)  # noqa: E731
         partitions = sorted(self._group.owner)
-        return Standbys(self.clock, self.status, refresh, partitions, 1.0, self._standby_interval_ms)
+        return Standbys(self.clock, self.status, refresh, partitions, self._standby_interval_ms)
 
     def turn(self) -> None:
         """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""

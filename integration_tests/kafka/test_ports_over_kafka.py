@@ -12,6 +12,7 @@ from bridge.errors import BridgeError, FencedError
 from bridge.kafka import ConfluentControl
 from bridge.kafka import client_config as clients
 from bridge.kafka.group import is_member
+from bridge.kafka.takeover import Takeover
 from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.producer_slot import ProducerSlot
@@ -138,6 +139,22 @@ class TestSink:
         assert world.cluster.values(target) == [b"v"]
         assert time.monotonic() - began_s < 4 * DEAD_TIMEOUT_MS / 1000
         assert world.history().progress(world.partition()) == progress(2)
+
+    def test_a_successor_ends_the_open_transaction_of_a_member_that_died(self, world: World) -> None:
+        """Its time-out is a minute: only a fence of its producer can end it before."""
+        takeover, dying = Takeover(world.connection("heir"), world.retrier), world.member()
+        dying.own(1)
+        takeover.look()
+        settings = clients.producer(world.connection(), 0) | {"transaction.timeout.ms": 60_000}
+        contents = TransactionContents([out(world.journal, b"lost")], {}, dying.group_metadata, {})
+        assert TransactionalProducer(settings, world.retrier).await_acknowledgements(contents) is None
+        began_s = time.monotonic()
+        with closing(world.history(takeover.start)) as history:
+            for _ in range(3):
+                assert history.with_open_transactions([world.partition()]), "it was fenced although it is a member"
+            dying.source.close()
+            becomes(lambda: history.with_open_transactions([world.partition()]), set())
+        assert time.monotonic() - began_s < 50
 
     def test_a_new_producer_survives_some_fences_but_none_after_a_commit(self, world: World) -> None:
         """Producers of the same transactional id fence it, as another process or its own late request would."""

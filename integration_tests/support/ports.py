@@ -38,9 +38,9 @@ class World:
         self._open.callback(source.close)
         return source
 
-    def history(self) -> ConfluentHistory:
+    def history(self, on_open_transactions: Callable[[], None] | None = None) -> ConfluentHistory:
         journals = {self.requests: self.journal}
-        history = ConfluentHistory(self.connection(), journals, self.retrier)
+        history = ConfluentHistory(self.connection(), journals, self.retrier, None, on_open_transactions)
         self._open.callback(history.close)
         return history
 

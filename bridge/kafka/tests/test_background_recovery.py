@@ -234,6 +234,11 @@ def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_pro
     folder.close()
 
 
+def test_refreshes_rest_by_their_share_of_a_core() -> None:
+    assert preparing.rest_s(took_s=0.25, cpu_s=0.125, cpu_share=0.25) == 0.25
+    assert preparing.rest_s(took_s=10, cpu_s=0.125, cpu_share=0.25) == 0
+
+
 def test_without_a_process_a_partition_is_recovered_in_the_bridge_and_the_next_one_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

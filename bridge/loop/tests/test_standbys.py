@@ -134,7 +134,7 @@ class Refresh:
         self.is_given_up = True
 
 
-def starts(ms: int, cpu_share: float, *, failing: int = -1, interval_ms: int = 1000) -> list[tuple[int, int]]:
+def starts(ms: int, *, failing: int = -1, interval_ms: int = 1000) -> list[tuple[int, int]]:
     """Return the starts within `ms` of standbys of three partitions, the first of which is ours: (time, partition)."""
     clock, found = FakeClock(Timeline()), list[tuple[int, int]]()
     began_ms = clock.now_ms()
@@ -144,20 +144,16 @@ def starts(ms: int, cpu_share: float, *, failing: int = -1, interval_ms: int = 1
         return Refresh(clock, fails=partition.partition == failing)
 
     all_ = [TimerPartition("timer.requests", number) for number in range(3)]
-    standbys = Standbys(clock, Status(), refresh, all_, cpu_share, interval_ms)
+    standbys = Standbys(clock, Status(), refresh, all_, interval_ms)
     for _ in range(ms // 100):
         standbys.step(all_[:1])
         clock.timeline.advance(100)
     return found
 
 
-def test_refreshes_take_turns_and_rest_by_their_share_of_a_core() -> None:
-    assert starts(4000, 0.25) == [(0, 1), (1200, 2), (2400, 1), (3600, 2)]
-
-
-def test_a_store_is_not_refreshed_all_the_time() -> None:
-    assert starts(2500, 1.0) == [(0, 1), (400, 2), (1300, 1), (1700, 2)]
+def test_refreshes_take_turns_and_a_store_is_not_refreshed_all_the_time() -> None:
+    assert starts(2500) == [(0, 1), (400, 2), (1300, 1), (1700, 2)]
 
 
 def test_a_refresh_that_failed_is_tried_again_later() -> None:
-    assert [partition for _, partition in starts(20_000, 1.0, failing=2)].count(2) == 1
+    assert [partition for _, partition in starts(20_000, failing=2)].count(2) == 1
