@@ -40,6 +40,8 @@ _STABLE = OffsetSpec.latest(), IsolationLevel.READ_COMMITTED  # type: ignore[no-
 _NEWEST = OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
 _QUICK_S = 0.5
 _NAP_S = 0.02
+_TAKEOVER_S = 1.0
+"""Seconds to wait for the end of a dead instance's transactions. A fence of its producers takes less."""
 LIMIT_S = 3.0
 """Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
 _LIMITED_CALL_S = 1.0
@@ -123,6 +125,9 @@ class ConfluentHistory:
             time.sleep(_NAP_S)
         if found and self._on_open_transactions is not None:
             self._on_open_transactions()
+            until_s = time.monotonic() + _TAKEOVER_S
+            while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
+                time.sleep(_NAP_S)
         return found
 
     def _with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:

@@ -8,7 +8,6 @@ dead is fenced too. It joins again with new producers, as its membership has end
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
 from threading import Lock, Thread
 from typing import Any
@@ -18,9 +17,13 @@ from confluent_kafka import KafkaException, Producer
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka import client_config as clients
+from bridge.kafka.errors import error_of
 from bridge.kafka.group import ConfluentGroup
-from bridge.kafka.retry import CALL_S, Retrier, log
+from bridge.kafka.retry import Retrier, log
 from bridge.ports import MAX_IN_FLIGHT
+
+_LIMIT_S = 10.0
+"""Seconds for the fence of a producer. Kafka aborts its transactions after 10 to 20 s itself."""
 
 
 class Takeover:
@@ -61,5 +64,7 @@ class Takeover:
     def _fence(self, instance: str, number: int) -> None:
         config = clients.producer(replace(self._connection, instance=instance), number)
         producer: Any = clients.make(Producer, config, self._retrier)
-        with suppress(KafkaException):  # the time-out ends that transaction
-            producer.init_transactions(CALL_S)
+        try:
+            producer.init_transactions(_LIMIT_S)
+        except KafkaException as failure:
+            log.warning("producer %d of instance %s: not fenced, %s", number, instance, error_of(failure).str())
