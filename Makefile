@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
 INSTALL := $(BIN)/pip install --quiet --no-compile --no-build-isolation
-EXTRAS := page rocksdb export registry spark
+EXTRAS := page rocksdb export registry msk spark
 LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.

@@ -25,6 +25,7 @@ _MODULES = {
     "rocksdb": ("rocksdict",),
     "export": ("pyarrow",),
     "registry": ("fastavro", "google.protobuf"),
+    "msk": ("aws_msk_iam_sasl_signer",),
     "spark": ("matplotlib", "pandas", "pyarrow", "pyspark"),
 }
 

@@ -2,10 +2,11 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -82,6 +83,22 @@ def reason(error: KafkaError, before: str | None = None) -> str:
     is_tls = _OPENSSL in error.str()  # a failed handshake may be reported as a transport failure too
     remedy = _REMEDIES.get(KafkaError._SSL if is_tls else error.code())  # noqa: SLF001
     return error.str() if remedy is None else f"{error.str()}: {remedy}"
+
+
+def with_token_function(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the function that `oauth_cb` names as text. Raises SettingsError.
+
+    The function is confluent-kafka's: it takes the value of `sasl.oauthbearer.config`, and returns a token and its end
+    in epoch seconds. A function that raises makes the client log in again later.
+    """
+    name = config.get("oauth_cb")
+    if not isinstance(name, str):
+        return dict(config)
+    module, _, function = name.partition(":")
+    try:
+        return {**config, "oauth_cb": getattr(import_module(module), function)}
+    except (ImportError, AttributeError, ValueError) as wrong:
+        raise SettingsError(f"kafka.oauth_cb: {wrong}: give package.module:function of an installed package") from wrong
 
 
 def invalid_settings(failure: KafkaException) -> SettingsError:

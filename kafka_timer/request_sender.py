@@ -21,6 +21,7 @@ from kafka_timer.kafka_client import (
     is_fatal,
     reason,
     unwrapped,
+    with_token_function,
 )
 from kafka_timer.requests import Sent
 
@@ -56,7 +57,7 @@ class ConfluentOutbox:
         self._heard: str | None = None
         self._fatal: KafkaError | None = None
         try:
-            self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
+            self._producer: Any = Producer({**own, **with_token_function(config), "logger": LIBRDKAFKA_LOG})
         except KafkaException as failure:
             raise invalid_settings(failure) from failure
         self._partitions: dict[str, tuple[int, float]] = {}

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from bridge.config.kafka_config import Connection
 from bridge.errors import SettingsError
 from bridge.kafka.retry import Retrier
-from kafka_timer.kafka_client import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings
+from kafka_timer.kafka_client import LIBRDKAFKA_LOG, NO_NEW_TOPICS, invalid_settings, with_token_function
 
 Client = TypeVar("Client")
 Config = dict[str, Any]
@@ -178,7 +178,7 @@ def make(client: Callable[[Config], Client], config: Config, retrier: Retrier) -
     """Make a client. Raises SettingsError if librdkafka refuses the configuration."""
     try:
         callbacks = {"error_cb": retrier.hear, "throttle_cb": retrier.be_throttled, "logger": LIBRDKAFKA_LOG}
-        return client({**config, **callbacks})
+        return client({**with_token_function(config), **callbacks})
     except KafkaException as failure:
         raise invalid_settings(failure) from failure
     except (AttributeError, TypeError, ValueError) as error:  # a name of the Python client, such as stats_cb

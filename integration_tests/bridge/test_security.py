@@ -245,6 +245,22 @@ def test_a_bridge_with_the_documented_rights(secured: Secured, names: Names, tmp
 
 
 @pytest.mark.broker
+def test_a_bridge_and_a_sender_log_in_with_tokens_of_a_function(
+    secured: Secured, names: Names, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, target = secured.user(), secured.cluster.topic("orders")
+    secured.grant_documented(user, names, target)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    login = {"sasl.mechanism": "OAUTHBEARER", "sasl.username": "", "sasl.password": ""}
+    function = {"oauth_cb": "integration_tests.support.tokens:token", "sasl.oauthbearer.config": user.name}
+    config = str(user.config(tmp_path, **login, **function))
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", config]):
+        sent = command("send", target, "hello", "--in", "100ms", *secured.to(names), "--config", config)
+        assert (sent.returncode, sent.stderr) == (0, "")
+        assert [record.value() for record in secured.read(target, 1)] == [b"hello"]
+
+
+@pytest.mark.broker
 @pytest.mark.slow  # each starts a bridge: without any one right it names the missing one
 @pytest.mark.parametrize(
     "single",

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kafka_timer.kafka_client import with_token_function
 from spark_jobs.errors import UsageError
 
 _JAAS = {
@@ -58,8 +59,8 @@ class KafkaAccess:
         self.for_java()
 
     def for_librdkafka(self) -> dict[str, str | int]:
-        """Return librdkafka's settings. Its log is off, as errors arrive as exceptions."""
-        return {**self.kafka, "bootstrap.servers": self.bootstrap_servers, "log_level": 0}
+        """Return librdkafka's settings. Its log is off, as errors arrive as exceptions. Raises SettingsError."""
+        return {**with_token_function(self.kafka), "bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
     def for_spark(self) -> dict[str, str]:
         """Return options of Spark's Kafka source and sink."""

@@ -134,11 +134,17 @@ def test_settings_in_text_hide_secrets() -> None:
     assert SECRET not in repr(settings) + str(settings) + repr(settings.connection("one"))
 
 
-@pytest.mark.parametrize("name", ["stats_cb", "oauth_cb", "default.topic.config"])
+@pytest.mark.parametrize("name", ["stats_cb", "default.topic.config"])
 def test_a_setting_that_takes_more_than_text_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=r"kafka settings: .*leave it out") as refused:
         ConfluentTopics(Connection("here:9092", kafka={name: SECRET}), Retrier())
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere:token", "json:nothing", "json", ":token"])
+def test_a_token_function_that_is_not_there_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=r"kafka\.oauth_cb: .*: give package\.module:function"):
+        ConfluentTopics(Connection("here:9092", kafka={"oauth_cb": name}), Retrier())
 
 
 @pytest.mark.parametrize("name", ["security.protocol", "debug", "acks"])

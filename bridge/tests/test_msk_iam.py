@@ -1,0 +1,62 @@
+"""Tokens of AWS IAM, made by AWS' own signer with credentials from an endpoint, as in a pod."""
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from bridge.errors import SettingsError
+from bridge.msk_iam import token
+
+
+class Credentials(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = json.dumps(
+            {
+                "AccessKeyId": "key",
+                "SecretAccessKey": "secret",
+                "Token": "session",
+                "Expiration": "2099-01-01T00:00:00Z",
+            }
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None: ...
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    server = HTTPServer(("127.0.0.1", 0), Credentials)
+    Thread(target=server.serve_forever, daemon=True).start()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"http://127.0.0.1:{server.server_port}/")
+    yield
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_a_token_is_signed_with_the_credentials_of_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    made, end_s = token("")
+    signed = parse_qs(urlsplit(base64.urlsafe_b64decode(made + "==").decode()).query)
+    assert signed["Action"] == ["kafka-cluster:Connect"]
+    assert signed["X-Amz-Credential"][0].startswith("key/")
+    assert "/eu-central-1/kafka-cluster/" in signed["X-Amz-Credential"][0]
+    assert signed["X-Amz-Security-Token"] == ["session"]
+    assert 0 < end_s - time.time() <= 900
+
+
+@pytest.mark.usefixtures("endpoint")
+def test_without_a_region_the_remedy_is_named() -> None:
+    with pytest.raises(SettingsError, match="AWS_REGION is not set: name the region"):
+        token("")
