@@ -7,7 +7,6 @@
         timers.schedule("reports", b"daily", repeat=Repeat(cron="0 9 * * MON-FRI", zone="Europe/Berlin"), id="daily")
         sent = timers.schedule("orders", b"later", delay="1h").result()
         timers.cancel(sent)                            # a timer without an id, by the position of its request
-        timers.pause("orders")                         # due timers wait until timers.resume("orders")
         timers.flush()                                 # raises if a request was not acknowledged
 
     producer.begin_transaction()                       # with a (transactional) producer of your own:
@@ -24,6 +23,7 @@ language, as long as the number of partitions stays the same: docs/timer-topics.
 """
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
+from kafka_timer.operators import TimerOperator
 from kafka_timer.producer import Outbox, TimerProducer
 from kafka_timer.requests import (
     Headers,
@@ -64,6 +64,7 @@ __all__ = [
     "Sent",
     "SettingsError",
     "Text",
+    "TimerOperator",
     "TimerProducer",
     "cancel_headers",
     "headers_for",

@@ -2,16 +2,20 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from kafka_timer.errors import SettingsError
 
 T = TypeVar("T")
+Serializer: TypeAlias = Callable[[Any, SerializationContext], "bytes | str | None"]
+"""As confluent_kafka's serializers."""
 CALL_S = 2.0
 """Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
@@ -52,7 +56,7 @@ def answered(answer: "Future[T]", limit_s: float = 2 * CALL_S) -> T:
     """
     try:
         return answer.result(limit_s)
-    except TimeoutError:
+    except NoAnswerError:  # not TimeoutError before Python 3.11
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {limit_s:g} s")) from None  # noqa: SLF001
 
 
@@ -84,7 +88,19 @@ def reason(error: KafkaError, before: str | None = None) -> str:
     return error.str() if remedy is None else f"{error.str()}: {remedy}"
 
 
-def invalid_settings(failure: KafkaException) -> SettingsError:
+def invalid_settings(failure: KafkaException, place: str = "under `kafka`") -> SettingsError:
     """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
     text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
-    return SettingsError(f"kafka settings: {text}: fix it under `kafka`")
+    return SettingsError(f"kafka settings: {text}: fix it {place}")
+
+
+def serialized(
+    topic: str, key: Any, value: Any, headers: list[Any], serializers: tuple[Serializer | None, Serializer | None]
+) -> tuple[Any, Any]:
+    """Return key and value, each by its serializer if it has one. Serializers may add to `headers`."""
+    by_key, by_value = serializers
+    if by_key is not None:
+        key = by_key(key, SerializationContext(topic, MessageField.KEY, headers))
+    if by_value is not None:
+        value = by_value(value, SerializationContext(topic, MessageField.VALUE, headers))
+    return key, value

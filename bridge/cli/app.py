@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.observe import logs
 
 _MODULES = {
@@ -58,7 +58,7 @@ def main() -> None:
         app()
     except BridgeError as error:
         print(f"timer-bridge: {logs.redact(str(error))}", file=sys.stderr)  # noqa: T201
-        sys.exit(error.exit_code)
+        sys.exit(exit_code_of(error))
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)

@@ -14,7 +14,7 @@ from typer import Context
 from bridge.cli.shared_options import ClusterOptions, command_with, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
-from kafka_timer import Repeat, Sent, TimerProducer
+from kafka_timer import Repeat, Sent, TimerOperator
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
@@ -57,7 +57,7 @@ class TimerOptions(RequestOptions):
     ] = None
 
     @contextmanager
-    def client(self) -> Iterator[tuple[TimerProducer, str | Sent]]:
+    def client(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
         """Yield a producer for the timer, and its name. Raises SettingsError."""
         settings, timer_topic = self.chosen()
         try:
@@ -233,11 +233,11 @@ def skip(
 
 
 @contextmanager
-def client_of(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
+def client_of(settings: Settings, timer_topic: str) -> Iterator[TimerOperator]:
     """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
     servers = {"bootstrap.servers": settings.bootstrap_servers}
     config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}
-    with TimerProducer(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
+    with TimerOperator(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
         try:
             yield client
         except ValueError as error:

@@ -15,7 +15,7 @@ from bridge.errors import BridgeError
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
+from kafka_timer import Headers, Sent, TimerOperator, TimerProducer, headers_for, partition_for, producer, retry_of
 from kafka_timer.headers import TRACE_ID
 from kafka_timer.levels import DEFAULT, parse_levels
 from kafka_timer.origin import TimerPartition
@@ -50,7 +50,7 @@ class FakeOutbox(MemoryOutbox):
     def flush(self, timeout_s: float | None) -> None:
         self.flushes += 1
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         self.is_closed = True
 
 
@@ -98,7 +98,7 @@ class Place:
         )
         self.bridge.run(0)
         self.outbox = FakeOutbox(self.kafka)
-        self.timers = TimerProducer({}, outbox=self.outbox)
+        self.timers = TimerOperator({}, outbox=self.outbox)
 
     def delivered(self, topic: str = "orders") -> list[Entry]:
         return self.kafka.read(topic)
@@ -124,7 +124,7 @@ def test_a_message_arrives_as_it_was_given(place: Place) -> None:
 
 
 def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:
-    place.timers = TimerProducer({}, outbox=place.outbox, trace_header=TRACE_ID)
+    place.timers = TimerOperator({}, outbox=place.outbox, trace_header=TRACE_ID)
     place.timers.schedule("orders", b"a", delay="0")
     place.timers.replace("x", "orders", b"b", delay="0")
     place.timers.schedule("orders", b"c", delay="0", headers=[(TRACE_ID, "mine")])
@@ -309,7 +309,7 @@ def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") ->
 
 def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
     """A sender without Read on the target topic knows group, topic, partition, offset, and how ids are made."""
-    place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
+    place.timers = TimerOperator({}, outbox=place.outbox, retry_secret="of all consumers of billing")
     entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
     fails(place, entry)
     guesses = [replace(entry, value=b"w"), replace(entry, key=None), replace(entry, headers=()), entry]
