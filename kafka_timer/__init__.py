@@ -12,8 +12,8 @@
     producer.begin_transaction()                       # with a (transactional) producer of your own:
     producer.produce("timer.requests", b"hello", headers=headers_for("orders", delay="5s"))
 
-    except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
-        timers.retry_later(message, group="billing").result(30)
+    timers.handle(message, charge, group="billing")    # in a consumer: if charge(message) raises, again in 10 s, 30 s,
+    consumer.commit(message)                           # ... 2 h, then DLQ.<group>; retries of other groups are left out
 
     async with AsyncTimerProducer(timers) as timers:   # asyncio: kafka_timer.aio
         await timers.schedule("orders", b"hello", delay="5s")
@@ -44,6 +44,8 @@ from kafka_timer.retry import (
     RETRY_OF,
     Message,
     Retry,
+    RetryPolicy,
+    belongs_to,
     retry_of,
 )
 
@@ -61,11 +63,13 @@ __all__ = [
     "Pairs",
     "Repeat",
     "Retry",
+    "RetryPolicy",
     "Sent",
     "SettingsError",
     "Text",
     "TimerOperator",
     "TimerProducer",
+    "belongs_to",
     "cancel_headers",
     "headers_for",
     "move_headers",

@@ -8,7 +8,7 @@ confluent_kafka's AIOProducer refuses headers (as of 2.16), so this client uses 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kafka_timer.errors import BridgeError
 from kafka_timer.operators import TimerOperator
-from kafka_timer.producer import TimerProducer
+from kafka_timer.producer import M, TimerProducer
+from kafka_timer.requests import Sent
+from kafka_timer.retry import belongs_to
 
 if TYPE_CHECKING:
     from typing import Self  # new in Python 3.11
@@ -83,6 +85,18 @@ class AsyncTimerProducer:
     retry_later = _async(TimerProducer.retry_later, _one)
     replace_everywhere = _async(TimerProducer.replace_everywhere, _all)
     cancel_everywhere = _async(TimerProducer.cancel_everywhere, _all)
+
+    async def handle(
+        self, message: M, work: Callable[[M], Awaitable[object]], *, group: str, **retry: Any
+    ) -> Sent | None:
+        """Await `work(message)`: see `TimerProducer.handle`. `retry`: `topic` and `policy`."""
+        if not belongs_to(message, group):
+            return None
+        try:
+            await work(message)
+        except Exception as error:  # noqa: BLE001  (after any error, the message must not be lost)
+            return await self.retry_later(message, group=group, error=error, **retry)
+        return None
 
     async def call(self, method: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the producer, such as `TimerProducer.partition_of`, on the thread."""

@@ -1,11 +1,11 @@
 """Send requests to a timer topic, and retries of consumed messages."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from kafka_timer.errors import SettingsError
@@ -22,13 +22,14 @@ from kafka_timer.requests import (
     partition_for,
     to_bytes,
 )
-from kafka_timer.retry import Message, retry_of
+from kafka_timer.retry import DEFAULT_POLICY, Message, RetryPolicy, belongs_to, retry_of
 
 if TYPE_CHECKING:
     from typing import Self, Unpack  # new in Python 3.11
 
     from kafka_timer.kafka_client import Serializer
 
+M = TypeVar("M", bound=Message)
 ERROR_CLOSE_S = 5.0
 
 
@@ -210,14 +211,44 @@ class TimerProducer:
         numbers = (number for number in range(self._outbox.partitions(self._timer_topic)) if number != but)
         return [self._send_empty(number, id, cancel_headers(id)) for number in numbers]
 
-    def retry_later(self, message: Message, *, group: str, topic: str | None = None) -> "Future[Sent]":
-        """Send a message again after 10 s, 30 s, ... 2 h, at most 16 times; then to `DLQ.<group>`.
+    def handle(
+        self,
+        message: M,
+        work: Callable[[M], object],
+        *,
+        group: str,
+        topic: str | None = None,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        timeout_s: float = 30.0,
+    ) -> Sent | None:
+        """Call `work(message)`; if it raises, send the message again later. Leave out retries of other groups.
 
-        The delays are levels 3 to 18, as RocketMQ's consumers use. Commit the message's offset when the future is done.
-        The message returns to its own topic, where every group reads it and `timer-retry-group` names the one that
-        it is for; or give the group a `topic` of its own.
+        Returns the position of the retry, None if there is none; then commit the message's offset. Raises BridgeError
+        if the retry is refused, TimeoutError if it is not acknowledged in time: do not commit then. See `retry_later`.
         """
-        retry = retry_of(message, group=group, topic=topic, secret=self._retry_secret)
+        if not belongs_to(message, group):
+            return None
+        try:
+            work(message)
+        except Exception as error:  # noqa: BLE001  (after any error, the message must not be lost)
+            return self.retry_later(message, group=group, topic=topic, policy=policy, error=error).result(timeout_s)
+        return None
+
+    def retry_later(
+        self,
+        message: Message,
+        *,
+        group: str,
+        topic: str | None = None,
+        policy: RetryPolicy = DEFAULT_POLICY,
+        error: BaseException | None = None,
+    ) -> "Future[Sent]":
+        """Send a message again after 10 s, 30 s, ... 2 h, at most 16 times; then to `DLQ.<group>`: see RetryPolicy.
+
+        Commit the message's offset when the future is done. The message returns to its own topic, where every group
+        reads it: `handle` and `belongs_to` leave out those of other groups. Or give the group a `topic` of its own.
+        """
+        retry = retry_of(message, group=group, topic=topic, secret=self._retry_secret, policy=policy, error=error)
         if retry.topic is not None:
             return self._outbox.send(retry.topic, -1, retry.key, retry.value, retry.headers)
         return self._send(retry.id, retry.key, retry.value, retry.headers)

@@ -5,6 +5,7 @@ import json
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +16,18 @@ from bridge.errors import BridgeError
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from kafka_timer import Headers, Sent, TimerOperator, TimerProducer, headers_for, partition_for, producer, retry_of
+from kafka_timer import (
+    Headers,
+    RetryPolicy,
+    Sent,
+    TimerOperator,
+    TimerProducer,
+    belongs_to,
+    headers_for,
+    partition_for,
+    producer,
+    retry_of,
+)
 from kafka_timer.headers import TRACE_ID
 from kafka_timer.levels import DEFAULT, parse_levels
 from kafka_timer.origin import TimerPartition
@@ -68,6 +80,9 @@ class Message(NamedTuple):
 
     def offset(self) -> int:
         return self.entry.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self.entry.timestamp_ms
 
     def key(self) -> bytes | None:
         return self.entry.key
@@ -348,6 +363,73 @@ def test_a_group_may_have_a_topic_for_its_retries(place: Place) -> None:
     fails(place, place.kafka.produce("orders", b"v"), topic="RETRY.billing")
     place.bridge.run(10_000)
     assert [entry.value for entry in place.delivered("RETRY.billing")] == [b"v"]
+
+
+def charge(message: Message) -> None:
+    raise RuntimeError("the bank is closed")
+
+
+def test_a_retry_is_handled_by_the_group_that_asked_for_it_alone(place: Place) -> None:
+    handled: list[bytes | None] = []
+    place.kafka.produce("orders", b"v")
+    assert place.timers.handle(Message(place.delivered()[0]), charge, group="billing") is not None
+    place.bridge.run(10_000)
+    _, back = map(Message, place.delivered())
+    for group in ("shipping", "billing"):
+        assert place.timers.handle(back, lambda message: handled.append(message.value()), group=group) is None
+        assert belongs_to(back, group) == (group == "billing")
+    assert handled == [b"v"]
+
+
+POLICY = RetryPolicy(delays=("2s", timedelta(seconds=4)), dead_letters="lost", jitter=0.5, spring_headers=True)
+
+
+def test_a_policy_sets_delays_jitter_number_and_dlq_whose_record_has_springs_headers(place: Place) -> None:
+    place.kafka.create("lost")
+    place.bridge.run(1000)
+    place.kafka.produce("orders", b"v", headers=[("trace", b"1")])
+    first_ms = place.delivered()[0].timestamp_ms
+    for least_ms in (2000, 4000):
+        sent_ms = place.kafka.timeline.now_ms
+        place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+        place.bridge.run(least_ms * 3 // 2)
+        assert least_ms < int(dict(place.delivered()[-1].headers)["timer-deliver-ms"] or b"") - sent_ms < least_ms * 1.5
+    assert len(place.delivered()) == 3
+    place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+    (dead,) = place.delivered("lost")
+    headers = dict(dead.headers)
+    assert {name: value for name, value in headers.items() if name.startswith("kafka_dlt-")} == {
+        "kafka_dlt-exception-fqcn": b"builtins.RuntimeError",
+        "kafka_dlt-exception-message": b"the bank is closed",
+        "kafka_dlt-original-topic": b"orders",
+        "kafka_dlt-original-partition": (0).to_bytes(4, "big"),
+        "kafka_dlt-original-offset": (0).to_bytes(8, "big"),
+        "kafka_dlt-original-timestamp": first_ms.to_bytes(8, "big"),
+    }
+    assert (headers["timer-retries"], headers["trace"]) == (b"2", b"1")
+
+
+def test_a_retry_is_the_same_for_aiokafkas_records(place: Place) -> None:
+    message = Message(place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1")]))
+    fields = ("topic", "partition", "offset", "key", "value")
+    read = {name: getattr(message, name)() for name in fields}
+    record = SimpleNamespace(**read, timestamp=message.timestamp()[1], headers=(("trace", b"1"),))
+    assert retry_of(record, group="billing", policy=POLICY) == retry_of(message, group="billing", policy=POLICY)
+
+
+@pytest.mark.parametrize("of", [b"orders", b"a/9999999999/1", b"\xff"])
+def test_a_senders_own_position_of_the_first_failure_stops_no_retry(place: Place, of: bytes) -> None:
+    own = [("timer-retries", b"2"), ("timer-retry-group", b"billing"), ("timer-retry-of", of)]
+    dead = retry_of(Message(place.kafka.produce("orders", b"v", headers=own)), group="billing", policy=POLICY)
+    assert (dead.topic, "kafka_dlt-original-topic" in dict(dead.headers)) == ("lost", False)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"jitter": 0.1}, {"jitter": 2, "delays": ("1s",)}, {"most": -1}, {"delays": ("soon",)}]
+)
+def test_a_policy_that_is_wrong_raises_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"jitter|duration"):
+        RetryPolicy(**wrong)
 
 
 @pytest.mark.parametrize("count", [b"", b"x", b"-1", None, b"9" * 40])

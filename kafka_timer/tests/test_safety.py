@@ -64,6 +64,7 @@ def test_serializers_get_the_target_topic_and_may_add_headers() -> None:
 
     def serialized(value: Any, context: SerializationContext) -> bytes:
         seen.append((value, context.topic, context.field))
+        assert isinstance(context.headers, list)
         context.headers.append(("schema", b"7"))
         return repr(value).encode()
 
@@ -137,11 +138,12 @@ def test_leaving_after_an_error_ends_in_its_time_with_asyncio() -> None:
 def test_use_after_close_raises() -> None:
     timers = TimerProducer(NOBODY)
     timers.close(0)
-    for use in (
+    uses: list[Callable[[], object]] = [
         lambda: timers.schedule("orders", b"v", delay="1s"),
         lambda: timers.cancel("x", partition=0),
         lambda: timers.cancel("x"),
-    ):
+    ]
+    for use in uses:
         with pytest.raises(BridgeError, match="this client is closed: make a new one"):
             use()
 
