@@ -138,6 +138,21 @@ def test_a_message_arrives_as_it_was_given(place: Place) -> None:
     assert (tombstone.key, tombstone.value) == (None, None)
 
 
+def test_refusals_are_logged_once_a_second_by_code(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    bad = [("timer-topic", b"orders"), ("timer-delay-ms", b"soon")]
+    place.bridge.run(1000)
+    for _ in range(30):
+        place.kafka.produce("timer.requests", b"v", headers=bad, partition=1)
+        place.bridge.run(100)
+    place.timers.schedule("nowhere", b"v", delay=0)
+    place.bridge.run(1000)
+    lines = [line for line in caplog.messages if "rejected as" in line]
+    assert lines[0].startswith("timer.requests/1/0: rejected as bad-header: timer-delay-ms is ")
+    assert [line.rpartition(" (")[2] for line in lines[1:3]] == ["11 times so far)", "21 times so far)"]
+    assert sum("bad-header" in line for line in lines) in (3, 4)
+    assert "rejected as unknown-topic: topic nowhere does not take it" in lines[-1]
+
+
 def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:
     place.timers = TimerOperator({}, outbox=place.outbox, trace_header=TRACE_ID)
     place.timers.schedule("orders", b"a", delay="0")
