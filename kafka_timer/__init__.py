@@ -24,6 +24,7 @@ language, as long as the number of partitions stays the same: docs/timer-topics.
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
 from kafka_timer.operators import TimerOperator
+from kafka_timer.outcomes import Outcome, Outcomes
 from kafka_timer.producer import Outbox, TimerProducer
 from kafka_timer.requests import (
     Headers,
@@ -60,6 +61,8 @@ __all__ = [
     "Headers",
     "Message",
     "Outbox",
+    "Outcome",
+    "Outcomes",
     "Pairs",
     "Repeat",
     "Retry",

@@ -54,7 +54,7 @@ class AsyncTimerProducer:
     `schedule`, `replace`, `cancel`, `move`, `release`, `retry_later`, `cancel_everywhere` and `replace_everywhere`
     take the arguments of `TimerProducer`'s methods. A coroutine returns the position of the acknowledged request, or
     a list of them, or raises BridgeError. If the coroutine is cancelled, its request may have been sent: cancel the
-    timer by its id. Later calls wait for `replace_everywhere` and `flush`.
+    timer by its id. `outcome` and `answer` return the Outcome. Later calls wait for `replace_everywhere` and `flush`.
     """
 
     def __init__(self, timers: TimerProducer) -> None:
@@ -84,6 +84,8 @@ class AsyncTimerProducer:
     release = _async(TimerProducer.release, _one)
     retry_later = _async(TimerProducer.retry_later, _one)
     replace_everywhere = _async(TimerProducer.replace_everywhere, _all)
+    outcome = _async(TimerProducer.outcome, _one)
+    answer = _async(TimerProducer.answer, _one)
     cancel_everywhere = _async(TimerProducer.cancel_everywhere, _all)
 
     async def handle(

@@ -2,20 +2,21 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kafka_timer.errors import SettingsError
+from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
 
 T = TypeVar("T")
 Serializer: TypeAlias = Callable[[Any, SerializationContext], "bytes | str | None"]
 """As confluent_kafka's serializers."""
+_ENDS_S = 10.0
 CALL_S = 2.0
 """Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
@@ -104,3 +105,39 @@ def serialized(
     if by_value is not None:
         value = by_value(value, SerializationContext(topic, MessageField.VALUE, headers))
     return key, value
+
+
+def consumer_at_ends(config: Mapping[str, Any], topics: Sequence[str]) -> Any:
+    """Return a consumer of what is committed to these topics from now on. Commits nothing. Raises BridgeError."""
+    if not config.get("bootstrap.servers"):
+        raise SettingsError("bootstrap.servers: missing; give the brokers, such as host:port,host:port")
+    own = {
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "group.id": "timer-client",
+        **NO_NEW_TOPICS,
+    }
+    given = {name: value for name, value in config.items() if name not in ("on_delivery", "dr_cb")}
+    try:
+        consumer: Any = Consumer({"client.id": "timer-client", **given, **own, "logger": LIBRDKAFKA_LOG})
+    except KafkaException as failure:
+        raise invalid_settings(failure, "in the config of Outcomes") from failure
+    try:
+        consumer.assign([place for topic in topics for place in _ends(consumer, topic)])
+    except KafkaException as failure:
+        consumer.close()
+        raise BrokerUnavailableError(f"reading {', '.join(topics)}: {reason(error_of(failure))}") from failure
+    except BridgeError:
+        consumer.close()
+        raise
+    return consumer
+
+
+def _ends(consumer: Any, topic: str) -> list[TopicPartition]:
+    found = consumer.list_topics(topic, timeout=_ENDS_S).topics[topic]
+    if found.error is not None:
+        raise BridgeError(f"{topic}: {found.error.str()}; name an existing topic", code=found.error.name())
+    places = [TopicPartition(topic, number) for number in found.partitions]
+    for place in places:
+        place.offset = consumer.get_watermark_offsets(place, timeout=_ENDS_S)[1]
+    return places

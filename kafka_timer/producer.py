@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from kafka_timer.errors import SettingsError
+from kafka_timer.outcomes import Outcome, Outcomes
 from kafka_timer.requests import (
     Delivery,
     Headers,
@@ -82,6 +83,7 @@ class TimerProducer:
         key_serializer: "Serializer | None" = None,
         value_serializer: "Serializer | None" = None,
         error_close_s: float = ERROR_CLOSE_S,
+        outcomes: Outcomes | None = None,
         outbox: Outbox | None = None,
     ) -> None:
         """`retry_secret`: for `retry_later`, see `retry_of`.
@@ -90,6 +92,7 @@ class TimerProducer:
         error_close_s: `with`, if left by an error, waits this long for acknowledgements.
         trace_header: such as `timer-trace-id`; each message of `schedule` and `replace` without this header gets a
         random id in it, by which the audit follows the message.
+        outcomes: follows what becomes of requests, for `outcome` and `answer`. It is closed with this object.
         outbox: replaces Kafka in tests. Raises SettingsError if `config` is invalid.
         """
         if any(count is not None and count < 1 for count in (partitions, other_partitions)):
@@ -103,6 +106,7 @@ class TimerProducer:
         self._other_partitions = other_partitions
         self._serializers = key_serializer, value_serializer
         self.error_close_s = error_close_s
+        self._outcomes = outcomes
         self._outbox = _kafka(config) if outbox is None else outbox
 
     if not TYPE_CHECKING:
@@ -253,6 +257,19 @@ class TimerProducer:
             return self._outbox.send(retry.topic, -1, retry.key, retry.value, retry.headers)
         return self._send(retry.id, retry.key, retry.value, retry.headers)
 
+    def outcome(self, request: Sent) -> "Future[Outcome]":
+        """Return how the timer of a `schedule` or `replace` ends. Raises SettingsError without `outcomes`."""
+        return self._followed().outcome(request)
+
+    def answer(self, request: Sent) -> "Future[Outcome]":
+        """Return what a `cancel`, `move`, `release` or `replace` did. Raises SettingsError without `outcomes`."""
+        return self._followed().answer(request)
+
+    def _followed(self) -> Outcomes:
+        if self._outcomes is None:
+            raise SettingsError("outcomes: not followed; create TimerProducer(config, outcomes=Outcomes(config))")
+        return self._outcomes
+
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all is acknowledged. Raises BridgeError if a request since the last flush was refused."""
         self._outbox.flush(timeout_s)
@@ -269,6 +286,8 @@ class TimerProducer:
         futures raise BrokerUnavailableError, though a broker may have taken some of it.
         """
         self._outbox.close(timeout_s)
+        if self._outcomes is not None:
+            self._outcomes.close()
 
     def _message(self, topic: str, key: Any, value: Any, headers: Pairs) -> "tuple[Any, Any, Pairs]":
         """Return key and value, serialized, and the headers with a trace id."""

@@ -21,7 +21,7 @@ from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import COMMAND, Names, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from kafka_timer import TimerProducer, partition_for
+from kafka_timer import Outcomes, TimerProducer, partition_for
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -219,3 +219,20 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
     assert "handled fine after 0 retries" in said
     assert said.count(f"sent to {served.names.timers}") == 2
     assert f"sent to {dead}" in said
+
+
+@pytest.mark.broker
+def test_outcomes_are_followed_by_one_consumer(served: Served) -> None:
+    config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
+    topics = {"receipts_topic": served.receipts, "rejected_topic": names.rejected}
+    outcomes = Outcomes({**config, "linger.ms": 5}, targets=[names.target], **topics)
+    with TimerProducer(config, timer_topic=names.timers, outcomes=outcomes) as timers:
+        sent = [timers.schedule(names.target, b"v", delay="1s").result(PATIENCE_S) for _ in range(3)]
+        gone = timers.schedule(names.target, b"v", delay="1h", id="a").result(PATIENCE_S)
+        lost = timers.schedule(f"no-{names.target}", b"v", delay="1s").result(PATIENCE_S)
+        answer = timers.answer(timers.cancel("a").result(PATIENCE_S))
+        ends = [timers.outcome(each).result(PATIENCE_S) for each in (*sent, gone, lost)]
+        assert [end.state for end in ends] == ["delivered"] * 3 + ["cancelled", "rejected"]
+        assert (answer.result(PATIENCE_S).state, ends[-1].code) == ("cancelled", "unknown-topic")
+    with pytest.raises(BridgeError, match=r"missing-topic: .*name an existing topic"):
+        Outcomes(config, receipts_topic="missing-topic")
