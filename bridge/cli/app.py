@@ -75,7 +75,8 @@ def _options(
 ) -> None:
     """Delayed messages for an existing Kafka.
 
-    Exit codes: 0 success, 1 an external failure, 2 a wrong setting or call, 3 a failed audit.
+    Exit codes: 0 success, 1 an external failure, 2 a wrong setting or call, 3 a failed audit,
+    4 another outcome than was asked for (--wait), 5 no outcome in time.
     """
 
 

@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoOutcomeError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,10 +13,10 @@ from typing import Annotated, Any
 import typer
 from typer import Context
 
-from bridge.cli.shared_options import ClusterOptions, command_with, pairs
+from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
-from kafka_timer import Repeat, Sent, TimerOperator
+from kafka_timer import Outcome, Outcomes, Repeat, Sent, TimerOperator
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
@@ -48,7 +50,51 @@ class RequestOptions(ClusterOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimerOptions(RequestOptions):
+class OutcomeOptions(RequestOptions):
+    """Whether to wait for the outcome."""
+
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time."),
+    ] = False
+    timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
+
+    def followed(self, settings: Settings, *targets: str) -> Outcomes | None:
+        """Return outcomes from now on, None if they are not waited for. Raises BridgeError."""
+        duration_ms("--timeout", self.timeout, 1)
+        if not self.wait:
+            return None
+        receipts = None if settings.receipts == "none" else settings.receipts_topic
+        return Outcomes(
+            _config(settings), receipts_topic=receipts, rejected_topic=settings.rejected_topic, targets=targets
+        )
+
+    def print_answers(self, client: TimerOperator, sent: "list[Future[Sent]]", expected: str) -> None:
+        """Print what requests about one id did; one of them has to find the timer. See `print_outcomes`."""
+        self.print_outcomes([client.answer(each.result()) for each in sent], expected, any)
+
+    def print_outcomes(
+        self, futures: "list[Future[Outcome]]", expected: str, enough: Callable[[Iterable[bool]], bool] = all
+    ) -> None:
+        """Wait for them and print them. Raises typer.Exit: 5 if one is missing, 4 if not `enough` are as expected."""
+        end_s = time.monotonic() + duration_ms("--timeout", self.timeout, 1) / 1000
+        outcomes = []
+        for future in futures:
+            try:
+                outcomes.append(future.result(max(0.0, end_s - time.monotonic())))
+            except NoOutcomeError:
+                typer.echo(f"no outcome within {self.timeout}: the timer is pending, or no bridge runs", err=True)
+                raise typer.Exit(5) from None
+        for each in outcomes:
+            late = f", {each.at_ms - each.due_ms} ms late" if each.state == "delivered" and each.due_ms else ""
+            why = f": {each.code}: {each.detail}" if each.code else late
+            typer.echo(json.dumps({"outcome": each._asdict()}) if self.as_json else f"{each.state}{why}")
+        if not enough(each.state == expected for each in outcomes):
+            raise typer.Exit(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerOptions(OutcomeOptions):
     """The name of a pending timer: its id, or its origin."""
 
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
@@ -67,12 +113,12 @@ class TimerOptions(RequestOptions):
         name = self.id_ if sent is None else sent
         if name is None or (self.id_ is not None and sent is not None):
             raise SettingsError("give an ID or --origin")
-        with client_of(settings, timer_topic if sent is None else sent.topic) as client:
+        with client_of(settings, timer_topic if sent is None else sent.topic, self.followed(settings)) as client:
             yield client, name
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageOptions(RequestOptions):
+class MessageOptions(OutcomeOptions):
     """The message of `send` and `replace`."""
 
     topic: Topic
@@ -134,10 +180,13 @@ def send(
     values = lines_of(raw) if lines else [raw]
     settings, timer_topic = message.chosen()
     sent: list[Future[Sent]] = []
-    with client_of(settings, timer_topic) as client:
+    with client_of(settings, timer_topic, message.followed(settings, message.topic)) as client:
         for each in values:
             future = client.schedule(message.topic, each, id=id_, **asked)
-            sent += [future] if message.as_json else []
+            sent += [future] if message.as_json or message.wait else []
+        if message.wait:
+            message.print_outcomes([client.outcome(each.result()) for each in sent], "delivered")
+            return
     message.print_sent(str(len(values)), sent, f" to {timer_topic}")
 
 
@@ -157,6 +206,9 @@ def cancel(context: Context, all_partitions: Everywhere = False) -> None:
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
         else:
             sent = client.cancel_everywhere(name)
+        if timer.wait:
+            timer.print_answers(client, sent, "cancelled")
+            return
     timer.print_sent(f"cancel of {timer.id_ or timer.origin}", sent)
 
 
@@ -167,11 +219,15 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
     """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
-    with client_of(*message.chosen()) as client:
+    settings, timer_topic = message.chosen()
+    with client_of(settings, timer_topic, message.followed(settings)) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
+        if message.wait:
+            message.print_answers(client, sent, "replaced")
+            return
     message.print_sent(f"replacement of {id_}", sent)
 
 
@@ -182,6 +238,9 @@ def move(context: Context, in_: In = None, at: At = None, level: Level = None) -
     asked = _when(in_, at, level)
     with timer.client() as (client, name):
         sent = [client.move(name, **asked)]
+        if timer.wait:
+            timer.print_answers(client, sent, "moved")
+            return
     timer.print_sent(f"move of {timer.id_ or timer.origin}", sent)
 
 
@@ -191,6 +250,9 @@ def release(context: Context) -> None:
     timer: TimerOptions = context.obj
     with timer.client() as (client, name):
         sent = [client.release(name)]
+        if timer.wait:
+            timer.print_answers(client, sent, "moved")
+            return
     timer.print_sent(f"release of {timer.id_ or timer.origin}", sent)
 
 
@@ -233,12 +295,16 @@ def skip(
 
 
 @contextmanager
-def client_of(settings: Settings, timer_topic: str) -> Iterator[TimerOperator]:
+def client_of(settings: Settings, timer_topic: str, outcomes: Outcomes | None = None) -> Iterator[TimerOperator]:
     """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
-    servers = {"bootstrap.servers": settings.bootstrap_servers}
-    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}
-    with TimerOperator(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
+    topic = settings.control_topic
+    with TimerOperator(_config(settings), timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
         try:
             yield client
         except ValueError as error:
             raise SettingsError(str(error)) from error
+
+
+def _config(settings: Settings) -> dict[str, Any]:
+    servers = {"bootstrap.servers": settings.bootstrap_servers}
+    return {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}

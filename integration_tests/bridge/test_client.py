@@ -31,10 +31,11 @@ PARTITIONS = 4
 class Served:
     """A running bridge, and clients of it."""
 
-    def __init__(self, broker: Broker, names: Names) -> None:
+    def __init__(self, broker: Broker, names: Names, config: Path) -> None:
         self.broker, self.names = broker, names
         self._sender = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
         self.receipts = names.arguments[names.arguments.index("--receipts-topic") + 1]
+        self.config = config
 
     def client(self) -> TimerProducer:
         return TimerProducer({"bootstrap.servers": self.broker.bootstrap_servers}, timer_topic=self.names.timers)
@@ -65,7 +66,9 @@ def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
     names.create_target(kafka)
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
-        yield Served(kafka, names)
+        config = tmp_path / "topics.toml"
+        config.write_text(f'receipts_topic = "{names.receipts}"\nrejected_topic = "{names.rejected}"\n')
+        yield Served(kafka, names, config)
 
 
 def assert_canary_goes_on(served: Served, topic: str) -> None:
@@ -222,10 +225,31 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
 
 
 @pytest.mark.broker
+def test_commands_wait_for_the_outcome(served: Served) -> None:
+    topics = ["--wait", "--config", str(served.config)]
+    target = served.names.target
+    for command, said, code in (
+        (["send", target, "v", "--in", "200ms"], "delivered, ", 0),
+        (["send", target, "v", "--in", "400d"], "rejected: too-far: ", 4),
+        (["send", target, "v", "--in", "1h", "--id", "a", "--timeout", "1s"], "no outcome within 1s", 5),
+        (["move", "a", "--in", "2h"], "moved\n", 0),
+        (["replace", "a", target, "w", "--in", "1h"], "replaced\n", 0),
+        (["cancel", "a", "--all-partitions"], "", 0),
+        (["cancel", "a"], "not-found\n", 4),
+    ):
+        ended = served.command(*command, *topics)
+        assert (ended.returncode, (ended.stdout + ended.stderr).startswith(said)) == (code, True), (command, ended)
+
+
+@pytest.mark.broker
 def test_outcomes_are_followed_by_one_consumer(served: Served) -> None:
     config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
-    topics = {"receipts_topic": served.receipts, "rejected_topic": names.rejected}
-    outcomes = Outcomes({**config, "linger.ms": 5}, targets=[names.target], **topics)
+    outcomes = Outcomes(
+        {**config, "linger.ms": 5},
+        receipts_topic=served.receipts,
+        rejected_topic=names.rejected,
+        targets=[names.target],
+    )
     with TimerProducer(config, timer_topic=names.timers, outcomes=outcomes) as timers:
         sent = [timers.schedule(names.target, b"v", delay="1s").result(PATIENCE_S) for _ in range(3)]
         gone = timers.schedule(names.target, b"v", delay="1h", id="a").result(PATIENCE_S)

@@ -94,7 +94,7 @@ def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
     for topic in (*topics, CONTROL):
         kafka.create(topic)
 
-    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str) -> TimerOperator:
+    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str, **_: Any) -> TimerOperator:
         outbox = MemoryOutbox(kafka)
         return TimerOperator({}, timer_topic=timer_topic, control_topic=control_topic, outbox=outbox)
 
@@ -114,7 +114,7 @@ def test_standard_input_is_sent_unchanged(monkeypatch: pytest.MonkeyPatch, comma
 def test_a_secret_in_the_error_of_a_library_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def client(config: Mapping[str, Any], **topics: str) -> TimerOperator:
+    def client(config: Mapping[str, Any], **_: Any) -> TimerOperator:
         raise SettingsError(f"what is {config['sasl.oauthbearer.config']}?")
 
     monkeypatch.setattr(client_commands, "TimerOperator", client)
