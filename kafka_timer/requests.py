@@ -1,7 +1,7 @@
 """Headers of requests that schedule, cancel, replace or move a timer, and the partition of an id. No Kafka client."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from operator import index

@@ -144,7 +144,7 @@ def test_refusals_are_logged_once_a_second_by_code(place: Place, caplog: pytest.
     for _ in range(30):
         place.kafka.produce("timer.requests", b"v", headers=bad, partition=1)
         place.bridge.run(100)
-    place.timers.schedule("nowhere", b"v", delay=0)
+    place.timers.schedule("nowhere", b"v", delay="0")
     place.bridge.run(1000)
     lines = [line for line in caplog.messages if "rejected as" in line]
     assert lines[0].startswith("timer.requests/1/0: rejected as bad-header: timer-delay-ms is ")

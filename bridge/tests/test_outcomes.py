@@ -111,7 +111,7 @@ def test_the_oldest_waits_and_outcomes_leave_at_their_bounds() -> None:
     waits[1].cancel()
     fourth = here.outcomes.outcome(Sent("timer.requests", 0, 3))
     assert not waits[2].done(), "a wait that was cancelled makes room"
-    sent = [here.timers.schedule("orders", b"v", delay=0, id=str(number)).result(0) for number in range(3)]
+    sent = [here.timers.schedule("orders", b"v", delay="0", id=str(number)).result(0) for number in range(3)]
     last = here.outcomes.outcome(sent[2])
     here.run(1000)
     assert result(last).state == "delivered"
@@ -124,7 +124,7 @@ def test_the_oldest_waits_and_outcomes_leave_at_their_bounds() -> None:
 
 def test_records_that_no_bridge_has_written_are_passed_over() -> None:
     here = Following()
-    sent = here.timers.schedule("orders", b"v", delay=0).result(0)
+    sent = here.timers.schedule("orders", b"v", delay="0").result(0)
     for topic, value in (
         ("timer.receipts", b"5"),
         ("timer.receipts", b"{}"),
