@@ -89,55 +89,65 @@ def reason(error: KafkaError, before: str | None = None) -> str:
     return error.str() if remedy is None else f"{error.str()}: {remedy}"
 
 
-def invalid_settings(failure: KafkaException, place: str = "under `kafka`") -> SettingsError:
+def invalid_settings(failure: KafkaException) -> SettingsError:
     """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
     text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
-    return SettingsError(f"kafka settings: {text}: fix it {place}")
+    return SettingsError(f"kafka settings: {text}: fix it in the config of the client, for the bridge under `kafka`")
 
 
-def serialized(
-    topic: str, key: Any, value: Any, headers: list[Any], serializers: tuple[Serializer | None, Serializer | None]
-) -> tuple[Any, Any]:
-    """Return key and value, each by its serializer if it has one. Serializers may add to `headers`."""
-    by_key, by_value = serializers
-    if by_key is not None:
-        key = by_key(key, SerializationContext(topic, MessageField.KEY, headers))
-    if by_value is not None:
-        value = by_value(value, SerializationContext(topic, MessageField.VALUE, headers))
-    return key, value
-
-
-def consumer_at_ends(config: Mapping[str, Any], topics: Sequence[str]) -> Any:
-    """Return a consumer of what is committed to these topics from now on. Commits nothing. Raises BridgeError."""
+def new_client(kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any]) -> Any:
+    """Return a Producer or Consumer. Raises SettingsError."""
     if not config.get("bootstrap.servers"):
         raise SettingsError("bootstrap.servers: missing; give the brokers, such as host:port,host:port")
-    own = {
-        "isolation.level": "read_committed",
-        "enable.auto.commit": False,
-        "group.id": "timer-client",
-        **NO_NEW_TOPICS,
-    }
-    given = {name: value for name, value in config.items() if name not in ("on_delivery", "dr_cb")}
     try:
-        consumer: Any = Consumer({"client.id": "timer-client", **given, **own, "logger": LIBRDKAFKA_LOG})
+        return kind({"client.id": "timer-client", **config, "logger": LIBRDKAFKA_LOG})
     except KafkaException as failure:
-        raise invalid_settings(failure, "in the config of Outcomes") from failure
-    try:
-        consumer.assign([place for topic in topics for place in _ends(consumer, topic)])
-    except KafkaException as failure:
-        consumer.close()
-        raise BrokerUnavailableError(f"reading {', '.join(topics)}: {reason(error_of(failure))}") from failure
-    except BridgeError:
-        consumer.close()
-        raise
+        raise invalid_settings(failure) from failure
+
+
+def serialized(serializers: Sequence["Serializer | None"], topic: str, key: Any, value: Any, headers: Any) -> list[Any]:
+    """Return key and value, each by its serializer if it has one. Serializers may add to `headers`."""
+    contexts = (SerializationContext(topic, field, headers) for field in (MessageField.KEY, MessageField.VALUE))
+    fields = zip(serializers, (key, value), contexts, strict=True)
+    return [given if by is None else by(given, context) for by, given, context in fields]
+
+
+def topic_consumer(config: Mapping[str, Any], topics: Sequence[str], *, from_beginning: bool = False) -> Any:
+    """Return a consumer of what is committed to these topics, by default from now on. Commits nothing.
+
+    Waits for a broker at most 10 s. Raises BridgeError if a topic cannot be read.
+    """
+    own = {"isolation.level": "read_committed", "enable.auto.commit": False, "group.id": "timer-client"}
+    consumer = new_client(Consumer, {**config, **own, **NO_NEW_TOPICS})
+    consumer.assign([place for topic in topics for place in _places(consumer, topic, from_beginning=from_beginning)])
     return consumer
 
 
-def _ends(consumer: Any, topic: str) -> list[TopicPartition]:
-    found = consumer.list_topics(topic, timeout=_ENDS_S).topics[topic]
-    if found.error is not None:
-        raise BridgeError(f"{topic}: {found.error.str()}; name an existing topic", code=found.error.name())
-    places = [TopicPartition(topic, number) for number in found.partitions]
-    for place in places:
-        place.offset = consumer.get_watermark_offsets(place, timeout=_ENDS_S)[1]
+def _places(consumer: Any, topic: str, *, from_beginning: bool) -> list[TopicPartition]:
+    try:
+        found = consumer.list_topics(topic, timeout=_ENDS_S).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        places = [TopicPartition(topic, number) for number in found.partitions]
+        for place in places:
+            first, end = consumer.get_watermark_offsets(place, timeout=_ENDS_S)
+            place.offset = first if from_beginning else end
+    except KafkaException as failure:
+        raise _unreadable(topic, error_of(failure)) from failure
     return places
+
+
+def polled(consumer: Any, timeout_s: float) -> Any:
+    """Return the next message, or None. Raises BridgeError if the right to read its topic is missing."""
+    message = consumer.poll(timeout_s)
+    error = None if message is None else message.error()
+    if error is not None and is_denied(error):
+        raise _unreadable(message.topic(), error)
+    return message if error is None else None
+
+
+def _unreadable(topic: str, error: KafkaError) -> BridgeError:
+    is_local = error.code() < 0  # no broker has said so
+    kind = BrokerUnavailableError if is_local else BridgeError
+    remedy = "" if is_local else ": name an existing topic that you may read"
+    return kind(f"{topic}: cannot be read: {reason(error)}{remedy}", code=error.name())

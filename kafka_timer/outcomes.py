@@ -21,6 +21,8 @@ from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, ORIGIN, RELEASE
 from kafka_timer.requests import Sent
 
 _POLL_S = 0.1
+_MOST_KNOWN = 10_000
+"""Latest outcomes that are kept for requests which are asked about later."""
 _ENDS = frozenset({"delivered", "cancelled", "replaced", "rejected"})
 
 
@@ -43,9 +45,8 @@ class Outcome(NamedTuple):
 class Outcomes:
     """Safe to use from several threads; a thread of its own reads.
 
-    Holds the latest `most_kept` (10,000) outcomes for requests that are asked about later than their outcome. If more
-    than `most_waiting` (100,000) futures wait, the oldest raises BridgeError. Give each wait a timeout: an outcome from
-    before this object was made, or one that no followed topic shows, never comes.
+    Give each wait a timeout: an outcome from before this object was made, or one that no followed topic shows, never
+    comes. The futures cannot be cancelled; of more than `most_waiting`, the oldest raises BridgeError.
     """
 
     def __init__(
@@ -56,7 +57,6 @@ class Outcomes:
         rejected_topic: str | None = "timer.rejected",
         targets: Sequence[str] = (),
         most_waiting: int = 100_000,
-        most_kept: int = 10_000,
         consumer: Any = None,
     ) -> None:
         """Read the ends of the topics, which waits for a broker at most 10 s a topic. Needs Read on each.
@@ -65,11 +65,10 @@ class Outcomes:
         Raises BridgeError if a topic is missing or no broker answers.
         """
         topics = [topic for topic in (receipts_topic, rejected_topic, *targets) if topic is not None]
-        self._receipts, self._rejected = receipts_topic, rejected_topic
-        self._most_waiting, self._most_kept = most_waiting, most_kept
-        self._kept: dict[tuple[str, str], Outcome] = {}
-        self._waiting: dict[Future[Outcome], tuple[str, str]] = {}
-        self._by_name: dict[tuple[str, str], list[Future[Outcome]]] = {}
+        self._receipts, self._rejected, self._most_waiting = receipts_topic, rejected_topic, most_waiting
+        self._known: dict[tuple[str, str], Outcome] = {}
+        self._waiting: dict[tuple[str, str], Future[Outcome]] = {}
+        self._failure = BridgeError("outcomes: closed; make new ones")
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._consumer = _kafka(config, topics) if consumer is None else consumer
@@ -78,87 +77,74 @@ class Outcomes:
 
     def outcome(self, request: Sent) -> "Future[Outcome]":
         """Return how the timer of a `schedule` or `replace` ends. A recurring timer: its first delivery, or its end."""
-        return self._wait(("end", "/".join(map(str, request))))
+        return self._future("end", request)
 
     def answer(self, request: Sent) -> "Future[Outcome]":
         """Return what a `cancel`, `move`, `release` or `replace` did, or that it was rejected."""
-        return self._wait(("answer", "/".join(map(str, request))))
+        return self._future("answer", request)
 
     def close(self) -> None:
         """Stop. Futures that still wait raise BridgeError."""
         self._is_over.set()
         self._thread.join(10 * _POLL_S)
 
-    def _wait(self, name: tuple[str, str]) -> "Future[Outcome]":
-        future: Future[Outcome] = Future()
-        oldest = None
+    def _future(self, kind: str, request: Sent) -> "Future[Outcome]":
+        name, future, oldest = (kind, "/".join(map(str, request))), Future[Outcome](), None
+        future.set_running_or_notify_cancel()  # so that none of those who share it can cancel it
         with self._lock:
             if self._is_over.is_set():
-                raise BridgeError("outcomes: closed; make new ones")
-            known = self._kept.get(name)
-            if known is None:
-                self._waiting[future] = name
-                self._by_name.setdefault(name, []).append(future)
-                if len(self._waiting) > self._most_waiting:
-                    oldest = next(iter(self._waiting))
-        if known is not None:
-            future.set_result(known)
-        future.add_done_callback(self._forget)  # also if the caller cancels it
+                raise self._failure
+            if name in self._known:
+                future.set_result(self._known[name])
+                return future
+            future = self._waiting.setdefault(name, future)
+            if len(self._waiting) > self._most_waiting:
+                oldest = self._waiting.pop(next(iter(self._waiting)))
         if oldest is not None:
-            self._fail(oldest, f"more than {self._most_waiting} wait, this for the longest time; give waits a timeout")
+            oldest.set_exception(
+                BridgeError(f"outcomes: more than {self._most_waiting} wait, this for the longest time")
+            )
         return future
 
-    def _forget(self, future: "Future[Outcome]") -> bool:
-        """Return True if it waited. The thread that gets True completes it."""
-        with self._lock:
-            name = self._waiting.pop(future, None)
-            if name is None:
-                return False
-            self._by_name[name].remove(future)
-            if not self._by_name[name]:
-                del self._by_name[name]
-        return True
-
-    def _fail(self, future: "Future[Outcome]", why: str) -> None:
-        if self._forget(future) and future.set_running_or_notify_cancel():
-            future.set_exception(BridgeError(f"outcomes: {why}"))
-
     def _follow(self) -> None:
+        from kafka_timer.kafka_client import polled  # only here: headers alone need no librdkafka
+
         try:
             while not self._is_over.is_set():
-                message = self._consumer.poll(_POLL_S)
-                if message is not None and message.error() is None:
-                    self.hear(message.topic(), message.value(), message.headers(), message.timestamp()[1])
+                message = polled(self._consumer, _POLL_S)
+                if message is not None:
+                    self._hear(message.topic(), message.value(), message.headers(), message.timestamp()[1])
+        except BridgeError as failure:
+            self._failure = failure
         finally:
             self._is_over.set()
             self._consumer.close()
             with self._lock:
-                waiting = list(self._waiting)
-            for future in waiting:
-                self._fail(future, "closed before this one was known")
+                waiting, self._waiting = self._waiting, {}
+            for future in waiting.values():
+                future.set_exception(self._failure)
 
-    def hear(self, topic: str, value: bytes | None, headers: Any, at_ms: int) -> None:
-        """Take one record of a followed topic."""
+    def _hear(self, topic: str, value: bytes | None, headers: Any, at_ms: int) -> None:
         for name, outcome in self._parsed(topic, value, dict(headers or ()), at_ms):
             with self._lock:
-                self._kept.setdefault(name, outcome)
-                if len(self._kept) > self._most_kept:
-                    del self._kept[next(iter(self._kept))]
-                futures = list(self._by_name.get(name, ()))
-            for future in futures:
-                if self._forget(future) and future.set_running_or_notify_cancel():
-                    future.set_result(outcome)
+                future = self._waiting.pop(name, None)
+                self._known.setdefault(name, outcome)
+                if len(self._known) > _MOST_KNOWN:
+                    del self._known[next(iter(self._known))]
+            if future is not None:
+                future.set_result(outcome)
 
     def _parsed(
         self, topic: str, value: bytes | None, headers: dict[str, bytes | None], at_ms: int
     ) -> Iterator[tuple[tuple[str, str], Outcome]]:
+        """Return what one record says. The rejected record says why; its receipt does not."""
         try:
             if topic == self._receipts:
                 said = json.loads(value or b"")
                 state, origin = said["kind"], said.get("origin")
                 outcome = Outcome(state, said["at_ms"], said.get("due_ms"), said.get("code"), None, origin)
                 if state == "rejected" and self._rejected is not None:
-                    return  # the rejected record says why, too
+                    return
                 yield ("answer", said["request"]), outcome
             elif topic == self._rejected:
                 code, detail, origin = ((headers.get(name) or b"").decode() for name in (ERROR, ERROR_DETAIL, ORIGIN))
@@ -170,11 +156,11 @@ class Outcomes:
                 outcome = Outcome("delivered", released_ms, due_ms, origin=origin)
             if origin and outcome.state in _ENDS:
                 yield ("end", origin), outcome
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError):
             return  # not written by a bridge
 
 
 def _kafka(config: Mapping[str, Any], topics: Sequence[str]) -> Any:
-    from kafka_timer.kafka_client import consumer_at_ends  # only here: headers alone need no librdkafka
+    from kafka_timer.kafka_client import topic_consumer  # only here: see `_follow`
 
-    return consumer_at_ends(config, topics)
+    return topic_consumer(config, topics)

@@ -297,7 +297,7 @@ class TimerProducer:
         if any(self._serializers):
             from kafka_timer.kafka_client import serialized  # only here: as in `_kafka`
 
-            key, value = serialized(topic, key, value, pairs, self._serializers)
+            key, value = serialized(self._serializers, topic, key, value, pairs)
         return key, value, pairs
 
     def _send_empty(self, partition: int, id_: Text, headers: Headers) -> "Future[Sent]":

@@ -13,12 +13,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
 from kafka_timer.kafka_client import (
     CALL_S,
-    LIBRDKAFKA_LOG,
     NO_NEW_TOPICS,
     error_of,
-    invalid_settings,
     is_denied,
     is_fatal,
+    new_client,
     reason,
     unwrapped,
 )
@@ -46,10 +45,7 @@ class ConfluentOutbox:
             raise SettingsError(
                 "transactional.id: keep your transactional producer, and give it kafka_timer.headers_for's headers"
             )
-        if not config.get("bootstrap.servers"):
-            raise SettingsError("bootstrap.servers: missing; give the brokers, such as host:port,host:port")
         own = {
-            "client.id": "timer-client",
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "linger.ms": 2,
@@ -59,10 +55,7 @@ class ConfluentOutbox:
         }
         self._heard: str | None = None
         self._fatal: KafkaError | None = None
-        try:
-            self._producer: Any = Producer({**own, **config, "logger": LIBRDKAFKA_LOG})
-        except KafkaException as failure:
-            raise invalid_settings(failure, "in the config of TimerProducer") from failure
+        self._producer = new_client(Producer, {**own, **config})
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._count = 0

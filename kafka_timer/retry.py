@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import CONTROL, legal_topic
-from kafka_timer.requests import Headers, Sent, Text, headers_for, to_bytes
+from kafka_timer.requests import Headers, Text, headers_for, to_bytes
 
 MAX_RETRIES = 16
 FIRST_RETRY_LEVEL = 3
@@ -20,24 +20,19 @@ RETRY_GROUP = "timer-retry-group"
 RETRY_OF = "timer-retry-of"
 """Header: topic/partition/offset where the message failed first."""
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
-_SPRING, _SPRING_TIMESTAMP = "kafka_dlt-", "kafka_dlt-original-timestamp"
+_SPRING, _SPRING_TOPIC = "kafka_dlt-", "kafka_dlt-original-topic"
 
 
 class Message(Protocol):
-    """A consumed message: confluent_kafka's, which has methods, or aiokafka's, with attributes. Not deserialized."""
+    """A consumed message: confluent_kafka's, which has methods, or aiokafka's, with attributes. Not deserialized.
+
+    Also read: `partition`, `timestamp`, `key` and `value`.
+    """
 
     @property
     def topic(self) -> Any: ...
     @property
-    def partition(self) -> Any: ...
-    @property
     def offset(self) -> Any: ...
-    @property
-    def timestamp(self) -> Any: ...
-    @property
-    def key(self) -> Any: ...
-    @property
-    def value(self) -> Any: ...
     @property
     def headers(self) -> Any: ...
 
@@ -69,6 +64,7 @@ class RetryPolicy:
     dead_letters: name of the DLQ; default `DLQ.<group>`.
     spring_headers: True if the DLQ's record has the headers of Spring's DeadLetterPublishingRecoverer: the
     exception's class and message, and the original topic, partition, offset and timestamp (big-endian int, longs).
+    Retries have the last four too. Raises ValueError if a value is wrong.
     """
 
     delays: Sequence[timedelta | str] = ()
@@ -78,11 +74,10 @@ class RetryPolicy:
     spring_headers: bool = False
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a value is wrong."""
-        if not 0 <= self.jitter <= 1 or (self.jitter and not self.delays) or (self.most or 0) < 0:
-            raise ValueError("jitter: give 0 to 1, with delays; most: 0 or more")
-        for number in range(len(self.delays)):
-            self.when(number, 0.0)
+        waits = [self.when(times, 0.0)["delay"] for times in range(len(self.delays))]
+        is_negative = (self.most or 0) < 0 or any(wait < timedelta(0) for wait in waits)
+        if is_negative or not 0 <= self.jitter <= 1 or (self.jitter and not waits):
+            raise ValueError("RetryPolicy: give delays and a number of 0 or more, and a jitter of 0 to 1 with delays")
 
     @property
     def retries(self) -> int:
@@ -93,7 +88,8 @@ class RetryPolicy:
         if not self.delays:
             return {"level": FIRST_RETRY_LEVEL + times}
         delay = self.delays[min(times, len(self.delays) - 1)]
-        delay = timedelta(milliseconds=parse_duration_ms(delay)) if isinstance(delay, str) else delay
+        if not isinstance(delay, timedelta):
+            delay = timedelta(milliseconds=parse_duration_ms(str(delay)))  # refuses a number, as `headers_for` does
         return {"delay": delay * (1 + self.jitter * luck)}
 
 
@@ -131,12 +127,10 @@ def retry_of(
     replaces the first one. To cancel the retry one has to know the `secret`, or the message if the secret is empty. All
     consumers of a group need the same secret. error: why it failed, for Spring's headers.
     """
-    dead = legal_topic((policy.dead_letters or f"DLQ.{group}").encode())
+    name = policy.dead_letters or f"DLQ.{group}"
+    dead = legal_topic(name.encode())
     if dead is None or not group:
-        raise ValueError(
-            f"group {group!r}: {policy.dead_letters or f'DLQ.{group}'} has to be a legal topic: use letters, digits,"
-            f" . _ and -"
-        )
+        raise ValueError(f"group {group!r}: {name} has to be a legal topic: use letters, digits, . _ and -")
     read = _read(message)
     place = f"{read.topic}/{read.partition}/{read.offset}"
     sent: dict[str, bytes | None] = dict(read.headers)
@@ -146,9 +140,11 @@ def retry_of(
     kept: Headers = [pair for pair in read.headers if pair[0] not in CONTROL | _RETRY_HEADERS]
     is_dead = times >= policy.retries
     if policy.spring_headers:
-        time = (sent.get(_SPRING_TIMESTAMP) if is_ours else None) or struct.pack(">q", read.timestamp)
-        kept = [pair for pair in kept if not pair[0].startswith(_SPRING)] + [(_SPRING_TIMESTAMP, time)]
-        kept += _spring_headers(first, error) if is_dead else []
+        if not is_ours or _SPRING_TOPIC not in sent:
+            kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *_spring_origin(read)]
+        if is_dead and error is not None:
+            name = f"{type(error).__module__}.{type(error).__qualname__}"
+            kept += [(f"{_SPRING}exception-fqcn", name.encode()), (f"{_SPRING}exception-message", str(error).encode())]
     kept += [(RETRIES, b"%d" % (times + (not is_dead))), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
     if is_dead:
         return Retry(dead, None, read.key, read.value, kept)
@@ -158,22 +154,13 @@ def retry_of(
     return Retry(None, id_, read.key, read.value, headers_for(topic or read.topic, id=id_, headers=kept, **when))
 
 
-def _spring_headers(first: bytes, error: BaseException | None) -> Headers:
-    """Return them without the timestamp, as far as they are known. first: topic/partition/offset."""
-    found: Headers = []
-    if error is not None:
-        name = f"{type(error).__module__}.{type(error).__qualname__}"
-        found += [("exception-fqcn", name.encode()), ("exception-message", str(error).encode())]
-    try:
-        topic, partition, offset = Sent.parse(first.decode())
-        found += [
-            ("original-topic", topic.encode()),
-            ("original-partition", struct.pack(">i", partition)),
-            ("original-offset", struct.pack(">q", offset)),
-        ]
-    except (ValueError, struct.error):  # a sender's own timer-retry-of
-        pass
-    return [(_SPRING + name, value) for name, value in found]
+def _spring_origin(read: _Consumed) -> Headers:
+    return [
+        (_SPRING_TOPIC, read.topic.encode()),
+        (f"{_SPRING}original-partition", struct.pack(">i", read.partition)),
+        (f"{_SPRING}original-offset", struct.pack(">q", read.offset)),
+        (f"{_SPRING}original-timestamp", struct.pack(">q", read.timestamp)),
+    ]
 
 
 def _tag(read: _Consumed, place: str, secret: bytes) -> str:

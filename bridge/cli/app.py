@@ -20,7 +20,7 @@ from bridge.observe import logs
 
 _MODULES = {
     "run_command": ("run", "check-config"),
-    "client_commands": ("send", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
+    "client_commands": ("send", "read", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
     "pending_command": ("pending",),
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),

@@ -1,22 +1,27 @@
-"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer as commands."""
+"""`timer-bridge send`, `read`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer's."""
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoOutcomeError
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from typer import Context
 
+from bridge.cli.output import visible
 from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
-from kafka_timer import Outcome, Outcomes, Repeat, Sent, TimerOperator
+from kafka_timer import Outcomes, Repeat, Sent, TimerOperator
+from kafka_timer.durations import duration_text
+from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS
+from schemas.receipts import printable
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
@@ -29,6 +34,7 @@ Everywhere = Annotated[
     typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
 ]
 _SEND_TIMEOUT_MS = 30_000
+_POLL_S = 0.5
 
 commands = typer.Typer()
 
@@ -38,7 +44,7 @@ class RequestOptions(ClusterOptions):
     """The cluster, and how the outcome is printed."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the position of each acknowledged request, as JSON.")
+        bool, typer.Option("--json", help="Print JSON: positions of acknowledged requests, outcomes, or records read.")
     ] = False
 
     def print_sent(self, what: str, sent: "list[Future[Sent]]", tail: str | None = None) -> None:
@@ -59,37 +65,44 @@ class OutcomeOptions(RequestOptions):
     ] = False
     timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
 
-    def followed(self, settings: Settings, *targets: str) -> Outcomes | None:
-        """Return outcomes from now on, None if they are not waited for. Raises BridgeError."""
+    @contextmanager
+    def client(self, settings: Settings, timer_topic: str, *targets: str) -> Iterator[TimerOperator]:
+        """Yield a producer; with --wait it follows outcomes, and deliveries on `targets`."""
         duration_ms("--timeout", self.timeout, 1)
-        if not self.wait:
-            return None
         receipts = None if settings.receipts == "none" else settings.receipts_topic
-        return Outcomes(
-            _config(settings), receipts_topic=receipts, rejected_topic=settings.rejected_topic, targets=targets
-        )
+        rejected, outcomes = settings.rejected_topic, None
+        if self.wait:
+            outcomes = Outcomes(_config(settings), receipts_topic=receipts, rejected_topic=rejected, targets=targets)
+        with client_of(settings, timer_topic, outcomes) as client:
+            yield client
 
-    def print_answers(self, client: TimerOperator, sent: "list[Future[Sent]]", expected: str) -> None:
-        """Print what requests about one id did; one of them has to find the timer. See `print_outcomes`."""
-        self.print_outcomes([client.answer(each.result()) for each in sent], expected, any)
-
-    def print_outcomes(
-        self, futures: "list[Future[Outcome]]", expected: str, enough: Callable[[Iterable[bool]], bool] = all
+    def report(
+        self, client: TimerOperator, expected: str, what: str, sent: "list[Future[Sent]]", tail: str | None = None
     ) -> None:
-        """Wait for them and print them. Raises typer.Exit: 5 if one is missing, 4 if not `enough` are as expected."""
-        end_s = time.monotonic() + duration_ms("--timeout", self.timeout, 1) / 1000
-        outcomes = []
+        """Print what was sent or, with --wait, what became of it. See `print_sent`.
+
+        One of several requests about an id has to find the timer. Raises typer.Exit: 5 if an outcome is missing, 4 if
+        it is not as `expected`.
+        """
+        client.flush()
+        if not self.wait:
+            self.print_sent(what, sent, tail)
+            return
+        ask, enough = (client.outcome, all) if expected == "delivered" else (client.answer, any)
+        futures = [ask(each.result()) for each in sent]
+        end_s, states = time.monotonic() + duration_ms("--timeout", self.timeout, 1) / 1000, []
         for future in futures:
             try:
-                outcomes.append(future.result(max(0.0, end_s - time.monotonic())))
+                outcome = future.result(max(0.0, end_s - time.monotonic()))
             except NoOutcomeError:
                 typer.echo(f"no outcome within {self.timeout}: the timer is pending, or no bridge runs", err=True)
                 raise typer.Exit(5) from None
-        for each in outcomes:
-            late = f", {each.at_ms - each.due_ms} ms late" if each.state == "delivered" and each.due_ms else ""
-            why = f": {each.code}: {each.detail}" if each.code else late
-            typer.echo(json.dumps({"outcome": each._asdict()}) if self.as_json else f"{each.state}{why}")
-        if not enough(each.state == expected for each in outcomes):
+            states.append(outcome.state)
+            text = f": {outcome.code}: {outcome.detail}" if outcome.code else ""
+            if outcome.state == "delivered" and outcome.due_ms is not None:
+                text = f", {duration_text(outcome.at_ms - outcome.due_ms)} late"
+            typer.echo(json.dumps({"outcome": outcome._asdict()}) if self.as_json else f"{outcome.state}{text}")
+        if not enough(state == expected for state in states):
             raise typer.Exit(4)
 
 
@@ -103,7 +116,7 @@ class TimerOptions(OutcomeOptions):
     ] = None
 
     @contextmanager
-    def client(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
+    def named(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
         """Yield a producer for the timer, and its name. Raises SettingsError."""
         settings, timer_topic = self.chosen()
         try:
@@ -113,7 +126,7 @@ class TimerOptions(OutcomeOptions):
         name = self.id_ if sent is None else sent
         if name is None or (self.id_ is not None and sent is not None):
             raise SettingsError("give an ID or --origin")
-        with client_of(settings, timer_topic if sent is None else sent.topic, self.followed(settings)) as client:
+        with self.client(settings, timer_topic if sent is None else sent.topic) as client:
             yield client, name
 
 
@@ -180,14 +193,43 @@ def send(
     values = lines_of(raw) if lines else [raw]
     settings, timer_topic = message.chosen()
     sent: list[Future[Sent]] = []
-    with client_of(settings, timer_topic, message.followed(settings, message.topic)) as client:
+    with message.client(settings, timer_topic, message.topic) as client:
         for each in values:
             future = client.schedule(message.topic, each, id=id_, **asked)
             sent += [future] if message.as_json or message.wait else []
-        if message.wait:
-            message.print_outcomes([client.outcome(each.result()) for each in sent], "delivered")
-            return
-    message.print_sent(str(len(values)), sent, f" to {timer_topic}")
+        message.report(client, "delivered", str(len(values)), sent, f" to {timer_topic}")
+
+
+@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge read orders --from-beginning --count 1 {_SERVERS}")
+def read(
+    context: Context,
+    topic: Topic,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many records; by default at Ctrl-C.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Also what the topic has already.")] = False,
+) -> None:
+    """Show the records of a topic: position, lateness or refusal, key and value. Only committed ones."""
+    from kafka_timer.kafka_client import polled, topic_consumer
+
+    options, (settings, _) = context.obj, context.obj.chosen()
+    source = topic_consumer(_config(settings), [topic], from_beginning=from_beginning)
+    with closing(source) as consumer, suppress(KeyboardInterrupt):
+        for message in islice(filter(None, iter(lambda: polled(consumer, _POLL_S), ())), count):
+            typer.echo(_record_text(message, as_json=options.as_json))
+
+
+def _record_text(message: Any, *, as_json: bool) -> str:
+    """Return one line; bytes that are not UTF-8 are written as \\xNN. JSON has all headers."""
+    key, value = (None if raw is None else printable(raw) for raw in (message.key(), message.value()))
+    headers = {name: None if raw is None else printable(raw) for name, raw in message.headers() or ()}
+    place, late_ms = Sent(message.topic(), message.partition(), message.offset()), None
+    with suppress(KeyError, ValueError):  # not delivered by a bridge
+        late_ms = int(headers[RELEASED_MS] or "") - int(headers[DELIVER_MS] or "")
+    if as_json:
+        return json.dumps({**place._asdict(), "late_ms": late_ms, "key": key, "value": value, "headers": headers})
+    words = ["/".join(map(str, place)), *([] if late_ms is None else [f"{duration_text(late_ms)} late"])]
+    words += [f"{headers[ERROR]}: {headers.get(ERROR_DETAIL)}"] if ERROR in headers else []
+    words += [] if key is None else [f"key {key}"]
+    return visible("  ".join([*words, "null" if value is None else value]))
 
 
 def lines_of(raw: bytes) -> list[bytes]:
@@ -199,17 +241,14 @@ def lines_of(raw: bytes) -> list[bytes]:
 def cancel(context: Context, all_partitions: Everywhere = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
     timer: TimerOptions = context.obj
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         if not all_partitions:
             sent = [client.cancel(name)]
         elif isinstance(name, Sent):
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
         else:
             sent = client.cancel_everywhere(name)
-        if timer.wait:
-            timer.print_answers(client, sent, "cancelled")
-            return
-    timer.print_sent(f"cancel of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "cancelled", f"cancel of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(
@@ -219,16 +258,12 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
     """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
-    settings, timer_topic = message.chosen()
-    with client_of(settings, timer_topic, message.followed(settings)) as client:
+    with message.client(*message.chosen()) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
-        if message.wait:
-            message.print_answers(client, sent, "replaced")
-            return
-    message.print_sent(f"replacement of {id_}", sent)
+        message.report(client, "replaced", f"replacement of {id_}", sent)
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge move reminder-7 --in 2h {_SERVERS}")
@@ -236,24 +271,18 @@ def move(context: Context, in_: In = None, at: At = None, level: Level = None) -
     """Give what is pending under an id another time. Its receipt tells whether something was."""
     timer: TimerOptions = context.obj
     asked = _when(in_, at, level)
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         sent = [client.move(name, **asked)]
-        if timer.wait:
-            timer.print_answers(client, sent, "moved")
-            return
-    timer.print_sent(f"move of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "moved", f"move of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge release --origin timer.requests/3/4711 {_SERVERS}")
 def release(context: Context) -> None:
     """Release what is pending under an id now."""
     timer: TimerOptions = context.obj
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         sent = [client.release(name)]
-        if timer.wait:
-            timer.print_answers(client, sent, "moved")
-            return
-    timer.print_sent(f"release of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "moved", f"release of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge pause orders {_SERVERS}")

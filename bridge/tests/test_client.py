@@ -433,14 +433,26 @@ def test_a_retry_is_the_same_for_aiokafkas_records(place: Place) -> None:
 
 
 @pytest.mark.parametrize("of", [b"orders", b"a/9999999999/1", b"\xff"])
-def test_a_senders_own_position_of_the_first_failure_stops_no_retry(place: Place, of: bytes) -> None:
-    own = [("timer-retries", b"2"), ("timer-retry-group", b"billing"), ("timer-retry-of", of)]
-    dead = retry_of(Message(place.kafka.produce("orders", b"v", headers=own)), group="billing", policy=POLICY)
-    assert (dead.topic, "kafka_dlt-original-topic" in dict(dead.headers)) == ("lost", False)
+@pytest.mark.parametrize("group", [b"billing", b"shipping"])
+def test_a_senders_own_headers_of_failures_stop_no_retry(place: Place, group: bytes, of: bytes) -> None:
+    own = [("timer-retries", b"2"), ("timer-retry-group", group), ("timer-retry-of", of)]
+    old = [] if group == b"billing" else [("kafka_dlt-original-topic", b"old"), ("kafka_dlt-exception-fqcn", b"Old")]
+    message = Message(place.kafka.produce("orders", b"v", headers=[*own, *old]))
+    dead = retry_of(message, group="billing", policy=replace(POLICY, most=0))
+    springs = [pair for pair in dead.headers if pair[0].startswith("kafka_dlt-")]
+    assert (dead.topic, len(springs), springs[0]) == ("lost", 4, ("kafka_dlt-original-topic", b"orders"))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"jitter": 0.1}, {"jitter": 2, "delays": ("1s",)}, {"most": -1}, {"delays": ("soon",)}]
+    "wrong",
+    [
+        {"jitter": 0.1},
+        {"jitter": 2, "delays": ("1s",)},
+        {"most": -1},
+        {"delays": ("soon",)},
+        {"delays": (5,)},
+        {"delays": (timedelta(-1),)},
+    ],
 )
 def test_a_policy_that_is_wrong_raises_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"jitter|duration"):

@@ -4,15 +4,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.serialization import MessageField, SerializationContext, StringSerializer
 
 from kafka_timer import (
     BridgeError,
     BrokerUnavailableError,
     Headers,
+    Outcomes,
+    Sent,
     SettingsError,
     TimerOperator,
     TimerProducer,
@@ -87,7 +91,7 @@ def test_bootstrap_servers_are_demanded(config: dict[str, str]) -> None:
 
 
 def test_a_wrong_setting_names_the_callers_config() -> None:
-    with pytest.raises(SettingsError, match="fix it in the config of TimerProducer"):
+    with pytest.raises(SettingsError, match="fix it in the config of the client"):
         TimerProducer({**NOBODY, "no.such.setting": "1"})
 
 
@@ -155,6 +159,40 @@ def test_use_after_close_raises() -> None:
             await closed.schedule("orders", b"v", delay="1s")
 
     asyncio.run(later())
+
+
+class Denied:
+    """A consumer that may not read `orders`, as its first poll says."""
+
+    def __init__(self) -> None:
+        self.is_asked = Event()
+
+    def poll(self, _: float) -> "Denied":
+        assert self.is_asked.wait(10)
+        return self
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+    def topic(self) -> str:
+        return "orders"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_outcomes_that_may_not_be_read_fail_with_the_remedy() -> None:
+    consumer = Denied()
+    outcomes = Outcomes({}, consumer=consumer)
+    waiting = outcomes.outcome(Sent("timer.requests", 0, 1))
+    consumer.is_asked.set()
+    with pytest.raises(
+        BridgeError, match=r"orders: cannot be read: .*: name an existing topic that you may read"
+    ) as told:
+        waiting.result(10)
+    assert told.value.code == "TOPIC_AUTHORIZATION_FAILED"
+    with pytest.raises(BridgeError, match="orders: cannot be read"):
+        outcomes.answer(Sent("timer.requests", 0, 1))
 
 
 def test_an_error_has_kafkas_code() -> None:
