@@ -69,13 +69,11 @@ class AsyncTimerProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        timeout_s: float | None = self._timers.error_close_s
         try:
             if kind is None:
                 await self.flush()
-                timeout_s = None
         finally:
-            await self.close(timeout_s)
+            await self.close(self._timers.error_close_s)
 
     schedule = _async(TimerProducer.schedule, _one)
     replace = _async(TimerProducer.replace, _one)

@@ -117,8 +117,9 @@ def topic_consumer(config: Mapping[str, Any], topics: Sequence[str], *, from_beg
 
     Waits for a broker at most 10 s. Raises BridgeError if a topic cannot be read.
     """
-    own = {"isolation.level": "read_committed", "enable.auto.commit": False, "group.id": "timer-client"}
-    consumer = new_client(Consumer, {**config, **own, **NO_NEW_TOPICS})
+    group = {"group.id": "timer-client", "group.protocol": "classic"}  # never joined
+    own = {"isolation.level": "read_committed", "enable.auto.commit": False, **group, **NO_NEW_TOPICS}
+    consumer = new_client(Consumer, {**config, **own})
     consumer.assign([place for topic in topics for place in _places(consumer, topic, from_beginning=from_beginning)])
     return consumer
 

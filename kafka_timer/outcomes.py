@@ -4,7 +4,7 @@
     with TimerProducer(config, outcomes=outcomes) as timers:
         sent = timers.schedule("orders", b"v", delay="5s").result()
         timers.outcome(sent).result(60)                   # Outcome(state="delivered", ...)
-        timers.answer(timers.cancel("reminder-7").result()).result(60)  # Outcome(state="cancelled", ...)
+        timers.outcome(timers.cancel("reminder-7").result()).result(60)  # Outcome(state="cancelled", ...)
 
 The bridge's setting `receipts` decides what is known. `outcomes`, the default, has no receipts of accepted requests and
 deliveries: deliveries are then found on `targets` alone. `none`: only rejections, and deliveries on `targets`.
@@ -24,14 +24,16 @@ _POLL_S = 0.1
 _MOST_KNOWN = 10_000
 """Latest outcomes that are kept for requests which are asked about later."""
 _ENDS = frozenset({"delivered", "cancelled", "replaced", "rejected"})
+_DONE = frozenset({"cancelled", "moved", "not-found", "too-late"})
+"""Kinds of receipts that end a request about another timer."""
 
 
 class Outcome(NamedTuple):
     """What became of a timer or of a request. Times are epoch ms by the bridge's clock, of rejections by the broker's.
 
-    state: `delivered`, `cancelled`, `replaced`, `rejected`; of an answer also `accepted`, `moved`, `not-found` and
-    `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected (docs/headers.md).
-    origin: topic/partition/offset of the timer's request; None if there was no timer.
+    state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `not-found`
+    and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected, as in
+    docs/headers.md. origin: topic/partition/offset of the timer's request; None if there was no timer.
     """
 
     state: str
@@ -76,11 +78,14 @@ class Outcomes:
         self._thread.start()
 
     def outcome(self, request: Sent) -> "Future[Outcome]":
-        """Return how the timer of a `schedule` or `replace` ends. A recurring timer: its first delivery, or its end."""
+        """Return how the timer of a `schedule` or `replace` ends, or what a `cancel`, `move` or `release` did.
+
+        A recurring timer: its first delivery, or its end. A `replace` that finds no timer: `not-found` or `too-late`.
+        """
         return self._future("end", request)
 
     def answer(self, request: Sent) -> "Future[Outcome]":
-        """Return what a `cancel`, `move`, `release` or `replace` did, or that it was rejected."""
+        """Return what a request did at once: of a `replace`, `replaced` if it found a timer."""
         return self._future("answer", request)
 
     def close(self) -> None:
@@ -146,6 +151,8 @@ class Outcomes:
                 if state == "rejected" and self._rejected is not None:
                     return
                 yield ("answer", said["request"]), outcome
+                if state in _DONE:
+                    yield ("end", said["request"]), outcome
             elif topic == self._rejected:
                 code, detail, origin = ((headers.get(name) or b"").decode() for name in (ERROR, ERROR_DETAIL, ORIGIN))
                 outcome = Outcome("rejected", at_ms, None, code, detail, origin)

@@ -112,8 +112,8 @@ class TimerProducer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            moved = "; use kafka_timer.TimerOperator" if name in ("pause", "resume", "skip") else ""
-            raise AttributeError(f"{type(self).__name__} has no {name}{moved}", name=name, obj=self)
+            moved = "pause, resume and skip: use kafka_timer.TimerOperator"
+            raise AttributeError(f"{type(self).__name__} has no {name}; {moved}", name=name, obj=self)
 
     def __enter__(self) -> "Self":
         return self
@@ -121,13 +121,11 @@ class TimerProducer:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        timeout_s: float | None = self.error_close_s
         try:
             if kind is None:
                 self.flush()
-                timeout_s = None
         finally:
-            self.close(timeout_s)
+            self.close(self.error_close_s)
 
     def schedule(
         self,
@@ -258,11 +256,11 @@ class TimerProducer:
         return self._send(retry.id, retry.key, retry.value, retry.headers)
 
     def outcome(self, request: Sent) -> "Future[Outcome]":
-        """Return how the timer of a `schedule` or `replace` ends. Raises SettingsError without `outcomes`."""
+        """Return what became of a request: see `Outcomes.outcome`. Raises SettingsError without `outcomes`."""
         return self._followed().outcome(request)
 
     def answer(self, request: Sent) -> "Future[Outcome]":
-        """Return what a `cancel`, `move`, `release` or `replace` did. Raises SettingsError without `outcomes`."""
+        """Return what a request did at once: see `Outcomes.answer`. Raises SettingsError without `outcomes`."""
         return self._followed().answer(request)
 
     def _followed(self) -> Outcomes:

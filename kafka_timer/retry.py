@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from kafka_timer.durations import parse_duration_ms
@@ -20,7 +21,9 @@ RETRY_GROUP = "timer-retry-group"
 RETRY_OF = "timer-retry-of"
 """Header: topic/partition/offset where the message failed first."""
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
-_SPRING, _SPRING_TOPIC = "kafka_dlt-", "kafka_dlt-original-topic"
+_SPRING = "kafka_dlt-"
+_SPRING_ORIGIN = tuple(f"{_SPRING}original-{name}" for name in ("topic", "partition", "offset", "timestamp"))
+_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 class Message(Protocol):
@@ -37,21 +40,12 @@ class Message(Protocol):
     def headers(self) -> Any: ...
 
 
-class _Consumed(NamedTuple):
-    topic: str
-    partition: int
-    offset: int
-    timestamp: Any
-    key: bytes | None
-    value: bytes | None
-    headers: Any
-
-
-def _read(message: Message) -> _Consumed:
-    fields = (getattr(message, name) for name in _Consumed._fields)
-    read = _Consumed(*(field() if callable(field) else field for field in fields))
-    time = read.timestamp[1] if isinstance(read.timestamp, tuple) else read.timestamp
-    return read._replace(timestamp=time, headers=list(read.headers or ()))
+def _read(message: Message) -> SimpleNamespace:
+    fields = ((name, getattr(message, name)) for name in _FIELDS)
+    read = SimpleNamespace(**{name: field() if callable(field) else field for name, field in fields})
+    read.headers = list(read.headers or ())
+    read.timestamp = read.timestamp[1] if isinstance(read.timestamp, tuple) else read.timestamp
+    return read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +134,12 @@ def retry_of(
     kept: Headers = [pair for pair in read.headers if pair[0] not in CONTROL | _RETRY_HEADERS]
     is_dead = times >= policy.retries
     if policy.spring_headers:
-        if not is_ours or _SPRING_TOPIC not in sent:
-            kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *_spring_origin(read)]
+        if not is_ours or _SPRING_ORIGIN[0] not in sent:
+            at = (
+                read.topic.encode(),
+                *map(struct.pack, ("!i", "!q", "!q"), (read.partition, read.offset, read.timestamp)),
+            )
+            kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *zip(_SPRING_ORIGIN, at, strict=True)]
         if is_dead and error is not None:
             name = f"{type(error).__module__}.{type(error).__qualname__}"
             kept += [(f"{_SPRING}exception-fqcn", name.encode()), (f"{_SPRING}exception-message", str(error).encode())]
@@ -154,16 +152,7 @@ def retry_of(
     return Retry(None, id_, read.key, read.value, headers_for(topic or read.topic, id=id_, headers=kept, **when))
 
 
-def _spring_origin(read: _Consumed) -> Headers:
-    return [
-        (_SPRING_TOPIC, read.topic.encode()),
-        (f"{_SPRING}original-partition", struct.pack(">i", read.partition)),
-        (f"{_SPRING}original-offset", struct.pack(">q", read.offset)),
-        (f"{_SPRING}original-timestamp", struct.pack(">q", read.timestamp)),
-    ]
-
-
-def _tag(read: _Consumed, place: str, secret: bytes) -> str:
+def _tag(read: SimpleNamespace, place: str, secret: bytes) -> str:
     mac = hmac.new(secret, digestmod="sha256")
     pairs = [part for pair in read.headers for part in pair]
     for part in (place, read.key, read.value, *pairs):

@@ -72,7 +72,7 @@ class OutcomeOptions(RequestOptions):
         receipts = None if settings.receipts == "none" else settings.receipts_topic
         rejected, outcomes = settings.rejected_topic, None
         if self.wait:
-            outcomes = Outcomes(_config(settings), receipts_topic=receipts, rejected_topic=rejected, targets=targets)
+            outcomes = Outcomes(config_of(settings), receipts_topic=receipts, rejected_topic=rejected, targets=targets)
         with client_of(settings, timer_topic, outcomes) as client:
             yield client
 
@@ -211,7 +211,7 @@ def read(
     from kafka_timer.kafka_client import polled, topic_consumer
 
     options, (settings, _) = context.obj, context.obj.chosen()
-    source = topic_consumer(_config(settings), [topic], from_beginning=from_beginning)
+    source = topic_consumer(config_of(settings), [topic], from_beginning=from_beginning)
     with closing(source) as consumer, suppress(KeyboardInterrupt):
         for message in islice(filter(None, iter(lambda: polled(consumer, _POLL_S), ())), count):
             typer.echo(_record_text(message, as_json=options.as_json))
@@ -327,13 +327,13 @@ def skip(
 def client_of(settings: Settings, timer_topic: str, outcomes: Outcomes | None = None) -> Iterator[TimerOperator]:
     """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
     topic = settings.control_topic
-    with TimerOperator(_config(settings), timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
+    with TimerOperator(config_of(settings), timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
         try:
             yield client
         except ValueError as error:
             raise SettingsError(str(error)) from error
 
 
-def _config(settings: Settings) -> dict[str, Any]:
+def config_of(settings: Settings) -> dict[str, Any]:
     servers = {"bootstrap.servers": settings.bootstrap_servers}
     return {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}

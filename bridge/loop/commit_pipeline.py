@@ -12,6 +12,7 @@ that this instance no longer owns.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -180,10 +181,11 @@ class CommitPipeline:
 
     def _log_refusals(self, partition: TimerPartition, draft: Draft, now_ms: int) -> None:
         """Log refused requests and timers: one line a second for each timer topic and code."""
-        refused = [(record.offset, why) for record, why in draft.decisions.refused]
-        for offset, why in (*refused, *draft.parked.items()):
-            key, text = f"{partition.topic} {why.code}", "%s/%d: rejected as %s: %s"
-            self._refusals.warn(now_ms, key, text, partition, offset, why.code, why.detail)
+        refused = [*((record.offset, why) for record, why in draft.decisions.refused), *draft.parked.items()]
+        for code, times in Counter(why.code for _, why in refused).items():
+            offset, detail = next((offset, why.detail) for offset, why in refused if why.code == code)
+            text = "%s/%d: rejected as %s: %s"
+            self._refusals.warn(now_ms, f"{partition.topic} {code}", text, partition, offset, code, detail, times=times)
 
     def _send(self, sent: _Try) -> None:
         outgoing = [record for _, frozen in sent.parts for record in frozen.records]

@@ -16,9 +16,9 @@ class LogRateLimit:
         self._logged_ms: dict[str, int] = {}
         self._times: dict[str, int] = {}
 
-    def warn(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
+    def warn(self, now_ms: int, key: str, message: str, *arguments: object, times: int = 1) -> None:
         """Log `message` with its %-arguments, unless one with the same `key` was logged within the interval."""
-        times = self._times[key] = self._times.get(key, 0) + 1
+        times = self._times[key] = self._times.get(key, 0) + times
         if key not in self._logged_ms or has_passed(self._logged_ms[key], now_ms, self._interval_ms):
             self._logged_ms[key] = now_ms
             self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")

@@ -151,6 +151,11 @@ def test_refusals_are_logged_once_a_second_by_code(place: Place, caplog: pytest.
     assert [line.rpartition(" (")[2] for line in lines[1:3]] == ["11 times so far)", "21 times so far)"]
     assert sum("bad-header" in line for line in lines) in (3, 4)
     assert "rejected as unknown-topic: topic nowhere does not take it" in lines[-1]
+    for _ in range(5):
+        place.kafka.produce("timer.requests", b"v", headers=bad[:1], partition=1)
+    place.bridge.run(100)
+    assert ": rejected as missing-time: " in caplog.messages[-1]
+    assert caplog.messages[-1].endswith(" (5 times so far)"), "those of one transaction"
 
 
 def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:

@@ -93,6 +93,8 @@ def test_how_timers_end_and_what_requests_did() -> None:
         assert 0 <= delivered.at_ms - delivered.due_ms < 1000
         assert (rejected.code, "topic no does not take it" in (rejected.detail or "")) == ("unknown-topic", True)
         assert result(timers.outcome(far)).code == "too-far", "known before it was asked about"
+        states = [result(timers.outcome(each)).state for each in (cancelled, missed, moved)]
+        assert states == ["cancelled", "not-found", "moved"]
         assert result(answers[0]).origin == text(sent["b"])
         waiting = timers.outcome(replaced)
     with pytest.raises(BridgeError, match="closed; make new ones"):

@@ -208,7 +208,7 @@ def test_an_error_has_kafkas_code() -> None:
 def test_calls_of_operators_are_in_a_class_of_their_own() -> None:
     outbox = Outbox()
     for name in ("pause", "resume", "skip"):
-        with pytest.raises(AttributeError, match=rf"{name}; use kafka_timer\.TimerOperator"):
+        with pytest.raises(AttributeError, match=rf"{name}; .*use kafka_timer\.TimerOperator"):
             getattr(TimerProducer({}, outbox=outbox), name)
     with pytest.raises(AttributeError, match="no_such"):
         getattr(TimerProducer({}, outbox=outbox), "no_such")  # noqa: B009
