@@ -212,6 +212,7 @@ def read(
 
     options, (settings, _) = context.obj, context.obj.chosen()
     source = topic_consumer(config_of(settings), [topic], from_beginning=from_beginning)
+    typer.echo(f"reading {topic}; Ctrl-C ends it", err=True)
     with closing(source) as consumer, suppress(KeyboardInterrupt):
         for message in islice(filter(None, iter(lambda: polled(consumer, _POLL_S), ())), count):
             typer.echo(_record_text(message, as_json=options.as_json))
