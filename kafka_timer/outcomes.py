@@ -6,8 +6,8 @@
         timers.outcome(sent).result(60)                   # Outcome(state="delivered", ...)
         timers.outcome(timers.cancel("reminder-7").result()).result(60)  # Outcome(state="cancelled", ...)
 
-The bridge's setting `receipts` decides what is known. `outcomes`, the default, has no receipts of accepted requests and
-deliveries: deliveries are then found on `targets` alone. `none`: only rejections, and deliveries on `targets`.
+Deliveries are found on `targets`, or by receipts if the bridge's setting `receipts` is `all`. If it is `none`, give no
+receipts topic: then only deliveries and rejections are known.
 """
 
 import json
@@ -61,10 +61,9 @@ class Outcomes:
         most_waiting: int = 100_000,
         consumer: Any = None,
     ) -> None:
-        """Read the ends of the topics, which waits for a broker at most 10 s a topic. Needs Read on each.
+        """Read the ends of the topics, on which it needs Read; None: not followed. Waits for a broker at most 10 s.
 
-        config: as TimerProducer's. consumer: replaces Kafka in tests. None for a topic: it is not followed.
-        Raises BridgeError if a topic is missing or no broker answers.
+        config: as TimerProducer's. consumer: replaces Kafka in tests. Raises BridgeError if a topic cannot be read.
         """
         topics = [topic for topic in (receipts_topic, rejected_topic, *targets) if topic is not None]
         self._receipts, self._rejected, self._most_waiting = receipts_topic, rejected_topic, most_waiting

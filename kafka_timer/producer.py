@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kafka_timer.kafka_client import Serializer
 
 M = TypeVar("M", bound=Message)
-ERROR_CLOSE_S = 5.0
 
 
 class Outbox(Protocol):
@@ -82,7 +81,7 @@ class TimerProducer:
         other_partitions: int | None = None,
         key_serializer: "Serializer | None" = None,
         value_serializer: "Serializer | None" = None,
-        error_close_s: float = ERROR_CLOSE_S,
+        error_close_s: float = 5.0,
         outcomes: Outcomes | None = None,
         outbox: Outbox | None = None,
     ) -> None:

@@ -3,10 +3,10 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoOutcomeError
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any
@@ -65,16 +65,9 @@ class OutcomeOptions(RequestOptions):
     ] = False
     timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
 
-    @contextmanager
-    def client(self, settings: Settings, timer_topic: str, *targets: str) -> Iterator[TimerOperator]:
-        """Yield a producer; with --wait it follows outcomes, and deliveries on `targets`."""
+    def client(self, settings: Settings, timer_topic: str, *targets: str) -> AbstractContextManager[TimerOperator]:
         duration_ms("--timeout", self.timeout, 1)
-        receipts = None if settings.receipts == "none" else settings.receipts_topic
-        rejected, outcomes = settings.rejected_topic, None
-        if self.wait:
-            outcomes = Outcomes(config_of(settings), receipts_topic=receipts, rejected_topic=rejected, targets=targets)
-        with client_of(settings, timer_topic, outcomes) as client:
-            yield client
+        return client_of(settings, timer_topic, targets if self.wait else None)
 
     def report(
         self, client: TimerOperator, expected: str, what: str, sent: "list[Future[Sent]]", tail: str | None = None
@@ -325,10 +318,18 @@ def skip(
 
 
 @contextmanager
-def client_of(settings: Settings, timer_topic: str, outcomes: Outcomes | None = None) -> Iterator[TimerOperator]:
-    """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
+def client_of(settings: Settings, timer_topic: str, follow: Sequence[str] | None = None) -> Iterator[TimerOperator]:
+    """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed.
+
+    follow: target topics; None: no outcomes are followed.
+    """
+    config, outcomes = config_of(settings), None
+    if follow is not None:
+        receipts = None if settings.receipts == "none" else settings.receipts_topic
+        rejected = settings.rejected_topic
+        outcomes = Outcomes(config, receipts_topic=receipts, rejected_topic=rejected, targets=follow)
     topic = settings.control_topic
-    with TimerOperator(config_of(settings), timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
+    with TimerOperator(config, timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
         try:
             yield client
         except ValueError as error:

@@ -1,5 +1,6 @@
 """The client: histories with a bridge and no broker."""
 
+import asyncio
 import importlib
 import json
 from concurrent.futures import Future
@@ -28,6 +29,7 @@ from kafka_timer import (
     producer,
     retry_of,
 )
+from kafka_timer.aio import AsyncTimerProducer
 from kafka_timer.headers import TRACE_ID
 from kafka_timer.levels import DEFAULT, parse_levels
 from kafka_timer.origin import TimerPartition
@@ -399,6 +401,28 @@ def test_a_retry_is_handled_by_the_group_that_asked_for_it_alone(place: Place) -
         assert place.timers.handle(back, lambda message: handled.append(message.value()), group=group) is None
         assert belongs_to(back, group) == (group == "billing")
     assert handled == [b"v"]
+
+
+def test_a_retry_is_handled_by_its_group_alone_with_asyncio(place: Place) -> None:
+    handled: list[bytes | None] = []
+
+    async def work(message: Message) -> None:
+        await asyncio.sleep(0)
+        handled.append(message.value())
+        if dict(message.headers() or ()).get("timer-retries") is None:
+            charge(message)
+
+    async def main() -> None:
+        async with AsyncTimerProducer(place.timers) as timers:
+            place.kafka.produce("orders", b"v")
+            assert await timers.handle(Message(place.delivered()[0]), work, group="billing", policy=POLICY) is not None
+            place.bridge.run(3000)
+            _, back = map(Message, place.delivered())
+            for group in ("shipping", "billing"):
+                assert await timers.handle(back, work, group=group) is None
+
+    asyncio.run(main())
+    assert handled == [b"v", b"v"]
 
 
 POLICY = RetryPolicy(delays=("2s", timedelta(seconds=4)), dead_letters="lost", jitter=0.5, spring_headers=True)
