@@ -23,9 +23,8 @@ language, as long as the number of partitions stays the same: docs/timer-topics.
 """
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
-from kafka_timer.operators import TimerOperator
 from kafka_timer.outcomes import Outcome, Outcomes
-from kafka_timer.producer import Outbox, TimerProducer
+from kafka_timer.producer import Outbox, TimerOperator, TimerProducer
 from kafka_timer.requests import (
     Headers,
     Pairs,

@@ -15,8 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from kafka_timer.errors import BridgeError
-from kafka_timer.operators import TimerOperator
-from kafka_timer.producer import M, TimerProducer
+from kafka_timer.producer import M, TimerOperator, TimerProducer
 from kafka_timer.requests import Sent
 from kafka_timer.retry import belongs_to
 

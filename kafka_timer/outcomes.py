@@ -21,8 +21,8 @@ from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, ORIGIN, RELEASE
 from kafka_timer.requests import Sent
 
 _POLL_S = 0.1
-_MOST_KNOWN = 10_000
-"""Latest outcomes that are kept for requests which are asked about later."""
+_MOST_WAITING, _MOST_KNOWN = 100_000, 10_000
+"""Futures, and latest outcomes, which are kept for requests that are asked about later."""
 _ENDS = frozenset({"delivered", "cancelled", "replaced", "rejected"})
 _DONE = frozenset({"cancelled", "moved", "not-found", "too-late"})
 """Kinds of receipts that end a request about another timer."""
@@ -48,7 +48,7 @@ class Outcomes:
     """Safe to use from several threads; a thread of its own reads.
 
     Give each wait a timeout: an outcome from before this object was made, or one that no followed topic shows, never
-    comes. The futures cannot be cancelled; of more than `most_waiting`, the oldest raises BridgeError.
+    comes. The futures cannot be cancelled; of more than 100,000, the oldest raises BridgeError.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Outcomes:
         receipts_topic: str | None = "timer.receipts",
         rejected_topic: str | None = "timer.rejected",
         targets: Sequence[str] = (),
-        most_waiting: int = 100_000,
         consumer: Any = None,
     ) -> None:
         """Read the ends of the topics, on which it needs Read; None: not followed. Waits for a broker at most 10 s.
@@ -66,13 +65,17 @@ class Outcomes:
         config: as TimerProducer's. consumer: replaces Kafka in tests. Raises BridgeError if a topic cannot be read.
         """
         topics = [topic for topic in (receipts_topic, rejected_topic, *targets) if topic is not None]
-        self._receipts, self._rejected, self._most_waiting = receipts_topic, rejected_topic, most_waiting
-        self._known: dict[tuple[str, str], Outcome] = {}
-        self._waiting: dict[tuple[str, str], Future[Outcome]] = {}
+        self._receipts, self._rejected = receipts_topic, rejected_topic
+        self._known: dict[str, Outcome] = {}
+        self._waiting: dict[str, Future[Outcome]] = {}
         self._failure = BridgeError("outcomes: closed; make new ones")
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._consumer = _kafka(config, topics) if consumer is None else consumer
+        if consumer is None:
+            from kafka_timer.kafka_client import topic_consumer  # only here: headers alone need no librdkafka
+
+            consumer = topic_consumer(config, topics)
+        self._consumer = consumer
         self._thread = threading.Thread(target=self._follow, name="timer-outcomes", daemon=True)
         self._thread.start()
 
@@ -93,7 +96,7 @@ class Outcomes:
         self._thread.join(10 * _POLL_S)
 
     def _future(self, kind: str, request: Sent) -> "Future[Outcome]":
-        name, future, oldest = (kind, "/".join(map(str, request))), Future[Outcome](), None
+        name, future, oldest = f"{kind} {'/'.join(map(str, request))}", Future[Outcome](), None
         future.set_running_or_notify_cancel()  # so that none of those who share it can cancel it
         with self._lock:
             if self._is_over.is_set():
@@ -102,16 +105,14 @@ class Outcomes:
                 future.set_result(self._known[name])
                 return future
             future = self._waiting.setdefault(name, future)
-            if len(self._waiting) > self._most_waiting:
+            if len(self._waiting) > _MOST_WAITING:
                 oldest = self._waiting.pop(next(iter(self._waiting)))
         if oldest is not None:
-            oldest.set_exception(
-                BridgeError(f"outcomes: more than {self._most_waiting} wait, this for the longest time")
-            )
+            oldest.set_exception(BridgeError(f"outcomes: more than {_MOST_WAITING} wait, this for the longest time"))
         return future
 
     def _follow(self) -> None:
-        from kafka_timer.kafka_client import polled  # only here: headers alone need no librdkafka
+        from kafka_timer.kafka_client import polled  # only here: see `__init__`
 
         try:
             while not self._is_over.is_set():
@@ -140,7 +141,7 @@ class Outcomes:
 
     def _parsed(
         self, topic: str, value: bytes | None, headers: dict[str, bytes | None], at_ms: int
-    ) -> Iterator[tuple[tuple[str, str], Outcome]]:
+    ) -> Iterator[tuple[str, Outcome]]:
         """Return what one record says. The rejected record says why; its receipt does not."""
         try:
             if topic == self._receipts:
@@ -149,24 +150,18 @@ class Outcomes:
                 outcome = Outcome(state, said["at_ms"], said.get("due_ms"), said.get("code"), None, origin)
                 if state == "rejected" and self._rejected is not None:
                     return
-                yield ("answer", said["request"]), outcome
+                yield f"answer {said['request']}", outcome
                 if state in _DONE:
-                    yield ("end", said["request"]), outcome
+                    yield f"end {said['request']}", outcome
             elif topic == self._rejected:
                 code, detail, origin = ((headers.get(name) or b"").decode() for name in (ERROR, ERROR_DETAIL, ORIGIN))
                 outcome = Outcome("rejected", at_ms, None, code, detail, origin)
-                yield ("answer", origin), outcome
+                yield f"answer {origin}", outcome
             else:
                 origin = (headers.get(ORIGIN) or b"").decode()
                 released_ms, due_ms = (int(headers.get(name) or b"") for name in (RELEASED_MS, DELIVER_MS))
                 outcome = Outcome("delivered", released_ms, due_ms, origin=origin)
             if origin and outcome.state in _ENDS:
-                yield ("end", origin), outcome
+                yield f"end {origin}", outcome
         except (ValueError, TypeError, KeyError):
             return  # not written by a bridge
-
-
-def _kafka(config: Mapping[str, Any], topics: Sequence[str]) -> Any:
-    from kafka_timer.kafka_client import topic_consumer  # only here: see `_follow`
-
-    return topic_consumer(config, topics)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import CONTROL, legal_topic
@@ -26,18 +26,8 @@ _SPRING_ORIGIN = tuple(f"{_SPRING}original-{name}" for name in ("topic", "partit
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-class Message(Protocol):
-    """A consumed message: confluent_kafka's, which has methods, or aiokafka's, with attributes. Not deserialized.
-
-    Also read: `partition`, `timestamp`, `key` and `value`.
-    """
-
-    @property
-    def topic(self) -> Any: ...
-    @property
-    def offset(self) -> Any: ...
-    @property
-    def headers(self) -> Any: ...
+Message: TypeAlias = Any
+"""A consumed message: confluent_kafka's, which has methods, or aiokafka's, with attributes. Not deserialized."""
 
 
 def _read(message: Message) -> SimpleNamespace:

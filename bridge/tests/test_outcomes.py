@@ -41,9 +41,9 @@ class Consumed(Message):
 class Following:
     """A place whose producer follows outcomes."""
 
-    def __init__(self, **bounds: Any) -> None:
+    def __init__(self) -> None:
         self.place, self.consumer = Place(), Consumer()
-        self.outcomes = Outcomes({}, targets=["orders"], consumer=self.consumer, **bounds)
+        self.outcomes = Outcomes({}, targets=["orders"], consumer=self.consumer)
         self.timers = TimerProducer({}, outbox=self.place.outbox, outcomes=self.outcomes)
         self._read = dict.fromkeys(FOLLOWED, 0)
 
@@ -106,7 +106,8 @@ def test_how_timers_end_and_what_requests_did() -> None:
 
 def test_the_oldest_waits_and_outcomes_leave_at_their_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "_MOST_KNOWN", 2)
-    here = Following(most_waiting=2)
+    monkeypatch.setattr(outcomes, "_MOST_WAITING", 2)
+    here = Following()
     waits = [here.outcomes.outcome(Sent("timer.requests", 0, number)) for number in range(10, 13)]
     with pytest.raises(BridgeError, match="more than 2 wait"):
         waits[0].result(0)
@@ -129,6 +130,7 @@ def test_records_that_no_bridge_has_written_are_passed_over() -> None:
     for topic, value in (
         ("timer.receipts", b"5"),
         ("timer.receipts", b"{}"),
+        ("timer.receipts", b'{"kind":"cancelled","at_ms":1,"request":[1],"origin":[2]}'),
         ("timer.rejected", b"v"),
         ("orders", None),
     ):
