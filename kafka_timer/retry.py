@@ -23,6 +23,8 @@ RETRY_OF = "timer-retry-of"
 _RETRY_HEADERS = frozenset({RETRIES, RETRY_GROUP, RETRY_OF})
 _SPRING = "kafka_dlt-"
 _SPRING_ORIGIN = tuple(f"{_SPRING}original-{name}" for name in ("topic", "partition", "offset", "timestamp"))
+_LONGEST_ERROR = 1000
+"""Characters: the DLQ has to take the record."""
 _FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -125,14 +127,13 @@ def retry_of(
     is_dead = times >= policy.retries
     if policy.spring_headers:
         if not is_ours or _SPRING_ORIGIN[0] not in sent:
-            at = (
-                read.topic.encode(),
-                *map(struct.pack, ("!i", "!q", "!q"), (read.partition, read.offset, read.timestamp)),
-            )
-            kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *zip(_SPRING_ORIGIN, at, strict=True)]
+            longs = (struct.pack("!q", number) for number in (read.offset, read.timestamp))
+            origin = zip(_SPRING_ORIGIN, (read.topic.encode(), struct.pack("!i", read.partition), *longs), strict=True)
+            kept = [*(pair for pair in kept if not pair[0].startswith(_SPRING)), *origin]
         if is_dead and error is not None:
-            name = f"{type(error).__module__}.{type(error).__qualname__}"
-            kept += [(f"{_SPRING}exception-fqcn", name.encode()), (f"{_SPRING}exception-message", str(error).encode())]
+            name, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)[:_LONGEST_ERROR]
+            kept.append((f"{_SPRING}exception-fqcn", name.encode()))
+            kept.append((f"{_SPRING}exception-message", text.encode(errors="backslashreplace")))
     kept += [(RETRIES, b"%d" % (times + (not is_dead))), (RETRY_GROUP, group.encode()), (RETRY_OF, first)]
     if is_dead:
         return Retry(dead, None, read.key, read.value, kept)

@@ -461,6 +461,13 @@ def test_a_retry_is_the_same_for_aiokafkas_records(place: Place) -> None:
     assert retry_of(record, group="billing", policy=POLICY) == retry_of(message, group="billing", policy=POLICY)
 
 
+def test_the_message_of_any_error_fits_into_the_dlqs_record(place: Place) -> None:
+    message = Message(place.kafka.produce("orders", b"v"))
+    policy = RetryPolicy(most=0, spring_headers=True)
+    dead = retry_of(message, group="billing", policy=policy, error=ValueError("\udce4" * 2**20))
+    assert dict(dead.headers)["kafka_dlt-exception-message"] == rb"\udce4" * 1000
+
+
 @pytest.mark.parametrize("of", [b"orders", b"a/9999999999/1", b"\xff"])
 @pytest.mark.parametrize("group", [b"billing", b"shipping"])
 def test_a_senders_own_headers_of_failures_stop_no_retry(place: Place, group: bytes, of: bytes) -> None:
