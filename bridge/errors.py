@@ -33,8 +33,6 @@ class ProgressLostError(BridgeError):
 class ForeignJournalError(BridgeError):
     """Operator: another group, or another timer topic, owns the journal. Both would deliver every message."""
 
-    exit_code = 2
-
 
 class InstanceIdInUseError(BridgeError):
     """Wait: the group still knows a member with our instance id. After its session has expired, a restart follows."""
@@ -64,6 +62,11 @@ class PartitionUnreadableError(BridgeError):
 
 class TopicGrownError(BridgeError):
     """A timer topic has more partitions than its journal. A restart follows, which adds the missing ones."""
+
+
+def exit_code_of(error: BridgeError) -> int:
+    """Return the exit code of a process that ends with this error: 2 for a wrong setting or call, else 1."""
+    return 2 if isinstance(error, SettingsError | ForeignJournalError) else 1
 
 
 def truncated_partition_message(topic: str, partition: int, end: int, read_to: int) -> str:

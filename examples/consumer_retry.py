@@ -22,6 +22,7 @@ def handle(message: Any) -> None:
     """Your work. Raises if it cannot be done now."""
     if (message.value() or b"").startswith(b"fail"):
         raise RuntimeError("the bank is closed")
+    print("handled", text_of(message), "after", _retries(message), "retries", flush=True)
 
 
 def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callable[[], bool]) -> None:
@@ -30,12 +31,9 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, is_over: Callab
         message = consumer.poll(0.5)
         if message is None or message.error() is not None:
             continue
-        try:
-            handle(message)
-            print("handled", text_of(message), "after", _retries(message), "retries", flush=True)
-        except Exception as wrong:  # noqa: BLE001  (after any error, the message must not be lost)
-            sent = timers.retry_later(message, group=group).result(30)
-            print("failed", text_of(message), f"({wrong}); sent to", sent.topic, flush=True)
+        sent = timers.handle(message, handle, group=group)  # leaves out retries of other groups
+        if sent is not None:
+            print("failed", text_of(message), "sent to", sent.topic, flush=True)
         consumer.commit(message, asynchronous=False)
 
 

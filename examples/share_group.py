@@ -24,12 +24,8 @@ def consume(consumer: Any, timers: TimerProducer, *, group: str, retry_topic: st
         for message in consumer.poll(0.5):
             if message.error() is not None:
                 continue
-            try:
-                handle(message)
-                print("handled", text_of(message), "of", message.topic(), flush=True)
-            except Exception as wrong:  # noqa: BLE001  (after any error, the message must not be lost)
-                timers.retry_later(message, group=group, topic=retry_topic).result(30)
-                print("failed", text_of(message), f"({wrong})", flush=True)
+            if timers.handle(message, handle, group=group, topic=retry_topic) is not None:
+                print("failed", text_of(message), flush=True)
             consumer.acknowledge(message, AcknowledgeType.ACCEPT)
         consumer.commit_sync()
 

@@ -7,14 +7,13 @@
         timers.schedule("reports", b"daily", repeat=Repeat(cron="0 9 * * MON-FRI", zone="Europe/Berlin"), id="daily")
         sent = timers.schedule("orders", b"later", delay="1h").result()
         timers.cancel(sent)                            # a timer without an id, by the position of its request
-        timers.pause("orders")                         # due timers wait until timers.resume("orders")
         timers.flush()                                 # raises if a request was not acknowledged
 
     producer.begin_transaction()                       # with a (transactional) producer of your own:
     producer.produce("timer.requests", b"hello", headers=headers_for("orders", delay="5s"))
 
-    except Exception:                                  # in a consumer: again in 10 s, 30 s, ... 2 h, then DLQ.<group>
-        timers.retry_later(message, group="billing").result(30)
+    timers.handle(message, charge, group="billing")    # in a consumer: if charge(message) raises, again in 10 s, 30 s,
+    consumer.commit(message)                           # ... 2 h, then DLQ.<group>; retries of other groups are left out
 
     async with AsyncTimerProducer(timers) as timers:   # asyncio: kafka_timer.aio
         await timers.schedule("orders", b"hello", delay="5s")
@@ -24,7 +23,8 @@ language, as long as the number of partitions stays the same: docs/timer-topics.
 """
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
-from kafka_timer.producer import Outbox, TimerProducer
+from kafka_timer.outcomes import Outcome, Outcomes
+from kafka_timer.producer import Outbox, TimerOperator, TimerProducer
 from kafka_timer.requests import (
     Headers,
     Pairs,
@@ -44,6 +44,8 @@ from kafka_timer.retry import (
     RETRY_OF,
     Message,
     Retry,
+    RetryPolicy,
+    belongs_to,
     retry_of,
 )
 
@@ -58,13 +60,18 @@ __all__ = [
     "Headers",
     "Message",
     "Outbox",
+    "Outcome",
+    "Outcomes",
     "Pairs",
     "Repeat",
     "Retry",
+    "RetryPolicy",
     "Sent",
     "SettingsError",
     "Text",
+    "TimerOperator",
     "TimerProducer",
+    "belongs_to",
     "cancel_headers",
     "headers_for",
     "move_headers",

@@ -8,13 +8,19 @@ confluent_kafka's AIOProducer refuses headers (as of 2.16), so this client uses 
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from kafka_timer.producer import TimerProducer
+from kafka_timer.errors import BridgeError
+from kafka_timer.producer import M, TimerOperator, TimerProducer
+from kafka_timer.requests import Sent
+from kafka_timer.retry import belongs_to
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -30,7 +36,7 @@ async def _all(sent: list[Future[T]]) -> list[T]:
 
 
 def _async(
-    method: Callable[Concatenate[TimerProducer, P], S], wait: Callable[[S], Coroutine[Any, Any, T]]
+    method: Callable[Concatenate[Any, P], S], wait: Callable[[S], Coroutine[Any, Any, T]]
 ) -> "Callable[Concatenate[AsyncTimerProducer, P], Coroutine[Any, Any, T]]":
     """Return a coroutine function that calls `method` and waits for its futures."""
 
@@ -44,18 +50,19 @@ def _async(
 class AsyncTimerProducer:
     """Calls a `TimerProducer` on one thread, so that requests keep the order in which their coroutines start.
 
-    `schedule`, `replace`, `cancel`, `move`, `release`, `retry_later`, `skip`, `pause`, `resume`, `cancel_everywhere`
-    and `replace_everywhere` take the arguments of `TimerProducer`'s methods. A coroutine returns the position of the
-    acknowledged request, or a list of them, or raises BridgeError. If the coroutine is cancelled, its request may have
-    been sent: cancel the timer by its id. Later calls wait for `replace_everywhere` and `flush`.
+    `schedule`, `replace`, `cancel`, `move`, `release`, `retry_later`, `cancel_everywhere` and `replace_everywhere`
+    take the arguments of `TimerProducer`'s methods. A coroutine returns the position of the acknowledged request, or
+    a list of them, or raises BridgeError. If the coroutine is cancelled, its request may have been sent: cancel the
+    timer by its id. `outcome` and `answer` return the Outcome. Later calls wait for `replace_everywhere` and `flush`.
     """
 
     def __init__(self, timers: TimerProducer) -> None:
         """`timers` belongs to this object from now on, which closes it."""
         self._timers = timers
+        self._is_closed = False
         self._thread = ThreadPoolExecutor(1, "timer-client-calls")
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> "Self":
         return self
 
     async def __aexit__(
@@ -65,7 +72,7 @@ class AsyncTimerProducer:
             if kind is None:
                 await self.flush()
         finally:
-            await self.close()
+            await self.close(self._timers.error_close_s)
 
     schedule = _async(TimerProducer.schedule, _one)
     replace = _async(TimerProducer.replace, _one)
@@ -73,15 +80,28 @@ class AsyncTimerProducer:
     move = _async(TimerProducer.move, _one)
     release = _async(TimerProducer.release, _one)
     retry_later = _async(TimerProducer.retry_later, _one)
-    skip = _async(TimerProducer.skip, _one)
-    pause = _async(TimerProducer.pause, _all)
-    resume = _async(TimerProducer.resume, _all)
     replace_everywhere = _async(TimerProducer.replace_everywhere, _all)
+    outcome = _async(TimerProducer.outcome, _one)
+    answer = _async(TimerProducer.answer, _one)
     cancel_everywhere = _async(TimerProducer.cancel_everywhere, _all)
 
-    async def call(self, method: Callable[Concatenate[TimerProducer, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def handle(
+        self, message: M, work: Callable[[M], Awaitable[object]], *, group: str, **retry: Any
+    ) -> Sent | None:
+        """Await `work(message)`: see `TimerProducer.handle`. `retry`: `topic` and `policy`."""
+        if not belongs_to(message, group):
+            return None
+        try:
+            await work(message)
+        except Exception as error:  # noqa: BLE001  (after any error, the message must not be lost)
+            return await self.retry_later(message, group=group, error=error, **retry)
+        return None
+
+    async def call(self, method: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a method of the producer, such as `TimerProducer.partition_of`, on the thread."""
         bound = partial(method, self._timers, *args, **kwargs)
+        if self._is_closed:
+            raise BridgeError("this client is closed: make a new one")
         return await asyncio.get_running_loop().run_in_executor(self._thread, bound)
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -96,7 +116,16 @@ class AsyncTimerProducer:
         """True after a fatal error of its Kafka client: all coroutines raise, so create a new producer."""
         return self._timers.is_broken
 
-    async def close(self) -> None:
-        """Close it, without errors for unacknowledged requests: call `flush` first."""
-        await self.call(TimerProducer.close)
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Close it: see `TimerProducer.close`."""
+        self._is_closed = True
+        await asyncio.to_thread(self._timers.close, timeout_s)  # the thread of calls may be in a long `flush`
         self._thread.shutdown(wait=False)
+
+
+class AsyncTimerOperator(AsyncTimerProducer):
+    """Calls a `TimerOperator`."""
+
+    skip = _async(TimerOperator.skip, _one)
+    pause = _async(TimerOperator.pause, _all)
+    resume = _async(TimerOperator.resume, _all)

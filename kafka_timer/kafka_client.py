@@ -2,17 +2,22 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NoAnswerError
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.serialization import MessageField, SerializationContext
 
-from kafka_timer.errors import SettingsError
+from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
 
 T = TypeVar("T")
+Serializer: TypeAlias = Callable[[Any, SerializationContext], "bytes | str | None"]
+"""As confluent_kafka's serializers."""
+_ENDS_S = 10.0
 CALL_S = 2.0
 """Longest blocking call of librdkafka. A shutdown waits for one call at most."""
 
@@ -53,7 +58,7 @@ def answered(answer: "Future[T]", limit_s: float = 2 * CALL_S) -> T:
     """
     try:
         return answer.result(limit_s)
-    except TimeoutError:
+    except NoAnswerError:  # not TimeoutError before Python 3.11
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer in {limit_s:g} s")) from None  # noqa: SLF001
 
 
@@ -104,4 +109,64 @@ def with_token_function(config: Mapping[str, Any]) -> dict[str, Any]:
 def invalid_settings(failure: KafkaException) -> SettingsError:
     """Return the error without the refused value, which librdkafka quotes and which may be a secret."""
     text = re.sub('Invalid value ".*" for', "Invalid value for", error_of(failure).str(), flags=re.DOTALL)
-    return SettingsError(f"kafka settings: {text}: fix it under `kafka`")
+    return SettingsError(f"kafka settings: {text}: fix it in the config of the client, for the bridge under `kafka`")
+
+
+def new_client(kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any]) -> Any:
+    """Return a Producer or Consumer. Raises SettingsError."""
+    if not config.get("bootstrap.servers"):
+        raise SettingsError("bootstrap.servers: missing; give the brokers, such as host:port,host:port")
+    try:
+        return kind({"client.id": "timer-client", **with_token_function(config), "logger": LIBRDKAFKA_LOG})
+    except KafkaException as failure:
+        raise invalid_settings(failure) from failure
+
+
+def serialized(serializers: Sequence["Serializer | None"], topic: str, key: Any, value: Any, headers: Any) -> list[Any]:
+    """Return key and value, each by its serializer if it has one. Serializers may add to `headers`."""
+    contexts = (SerializationContext(topic, field, headers) for field in (MessageField.KEY, MessageField.VALUE))
+    fields = zip(serializers, (key, value), contexts, strict=True)
+    return [given if by is None else by(given, context) for by, given, context in fields]
+
+
+def topic_consumer(config: Mapping[str, Any], topics: Sequence[str], *, from_beginning: bool = False) -> Any:
+    """Return a consumer of what is committed to these topics, by default from now on. Commits nothing.
+
+    Waits for a broker at most 10 s. Raises BridgeError if a topic cannot be read.
+    """
+    group = {"group.id": "timer-client", "group.protocol": "classic"}  # never joined
+    own = {"isolation.level": "read_committed", "enable.auto.commit": False, **group, **NO_NEW_TOPICS}
+    consumer = new_client(Consumer, {**config, **own})
+    consumer.assign([place for topic in topics for place in _places(consumer, topic, from_beginning=from_beginning)])
+    return consumer
+
+
+def _places(consumer: Any, topic: str, *, from_beginning: bool) -> list[TopicPartition]:
+    try:
+        found = consumer.list_topics(topic, timeout=_ENDS_S).topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        places = [TopicPartition(topic, number) for number in found.partitions]
+        for place in places:
+            first, end = consumer.get_watermark_offsets(place, timeout=_ENDS_S)
+            place.offset = first if from_beginning else end
+    except KafkaException as failure:
+        raise _unreadable(topic, error_of(failure)) from failure
+    return places
+
+
+def polled(consumer: Any, timeout_s: float) -> Any:
+    """Return the next message, or None. Raises BridgeError if the right to read its topic is missing."""
+    message = consumer.poll(timeout_s)
+    error = None if message is None else message.error()
+    # Not is_denied: librdkafka looks for the coordinator of the group, on which a sender needs no right.
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise _unreadable(message.topic(), error)
+    return message if error is None else None
+
+
+def _unreadable(topic: str, error: KafkaError) -> BridgeError:
+    is_local = error.code() < 0  # no broker has said so
+    kind = BrokerUnavailableError if is_local else BridgeError
+    remedy = "" if is_local else ": name an existing topic that you may read"
+    return kind(f"{topic}: cannot be read: {reason(error)}{remedy}", code=error.name())

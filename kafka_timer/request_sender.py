@@ -13,26 +13,26 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
 from kafka_timer.kafka_client import (
     CALL_S,
-    LIBRDKAFKA_LOG,
     NO_NEW_TOPICS,
     error_of,
-    invalid_settings,
     is_denied,
     is_fatal,
+    new_client,
     reason,
     unwrapped,
-    with_token_function,
 )
 from kafka_timer.requests import Sent
 
 log = logging.getLogger(__name__)
 
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
-_CUT_OFF = frozenset(
-    {KafkaError._FATAL, KafkaError._STATE, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
-)
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
+_CUT_OFF = _PURGED | {KafkaError._FATAL, KafkaError._STATE}  # noqa: SLF001
 """Errors of records after a fatal error of the producer."""
 _POLL_S = 0.1
+_FLUSH_S = 0.5
+"""One wait inside librdkafka, during which Python handles no Ctrl-C."""
+_CLOSED = "this client is closed: make a new one"
 _METADATA_AGE_S = 300.0
 """A topic's number of partitions is fetched again after this, as by Java clients."""
 
@@ -46,7 +46,6 @@ class ConfluentOutbox:
                 "transactional.id: keep your transactional producer, and give it kafka_timer.headers_for's headers"
             )
         own = {
-            "client.id": "timer-client",
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "linger.ms": 2,
@@ -56,16 +55,14 @@ class ConfluentOutbox:
         }
         self._heard: str | None = None
         self._fatal: KafkaError | None = None
-        try:
-            self._producer: Any = Producer({**own, **with_token_function(config), "logger": LIBRDKAFKA_LOG})
-        except KafkaException as failure:
-            raise invalid_settings(failure) from failure
+        self._producer = new_client(Producer, {**own, **config})
         self._partitions: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
         self._count = 0
         self._failed = 0
         self._first_failure: BridgeError | None = None
-        self._is_closing = threading.Event()
+        self._is_closed = False
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="timer-client", daemon=True)
         self._thread.start()
 
@@ -82,6 +79,8 @@ class ConfluentOutbox:
         with self._lock:
             self._count += 1
         while self._fatal is None:
+            if self._is_closed:
+                raise BridgeError(f"{topic}: {_CLOSED}")
             try:
                 self._producer.produce(
                     topic,
@@ -114,17 +113,20 @@ class ConfluentOutbox:
             first, failed, count = self._first_failure, self._failed, self._count
             self._first_failure, self._failed, self._count = None, 0, 0
         if first is not None:
-            raise BridgeError(f"{failed} of {count} were not taken: {first}") from first
+            raise BridgeError(f"{failed} of {count} were not taken: {first}", code=first.code) from first
         if self._fatal is not None:
-            raise BridgeError(self._remedy(self._fatal))
+            raise BridgeError(self._remedy(self._fatal), code=self._fatal.name())
         if left:
             raise BrokerUnavailableError(
                 f"{left} are not acknowledged after {timeout_s} s: flush again, or wait longer"
             )
 
-    def close(self) -> None:
-        self._left(None)
-        self._is_closing.set()
+    def close(self, timeout_s: float | None = None) -> None:
+        self._is_closed = True
+        self._left(timeout_s)
+        self._producer.purge()  # also what another thread has sent meanwhile, which librdkafka would still deliver
+        self._left(CALL_S)
+        self._is_over.set()
         self._thread.join(2 * CALL_S)
 
     @property
@@ -132,19 +134,20 @@ class ConfluentOutbox:
         return self._fatal is not None
 
     def _serve(self) -> None:
-        while not self._is_closing.is_set():
+        while not self._is_over.is_set():
             try:
                 self._call(self._producer.poll, _POLL_S)
-            except Exception:  # raised by a callback of the sender; without this thread no future would complete
+            except Exception:  # noqa: PERF203  (raised by a callback of the sender; this thread completes the futures)
                 log.exception("a callback in the producer's settings has failed: fix it")
 
     def _left(self, timeout_s: float | None) -> int:
         """Wait; return how many records are neither acknowledged nor refused after `timeout_s`."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        left = None
-        while left is None:
-            left = self._call(self._producer.flush, -1 if end_s is None else max(0.0, end_s - time.monotonic()))
-        return left
+        while True:
+            left_s = _FLUSH_S if end_s is None else max(0.0, end_s - time.monotonic())
+            left = self._call(self._producer.flush, min(left_s, _FLUSH_S))
+            if left == 0 or (left is not None and left_s == 0):
+                return left
 
     def _call(self, serve: Callable[[float], int], timeout_s: float) -> int | None:
         """Serve callbacks. Return None if an error ended the call early; delivery reports may follow after it.
@@ -180,26 +183,34 @@ class ConfluentOutbox:
         future.set_exception(failure)
 
     def _asked_partitions(self, topic: str) -> int:
+        if self._is_closed:
+            raise BridgeError(f"{topic}: {_CLOSED}")
         try:
             found = self._producer.list_topics(topic, timeout=CALL_S).topics[topic]
         except KafkaException as failure:
             why = self._heard or error_of(failure).str()
-            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}") from failure
+            code = error_of(failure).name()
+            raise BrokerUnavailableError(f"how many partitions {topic} has: {why}", code=code) from failure
         if found.error is not None:
             raise self._failure(topic, found.error)
         return len(found.partitions)
 
     def _failure(self, topic: str, error: KafkaError) -> BridgeError:
-        if error is self._fatal or error.code() in _CUT_OFF:
-            return BridgeError(f"{topic}: {self._remedy(self._fatal or error)}")
-        if error.code() in _UNKNOWN:
-            return BridgeError(f"{topic}: there is no such topic: make it (timer-bridge run makes the timer topic)")
-        if is_denied(error):
-            return BridgeError(f"{topic}: {error.str()}: give the sender the right (an ACL) to write to it")
-        if error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
-            why = "" if self._heard is None else f": {self._heard}"
-            return BrokerUnavailableError(f"{topic}: no broker took it in time (message.timeout.ms){why}")
-        return BridgeError(f"{topic}: {error.str()}")
+        kind, heard = BridgeError, "" if self._heard is None else f": {self._heard}"
+        if self._is_closed and self._fatal is None and error.code() in _PURGED:
+            kind, text = BrokerUnavailableError, f"not acknowledged when the client was closed{heard}"
+        elif error is self._fatal or error.code() in _CUT_OFF:
+            error = self._fatal or error
+            text = self._remedy(error)
+        elif error.code() in _UNKNOWN:
+            text = "there is no such topic: make it (timer-bridge run makes the timer topic)"
+        elif is_denied(error):
+            text = f"{error.str()}: give the sender the right (an ACL) to write to it"
+        elif error.code() == KafkaError._MSG_TIMED_OUT:  # noqa: SLF001
+            kind, text = BrokerUnavailableError, f"no broker took it in time (message.timeout.ms){heard}"
+        else:
+            text = error.str()
+        return kind(f"{topic}: {text}", code=error.name())
 
     def _remedy(self, fatal: KafkaError) -> str:
         first = "give the sender the right (an ACL), then " if is_denied(fatal) else ""

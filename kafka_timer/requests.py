@@ -1,11 +1,11 @@
 """Headers of requests that schedule, cancel, replace or move a timer, and the partition of an id. No Kafka client."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from operator import index
-from typing import NamedTuple, TypeAlias, TypedDict
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import (
@@ -37,11 +37,12 @@ from kafka_timer.origin import TimerPartition, origin
 
 Text: TypeAlias = bytes | str
 """A str is sent as UTF-8."""
-Pairs: TypeAlias = Iterable[tuple[str, Text | None]]
+Pairs: TypeAlias = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
+"""Headers as a dict, or as pairs, whose names may repeat."""
 Headers: TypeAlias = list[tuple[str, bytes | None]]
 
 _POSITION = re.compile(r"(.+)/([0-9]{1,18})/([0-9]{1,18})")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNLIMITED = FixedLimits()
 
 
@@ -180,18 +181,27 @@ def _checked(ours: Headers) -> Headers:
     return ours
 
 
-def to_bytes(text: Text) -> bytes:
-    return text.encode() if isinstance(text, str) else text
+def to_bytes(text: Text, name: str = "id") -> bytes:
+    """Return the bytes. Raises TypeError, with the name, for another type."""
+    if isinstance(text, str):
+        return text.encode()
+    if not isinstance(text, bytes | bytearray | memoryview):
+        raise TypeError(f"{name}: {type(text).__name__} is neither bytes nor str: serialize it, or give a serializer")
+    return bytes(text)
+
+
+def pairs_of(headers: Pairs) -> list[tuple[str, Any]]:
+    return list(headers.items() if isinstance(headers, Mapping) else headers)
 
 
 def _user_headers(headers: Pairs) -> Headers:
     kept: Headers = []
-    for name, value in headers:
+    for name, value in pairs_of(headers):
         if name in CONTROL:
             raise ValueError(f"header {name} is the bridge's: use an argument, or another name")
         if "\0" in name:
             raise ValueError(f"header {name!r} has a NUL, where Kafka clients cut its name: leave the NUL out")
-        kept.append((name, None if value is None else to_bytes(value)))
+        kept.append((name, None if value is None else to_bytes(value, f"header {name}")))
     return kept
 
 

@@ -10,7 +10,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from docker.errors import DockerException
 from testcontainers.community.kafka import KafkaContainer
@@ -20,6 +20,9 @@ from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
 from kafka_timer.errors import BridgeError
 from kafka_timer.producer import TimerProducer
+
+if TYPE_CHECKING:
+    from typing import Self  # new in Python 3.11
 
 KAFKA_IMAGE = os.environ.get("KAFKA_IMAGE", "apache/kafka:4.3.0")
 BRIDGE_IMAGE = os.environ.get("BRIDGE_IMAGE", "timer-bridge:latest")
@@ -73,7 +76,7 @@ class TimerBridgeContainer(DockerContainer):
         ready = LogMessageWaitStrategy("^timer-bridge is ready").with_poll_interval(0.2)
         self.waiting_for(ready.with_startup_timeout(timeout_s))
 
-    def start(self) -> Self:
+    def start(self) -> "Self":
         """Start it and wait until it is ready. Raise BridgeError with the end of its log if it is not."""
         try:
             return super().start()

@@ -15,12 +15,12 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.observe import logs
 
 _MODULES = {
     "run_command": ("run", "check-config"),
-    "client_commands": ("send", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
+    "client_commands": ("send", "read", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
     "pending_command": ("pending",),
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),
@@ -58,7 +58,7 @@ def main() -> None:
         app()
     except BridgeError as error:
         print(f"timer-bridge: {logs.redact(str(error))}", file=sys.stderr)  # noqa: T201
-        sys.exit(error.exit_code)
+        sys.exit(exit_code_of(error))
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
@@ -75,7 +75,8 @@ def _options(
 ) -> None:
     """Delayed messages for an existing Kafka.
 
-    Exit codes: 0 success, 1 an external failure, 2 a wrong setting or call, 3 a failed audit.
+    Exit codes: 0 success, 1 an external failure, 2 a wrong setting or call, 3 a failed audit,
+    4 another outcome than was asked for (--wait), 5 no outcome in time.
     """
 
 

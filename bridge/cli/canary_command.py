@@ -5,12 +5,12 @@ import signal
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Context
 
-from bridge.cli.client_commands import client_of
+from bridge.cli.client_commands import client_of, config_of
 from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
@@ -20,7 +20,6 @@ from kafka_timer.headers import legal_topic
 
 if TYPE_CHECKING:
     from bridge.canary.canary import Canary
-    from bridge.kafka.readers import TopicTail
 
 LOST_EXIT_CODE = 3
 _POLL_S = 0.1
@@ -65,19 +64,21 @@ def canary(
     metrics, ended = CanaryMetrics(), threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    with closing(_tail(settings, topic)) as tail, client_of(settings, timer_topic) as timers:
+    with closing(_consumer(settings, topic)) as consumer, client_of(settings, timer_topic) as timers:
         bird = Canary(timers, metrics, topic=topic, delay_ms=delay_ms, timeout_ms=timeout_ms)
         if http_port is not None:
             _serve(http_host, http_port, metrics.registry)
-        lost = _run(bird, timers, tail, None if once else every_ms, ended)
+        lost = _run(bird, timers, consumer, None if once else every_ms, ended)
     if once:
         if bird.last_lateness_ms is not None:
             typer.echo(json.dumps({"event": "arrived", "lateness_ms": bird.last_lateness_ms}))
         raise typer.Exit(LOST_EXIT_CODE if lost else 0)
 
 
-def _run(bird: "Canary", timers: TimerProducer, tail: "TopicTail", every_ms: int | None, ended: threading.Event) -> int:
+def _run(bird: "Canary", timers: TimerProducer, consumer: Any, every_ms: int | None, ended: threading.Event) -> int:
     """Send and receive until `ended`; `every_ms` None: until the first timer is decided. Return how many are lost."""
+    from kafka_timer.kafka_client import polled
+
     lost, next_ms = 0, 0
     while not ended.is_set():
         if timers.is_broken:
@@ -86,9 +87,9 @@ def _run(bird: "Canary", timers: TimerProducer, tail: "TopicTail", every_ms: int
         if now_ms >= next_ms:
             bird.send(now_ms)
             next_ms = now_ms + every_ms if every_ms is not None else 2**63
-        records = tail.poll(_POLL_S)
+        message = polled(consumer, _POLL_S)
         now_ms = time.time_ns() // 1_000_000
-        bird.receive([record.headers for record in records], now_ms)
+        bird.receive([] if message is None else [message.headers() or ()], now_ms)
         for loss in bird.losses(now_ms):
             lost += 1
             typer.echo(json.dumps({"event": "lost", "at_ms": now_ms, **loss._asdict()}))
@@ -97,19 +98,17 @@ def _run(bird: "Canary", timers: TimerProducer, tail: "TopicTail", every_ms: int
     return lost
 
 
-def _tail(settings: Settings, topic: str) -> "TopicTail":
-    """Return a reader of the topic. Create the topic if it is missing."""
+def _consumer(settings: Settings, topic: str) -> Any:
+    """Return a consumer of the topic. Create the topic if it is missing."""
     from bridge.kafka import ConfluentTopics, Retrier
-    from bridge.kafka.readers import TopicTail
+    from kafka_timer.kafka_client import topic_consumer
 
-    connection, retrier = Connection(settings.bootstrap_servers, kafka=settings.kafka), Retrier()
+    retrier = Retrier()
     retrier.give_up_in(_START_S)
-    topics = ConfluentTopics(connection, retrier)
+    topics = ConfluentTopics(Connection(settings.bootstrap_servers, kafka=settings.kafka), retrier)
     if topics.partitions(topic) is None:
         topics.create(topic, 1, settings.replication_factor, _TOPIC_CONFIG)
-    tail = TopicTail(connection, topic, topics.partitions(topic) or 1, retrier)
-    retrier.go_on()
-    return tail
+    return topic_consumer(config_of(settings), [topic])
 
 
 def _serve(host: str, port: int, registry: object) -> None:

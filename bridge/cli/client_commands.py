@@ -1,20 +1,27 @@
-"""`timer-bridge send`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer as commands."""
+"""`timer-bridge send`, `read`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer's."""
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import TimeoutError as NoOutcomeError
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from typer import Context
 
-from bridge.cli.shared_options import ClusterOptions, command_with, pairs
+from bridge.cli.output import visible
+from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
-from kafka_timer import Repeat, Sent, TimerProducer
+from kafka_timer import Outcomes, Repeat, Sent, TimerOperator
+from kafka_timer.durations import duration_text
+from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS
+from schemas.receipts import printable
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
 Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
@@ -27,6 +34,7 @@ Everywhere = Annotated[
     typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
 ]
 _SEND_TIMEOUT_MS = 30_000
+_POLL_S = 0.5
 
 commands = typer.Typer()
 
@@ -36,7 +44,7 @@ class RequestOptions(ClusterOptions):
     """The cluster, and how the outcome is printed."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the position of each acknowledged request, as JSON.")
+        bool, typer.Option("--json", help="Print JSON: positions of acknowledged requests, outcomes, or records read.")
     ] = False
 
     def print_sent(self, what: str, sent: "list[Future[Sent]]", tail: str | None = None) -> None:
@@ -48,7 +56,51 @@ class RequestOptions(ClusterOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimerOptions(RequestOptions):
+class OutcomeOptions(RequestOptions):
+    """Whether to wait for the outcome."""
+
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time."),
+    ] = False
+    timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
+
+    def client(self, settings: Settings, timer_topic: str, *targets: str) -> AbstractContextManager[TimerOperator]:
+        duration_ms("--timeout", self.timeout, 1)
+        return client_of(settings, timer_topic, targets if self.wait else None)
+
+    def report(
+        self, client: TimerOperator, expected: str, what: str, sent: "list[Future[Sent]]", tail: str | None = None
+    ) -> None:
+        """Print what was sent or, with --wait, what became of it. See `print_sent`.
+
+        One of several requests about an id has to find the timer. Raises typer.Exit: 5 if an outcome is missing, 4 if
+        it is not as `expected`.
+        """
+        client.flush()
+        if not self.wait:
+            self.print_sent(what, sent, tail)
+            return
+        ask, enough = (client.outcome, all) if expected == "delivered" else (client.answer, any)
+        futures = [ask(each.result()) for each in sent]
+        end_s, states = time.monotonic() + duration_ms("--timeout", self.timeout, 1) / 1000, []
+        for future in futures:
+            try:
+                outcome = future.result(max(0.0, end_s - time.monotonic()))
+            except NoOutcomeError:
+                typer.echo(f"no outcome within {self.timeout}: the timer is pending, or no bridge runs", err=True)
+                raise typer.Exit(5) from None
+            states.append(outcome.state)
+            text = f": {outcome.code}: {outcome.detail}" if outcome.code else ""
+            if outcome.state == "delivered" and outcome.due_ms is not None:
+                text = f", {duration_text(outcome.at_ms - outcome.due_ms)} late"
+            typer.echo(json.dumps({"outcome": outcome._asdict()}) if self.as_json else f"{outcome.state}{text}")
+        if not enough(state == expected for state in states):
+            raise typer.Exit(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerOptions(OutcomeOptions):
     """The name of a pending timer: its id, or its origin."""
 
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
@@ -57,7 +109,7 @@ class TimerOptions(RequestOptions):
     ] = None
 
     @contextmanager
-    def client(self) -> Iterator[tuple[TimerProducer, str | Sent]]:
+    def named(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
         """Yield a producer for the timer, and its name. Raises SettingsError."""
         settings, timer_topic = self.chosen()
         try:
@@ -67,12 +119,12 @@ class TimerOptions(RequestOptions):
         name = self.id_ if sent is None else sent
         if name is None or (self.id_ is not None and sent is not None):
             raise SettingsError("give an ID or --origin")
-        with client_of(settings, timer_topic if sent is None else sent.topic) as client:
+        with self.client(settings, timer_topic if sent is None else sent.topic) as client:
             yield client, name
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageOptions(RequestOptions):
+class MessageOptions(OutcomeOptions):
     """The message of `send` and `replace`."""
 
     topic: Topic
@@ -134,11 +186,44 @@ def send(
     values = lines_of(raw) if lines else [raw]
     settings, timer_topic = message.chosen()
     sent: list[Future[Sent]] = []
-    with client_of(settings, timer_topic) as client:
+    with message.client(settings, timer_topic, message.topic) as client:
         for each in values:
             future = client.schedule(message.topic, each, id=id_, **asked)
-            sent += [future] if message.as_json else []
-    message.print_sent(str(len(values)), sent, f" to {timer_topic}")
+            sent += [future] if message.as_json or message.wait else []
+        message.report(client, "delivered", str(len(values)), sent, f" to {timer_topic}")
+
+
+@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge read orders --from-beginning --count 1 {_SERVERS}")
+def read(
+    context: Context,
+    topic: Topic,
+    count: Annotated[int | None, typer.Option(min=1, help="End after so many records; by default at Ctrl-C.")] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Also what the topic has already.")] = False,
+) -> None:
+    """Show the records of a topic: position, lateness or refusal, key and value. Only committed ones."""
+    from kafka_timer.kafka_client import polled, topic_consumer
+
+    options, (settings, _) = context.obj, context.obj.chosen()
+    source = topic_consumer(config_of(settings), [topic], from_beginning=from_beginning)
+    typer.echo(f"reading {topic}; Ctrl-C ends it", err=True)
+    with closing(source) as consumer, suppress(KeyboardInterrupt):
+        for message in islice(filter(None, iter(lambda: polled(consumer, _POLL_S), ())), count):
+            typer.echo(_record_text(message, as_json=options.as_json))
+
+
+def _record_text(message: Any, *, as_json: bool) -> str:
+    """Return one line; bytes that are not UTF-8 are written as \\xNN. JSON has all headers."""
+    key, value = (None if raw is None else printable(raw) for raw in (message.key(), message.value()))
+    headers = {name: None if raw is None else printable(raw) for name, raw in message.headers() or ()}
+    place, late_ms = Sent(message.topic(), message.partition(), message.offset()), None
+    with suppress(KeyError, ValueError):  # not delivered by a bridge
+        late_ms = int(headers[RELEASED_MS] or "") - int(headers[DELIVER_MS] or "")
+    if as_json:
+        return json.dumps({**place._asdict(), "late_ms": late_ms, "key": key, "value": value, "headers": headers})
+    words = ["/".join(map(str, place)), *([] if late_ms is None else [f"{duration_text(late_ms)} late"])]
+    words += [f"{headers[ERROR]}: {headers.get(ERROR_DETAIL)}"] if ERROR in headers else []
+    words += [] if key is None else [f"key {key}"]
+    return visible("  ".join([*words, "null" if value is None else value]))
 
 
 def lines_of(raw: bytes) -> list[bytes]:
@@ -150,14 +235,14 @@ def lines_of(raw: bytes) -> list[bytes]:
 def cancel(context: Context, all_partitions: Everywhere = False) -> None:
     """End what is pending under an id. Its receipt tells whether something was."""
     timer: TimerOptions = context.obj
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         if not all_partitions:
             sent = [client.cancel(name)]
         elif isinstance(name, Sent):
             raise SettingsError("--all-partitions with --origin: an origin has one partition; leave one of them out")
         else:
             sent = client.cancel_everywhere(name)
-    timer.print_sent(f"cancel of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "cancelled", f"cancel of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(
@@ -167,12 +252,12 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
     """Replace what is pending under an id. If nothing is, the message is still scheduled."""
     message: MessageOptions = context.obj
     asked, raw = message.asked(), message.raw()
-    with client_of(*message.chosen()) as client:
+    with message.client(*message.chosen()) as client:
         if all_partitions:
             sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
-    message.print_sent(f"replacement of {id_}", sent)
+        message.report(client, "replaced", f"replacement of {id_}", sent)
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge move reminder-7 --in 2h {_SERVERS}")
@@ -180,18 +265,18 @@ def move(context: Context, in_: In = None, at: At = None, level: Level = None) -
     """Give what is pending under an id another time. Its receipt tells whether something was."""
     timer: TimerOptions = context.obj
     asked = _when(in_, at, level)
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         sent = [client.move(name, **asked)]
-    timer.print_sent(f"move of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "moved", f"move of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge release --origin timer.requests/3/4711 {_SERVERS}")
 def release(context: Context) -> None:
     """Release what is pending under an id now."""
     timer: TimerOptions = context.obj
-    with timer.client() as (client, name):
+    with timer.named() as (client, name):
         sent = [client.release(name)]
-    timer.print_sent(f"release of {timer.id_ or timer.origin}", sent)
+        timer.report(client, "moved", f"release of {timer.id_ or timer.origin}", sent)
 
 
 @commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge pause orders {_SERVERS}")
@@ -233,12 +318,24 @@ def skip(
 
 
 @contextmanager
-def client_of(settings: Settings, timer_topic: str) -> Iterator[TimerProducer]:
-    """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed."""
-    servers = {"bootstrap.servers": settings.bootstrap_servers}
-    config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}
-    with TimerProducer(config, timer_topic=timer_topic, control_topic=settings.control_topic) as client:
+def client_of(settings: Settings, timer_topic: str, follow: Sequence[str] | None = None) -> Iterator[TimerOperator]:
+    """Yield a producer that is flushed at the end. Its ValueErrors become SettingsErrors: the call is to be fixed.
+
+    follow: target topics; None: no outcomes are followed.
+    """
+    config, outcomes = config_of(settings), None
+    if follow is not None:
+        receipts = None if settings.receipts == "none" else settings.receipts_topic
+        rejected = settings.rejected_topic
+        outcomes = Outcomes(config, receipts_topic=receipts, rejected_topic=rejected, targets=follow)
+    topic = settings.control_topic
+    with TimerOperator(config, timer_topic=timer_topic, control_topic=topic, outcomes=outcomes) as client:
         try:
             yield client
         except ValueError as error:
             raise SettingsError(str(error)) from error
+
+
+def config_of(settings: Settings) -> dict[str, Any]:
+    servers = {"bootstrap.servers": settings.bootstrap_servers}
+    return {"message.timeout.ms": _SEND_TIMEOUT_MS, **settings.kafka, **servers}

@@ -8,8 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 
+def visible(text: str) -> str:
+    """Return the text with control characters escaped."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def escaped(text: object) -> str:
-    return escape("".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(text)))
+    return escape(visible(str(text)))
 
 
 def table(

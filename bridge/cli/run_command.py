@@ -8,7 +8,7 @@ from bridge.cli import config_report
 from bridge.cli.shared_options import RunOptions, command_with
 from bridge.config.data_directory import unused_folders
 from bridge.config.settings import validated
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, exit_code_of
 from bridge.observe import logs
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def run(context: typer.Context) -> None:
             log.critical("%s", error)
         else:
             typer.echo(f"timer-bridge: {logs.redact(str(error))}", err=True)
-        raise typer.Exit(error.exit_code) from error
+        raise typer.Exit(exit_code_of(error)) from error
 
 
 @commands.command(

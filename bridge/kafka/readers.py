@@ -1,4 +1,4 @@
-"""Read committed records outside the consumer group: of one partition, of the end of a topic, of the control topic."""
+"""Read committed records outside the consumer group: of one partition, or of the control topic."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
 from bridge.kafka.consumer import GROUP, Message, headers_of, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
-from bridge.kafka.retry import CALL_S, Retrier
+from bridge.kafka.retry import Retrier
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
@@ -139,34 +139,6 @@ def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> No
     retrier.hear(error)
 
 
-class TopicTail:
-    """Begins at the present ends of all partitions. Not thread-safe. Raises BridgeError."""
-
-    def __init__(self, connection: Connection, topic: str, partitions: int, retrier: Retrier) -> None:
-        self._topic, self._retrier = topic, retrier
-        config = {**clients.reader(connection), "auto.offset.reset": "latest"}
-        self._consumer: Any = make(Consumer, config, retrier)
-        self._consumer.assign([self._end_of(number) for number in range(partitions)])
-
-    def poll(self, timeout_s: float) -> list[Record]:
-        """Return new records; waits for the first one at most this long."""
-        messages = consumed(self._consumer, self._topic, timeout_s, self._retrier)
-        return [record_of(message) for message in messages if message.error() is None]
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def _end_of(self, partition: int) -> TopicPartition:
-        what, place = f"{self._topic}/{partition}: reading", TopicPartition(self._topic, partition)
-        try:
-            _, end = self._retrier.retry_until_success(
-                what, lambda: self._consumer.get_watermark_offsets(place, timeout=CALL_S), is_passing
-            )
-        except KafkaException as failure:
-            raise explained(what, error_of(failure)) from failure
-        return TopicPartition(self._topic, partition, end)
-
-
 _CONTROL_BATCH = 500
 _WAIT_S = 0.1
 _LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for one call in it
@@ -219,24 +191,15 @@ class ConfluentControl:
         self._make_consumer()
 
     def _next(self, timeout_s: float) -> Iterator[Record]:
-        for message in consumed(self._consumer, self._place.topic, timeout_s, self._retrier):
-            if message.error() is not None:
+        """Yield records. Waits for the first one. Raises BridgeError for an error that does not pass."""
+        for message in self._consumer.consume(_CONTROL_BATCH, timeout_s):
+            error = message.error()
+            if error is None:
+                self._position = message.offset() + 1
+                yield record_of(message)
+            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                 self._position = message.offset()
-                continue
-            self._position = message.offset() + 1
-            yield record_of(message)
-
-
-def consumed(consumer: Any, topic: str, timeout_s: float, retrier: Retrier) -> Iterator[Any]:
-    """Yield records, and messages with the error _PARTITION_EOF, which have the offset of a partition's end.
-
-    Waits for the first one at most `timeout_s`. Raises BridgeError for an error that does not pass.
-    """
-    for message in consumer.consume(_CONTROL_BATCH, timeout_s):
-        error = message.error()
-        if error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            yield message
-        elif is_passing(error):
-            retrier.hear(error)
-        else:
-            raise explained(f"{topic}: reading", error)
+            elif is_passing(error):
+                self._retrier.hear(error)
+            else:
+                raise explained(f"{self._place.topic}: reading", error)

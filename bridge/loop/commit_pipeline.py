@@ -12,13 +12,15 @@ that this instance no longer owns.
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bridge.errors import BridgeError
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
-from bridge.partition.draft import FrozenDraft
+from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.partition import Damaged, Partition
 from bridge.ports import (
@@ -32,6 +34,7 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
+from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
@@ -40,6 +43,7 @@ Part = tuple[Partition, FrozenDraft]
 MAX_RETRIES_IN_FLIGHT = MAX_IN_FLIGHT // 2
 """They may wait for long; the other producers are for all other partitions."""
 _COSTLY_RECORDS = 500
+_REFUSALS_LOGGED_MS = 1000
 
 
 class _Try(NamedTuple):
@@ -69,6 +73,7 @@ class CommitPipeline:
         self._in_flight: list[_InFlight] = []
         self._waiting: list[_Try] = []
         """Aborted ones, and those for which there was no room."""
+        self._refusals = LogRateLimit(log, _REFUSALS_LOGGED_MS)
         self.waited_ms = 0
         """Time of waits until now for transactions."""
 
@@ -167,11 +172,20 @@ class CommitPipeline:
         now_ms = self._clock.now_ms()
         for owned, frozen in parts:
             owned.committed(frozen)
+            self._log_refusals(owned.partition, frozen.draft, now_ms)
         self._metrics.transaction_committed(parts, now_ms)
         if self._breakers:
             topics = {record.topic for _, frozen in parts for record in frozen.records}
             for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
+
+    def _log_refusals(self, partition: TimerPartition, draft: Draft, now_ms: int) -> None:
+        """Log refused requests and timers: one line a second for each timer topic and code."""
+        refused = [*((record.offset, why) for record, why in draft.decisions.refused), *draft.parked.items()]
+        for code, times in Counter(why.code for _, why in refused).items():
+            offset, detail = next((offset, why.detail) for offset, why in refused if why.code == code)
+            text = "%s/%d: rejected as %s: %s"
+            self._refusals.warn(now_ms, f"{partition.topic} {code}", text, partition, offset, code, detail, times=times)
 
     def _send(self, sent: _Try) -> None:
         outgoing = [record for _, frozen in sent.parts for record in frozen.records]

@@ -1,4 +1,4 @@
-"""Log a lasting fault when it begins and then each minute, with the number of times it occurred."""
+"""Log a lasting fault when it begins and then at intervals, with the number of times it occurred."""
 
 import logging
 
@@ -8,17 +8,18 @@ _INTERVAL_MS = 60_000
 
 
 class LogRateLimit:
-    """Logs one line a minute for faults with the same key."""
+    """Logs one line an interval (a minute) for faults with the same key."""
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, interval_ms: int = _INTERVAL_MS) -> None:
+        self._interval_ms = interval_ms
         self._log = log
         self._logged_ms: dict[str, int] = {}
         self._times: dict[str, int] = {}
 
-    def warn(self, now_ms: int, key: str, message: str, *arguments: object) -> None:
-        """Log `message` with its %-arguments, unless one with the same `key` was logged within the last minute."""
-        times = self._times[key] = self._times.get(key, 0) + 1
-        if key not in self._logged_ms or has_passed(self._logged_ms[key], now_ms, _INTERVAL_MS):
+    def warn(self, now_ms: int, key: str, message: str, *arguments: object, times: int = 1) -> None:
+        """Log `message` with its %-arguments, unless one with the same `key` was logged within the interval."""
+        times = self._times[key] = self._times.get(key, 0) + times
+        if key not in self._logged_ms or has_passed(self._logged_ms[key], now_ms, self._interval_ms):
             self._logged_ms[key] = now_ms
             self._log.warning(f"{message}%s", *arguments, f" ({times} times so far)" if times > 1 else "")
 

@@ -1,10 +1,12 @@
 """The client: histories with a bridge and no broker."""
 
+import asyncio
 import importlib
 import json
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +17,19 @@ from bridge.errors import BridgeError
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import Entry, FakeGroup, FakeInstance, FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from kafka_timer import Headers, Sent, TimerProducer, headers_for, partition_for, producer, retry_of
+from kafka_timer import (
+    Headers,
+    RetryPolicy,
+    Sent,
+    TimerOperator,
+    TimerProducer,
+    belongs_to,
+    headers_for,
+    partition_for,
+    producer,
+    retry_of,
+)
+from kafka_timer.aio import AsyncTimerProducer
 from kafka_timer.headers import TRACE_ID
 from kafka_timer.levels import DEFAULT, parse_levels
 from kafka_timer.origin import TimerPartition
@@ -50,7 +64,7 @@ class FakeOutbox(MemoryOutbox):
     def flush(self, timeout_s: float | None) -> None:
         self.flushes += 1
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         self.is_closed = True
 
 
@@ -68,6 +82,9 @@ class Message(NamedTuple):
 
     def offset(self) -> int:
         return self.entry.offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, self.entry.timestamp_ms
 
     def key(self) -> bytes | None:
         return self.entry.key
@@ -98,7 +115,7 @@ class Place:
         )
         self.bridge.run(0)
         self.outbox = FakeOutbox(self.kafka)
-        self.timers = TimerProducer({}, outbox=self.outbox)
+        self.timers = TimerOperator({}, outbox=self.outbox)
 
     def delivered(self, topic: str = "orders") -> list[Entry]:
         return self.kafka.read(topic)
@@ -123,8 +140,28 @@ def test_a_message_arrives_as_it_was_given(place: Place) -> None:
     assert (tombstone.key, tombstone.value) == (None, None)
 
 
+def test_refusals_are_logged_once_a_second_by_code(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    bad = [("timer-topic", b"orders"), ("timer-delay-ms", b"soon")]
+    place.bridge.run(1000)
+    for _ in range(30):
+        place.kafka.produce("timer.requests", b"v", headers=bad, partition=1)
+        place.bridge.run(100)
+    place.timers.schedule("nowhere", b"v", delay="0")
+    place.bridge.run(1000)
+    lines = [line for line in caplog.messages if "rejected as" in line]
+    assert lines[0].startswith("timer.requests/1/0: rejected as bad-header: timer-delay-ms is ")
+    assert [line.rpartition(" (")[2] for line in lines[1:3]] == ["11 times so far)", "21 times so far)"]
+    assert sum("bad-header" in line for line in lines) in (3, 4)
+    assert "rejected as unknown-topic: topic nowhere does not take it" in lines[-1]
+    for _ in range(5):
+        place.kafka.produce("timer.requests", b"v", headers=bad[:1], partition=1)
+    place.bridge.run(100)
+    assert ": rejected as missing-time: " in caplog.messages[-1]
+    assert caplog.messages[-1].endswith(" (5 times so far)"), "those of one transaction"
+
+
 def test_a_trace_id_is_delivered_unless_the_message_has_one(place: Place) -> None:
-    place.timers = TimerProducer({}, outbox=place.outbox, trace_header=TRACE_ID)
+    place.timers = TimerOperator({}, outbox=place.outbox, trace_header=TRACE_ID)
     place.timers.schedule("orders", b"a", delay="0")
     place.timers.replace("x", "orders", b"b", delay="0")
     place.timers.schedule("orders", b"c", delay="0", headers=[(TRACE_ID, "mine")])
@@ -309,7 +346,7 @@ def retry_id(entry: Entry, group: str = "billing", secret: bytes | str = b"") ->
 
 def test_the_id_of_a_retry_cannot_be_guessed_and_cancelled_by_its_place(place: Place) -> None:
     """A sender without Read on the target topic knows group, topic, partition, offset, and how ids are made."""
-    place.timers = TimerProducer({}, outbox=place.outbox, retry_secret="of all consumers of billing")
+    place.timers = TimerOperator({}, outbox=place.outbox, retry_secret="of all consumers of billing")
     entry = place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1"), ("none", None)])
     fails(place, entry)
     guesses = [replace(entry, value=b"w"), replace(entry, key=None), replace(entry, headers=()), entry]
@@ -348,6 +385,114 @@ def test_a_group_may_have_a_topic_for_its_retries(place: Place) -> None:
     fails(place, place.kafka.produce("orders", b"v"), topic="RETRY.billing")
     place.bridge.run(10_000)
     assert [entry.value for entry in place.delivered("RETRY.billing")] == [b"v"]
+
+
+def charge(message: Message) -> None:
+    raise RuntimeError("the bank is closed")
+
+
+def test_a_retry_is_handled_by_the_group_that_asked_for_it_alone(place: Place) -> None:
+    handled: list[bytes | None] = []
+    place.kafka.produce("orders", b"v")
+    assert place.timers.handle(Message(place.delivered()[0]), charge, group="billing") is not None
+    place.bridge.run(10_000)
+    _, back = map(Message, place.delivered())
+    for group in ("shipping", "billing"):
+        assert place.timers.handle(back, lambda message: handled.append(message.value()), group=group) is None
+        assert belongs_to(back, group) == (group == "billing")
+    assert handled == [b"v"]
+
+
+def test_a_retry_is_handled_by_its_group_alone_with_asyncio(place: Place) -> None:
+    handled: list[bytes | None] = []
+
+    async def work(message: Message) -> None:
+        await asyncio.sleep(0)
+        handled.append(message.value())
+        if dict(message.headers() or ()).get("timer-retries") is None:
+            charge(message)
+
+    async def main() -> None:
+        async with AsyncTimerProducer(place.timers) as timers:
+            place.kafka.produce("orders", b"v")
+            assert await timers.handle(Message(place.delivered()[0]), work, group="billing", policy=POLICY) is not None
+            place.bridge.run(3000)
+            _, back = map(Message, place.delivered())
+            for group in ("shipping", "billing"):
+                assert await timers.handle(back, work, group=group) is None
+
+    asyncio.run(main())
+    assert handled == [b"v", b"v"]
+
+
+POLICY = RetryPolicy(delays=("2s", timedelta(seconds=4)), dead_letters="lost", jitter=0.5, spring_headers=True)
+
+
+def test_a_policy_sets_delays_jitter_number_and_dlq_whose_record_has_springs_headers(place: Place) -> None:
+    place.kafka.create("lost")
+    place.bridge.run(1000)
+    place.kafka.produce("orders", b"v", headers=[("trace", b"1")])
+    first_ms = place.delivered()[0].timestamp_ms
+    for least_ms in (2000, 4000):
+        sent_ms = place.kafka.timeline.now_ms
+        place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+        place.bridge.run(least_ms * 3 // 2)
+        assert least_ms < int(dict(place.delivered()[-1].headers)["timer-deliver-ms"] or b"") - sent_ms < least_ms * 1.5
+    assert len(place.delivered()) == 3
+    place.timers.handle(Message(place.delivered()[-1]), charge, group="billing", policy=POLICY)
+    (dead,) = place.delivered("lost")
+    headers = dict(dead.headers)
+    assert {name: value for name, value in headers.items() if name.startswith("kafka_dlt-")} == {
+        "kafka_dlt-exception-fqcn": b"builtins.RuntimeError",
+        "kafka_dlt-exception-message": b"the bank is closed",
+        "kafka_dlt-original-topic": b"orders",
+        "kafka_dlt-original-partition": (0).to_bytes(4, "big"),
+        "kafka_dlt-original-offset": (0).to_bytes(8, "big"),
+        "kafka_dlt-original-timestamp": first_ms.to_bytes(8, "big"),
+    }
+    assert (headers["timer-retries"], headers["trace"]) == (b"2", b"1")
+
+
+def test_a_retry_is_the_same_for_aiokafkas_records(place: Place) -> None:
+    message = Message(place.kafka.produce("orders", b"v", key=b"k", headers=[("trace", b"1")]))
+    fields = ("topic", "partition", "offset", "key", "value")
+    read = {name: getattr(message, name)() for name in fields}
+    record = SimpleNamespace(**read, timestamp=message.timestamp()[1], headers=(("trace", b"1"),))
+    assert retry_of(record, group="billing", policy=POLICY) == retry_of(message, group="billing", policy=POLICY)
+
+
+def test_the_message_of_any_error_fits_into_the_dlqs_record(place: Place) -> None:
+    message = Message(place.kafka.produce("orders", b"v"))
+    policy = RetryPolicy(most=0, spring_headers=True)
+    dead = retry_of(message, group="billing", policy=policy, error=ValueError("\udce4" * 2**20))
+    assert dict(dead.headers)["kafka_dlt-exception-message"] == rb"\udce4" * 1000
+
+
+@pytest.mark.parametrize("of", [b"orders", b"a/9999999999/1", b"\xff"])
+@pytest.mark.parametrize("group", [b"billing", b"shipping"])
+def test_a_senders_own_headers_of_failures_stop_no_retry(place: Place, group: bytes, of: bytes) -> None:
+    own = [("timer-retries", b"2"), ("timer-retry-group", group), ("timer-retry-of", of)]
+    old = [] if group == b"billing" else [("kafka_dlt-original-topic", b"old"), ("kafka_dlt-exception-fqcn", b"Old")]
+    message = Message(place.kafka.produce("orders", b"v", headers=[*own, *old]))
+    dead = retry_of(message, group="billing", policy=replace(POLICY, most=0))
+    springs = [pair for pair in dead.headers if pair[0].startswith("kafka_dlt-")]
+    assert (dead.topic, len(springs), springs[0]) == ("lost", 4, ("kafka_dlt-original-topic", b"orders"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"jitter": 0.1},
+        {"jitter": 2, "delays": ("1s",)},
+        {"most": -1},
+        {"delays": ("soon",)},
+        {"delays": (5,)},
+        {"delays": (timedelta(-1),)},
+    ],
+)
+def test_a_policy_that_is_wrong_raises_at_once(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"jitter|duration"):
+        RetryPolicy(**wrong)
 
 
 @pytest.mark.parametrize("count", [b"", b"x", b"-1", None, b"9" * 40])

@@ -26,7 +26,7 @@ from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir, worker_folder, worker_socket
 from bridge.config.http_address import own_address
 from bridge.config.settings import Settings
-from bridge.errors import BridgeError
+from bridge.errors import BridgeError, exit_code_of
 from bridge.observe import logs
 from bridge.process import check, die_at_next, open_many_files, run
 
@@ -188,7 +188,7 @@ def main() -> None:
         run(settings, number)
     except BridgeError as error:
         log.critical("%s", error)
-        sys.exit(error.exit_code)
+        sys.exit(exit_code_of(error))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The client, its commands and the example, with a real broker and a real `timer-bridge run`."""
 
+import asyncio
 import json
 import os
 import re
@@ -21,7 +22,8 @@ from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import COMMAND, Names, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from kafka_timer import TimerProducer, partition_for
+from kafka_timer import Outcomes, TimerProducer, partition_for
+from kafka_timer.aio import AsyncTimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
 
@@ -31,10 +33,11 @@ PARTITIONS = 4
 class Served:
     """A running bridge, and clients of it."""
 
-    def __init__(self, broker: Broker, names: Names) -> None:
+    def __init__(self, broker: Broker, names: Names, config: Path) -> None:
         self.broker, self.names = broker, names
         self._sender = Producer({"bootstrap.servers": broker.bootstrap_servers, "partitioner": "murmur2_random"})
         self.receipts = names.arguments[names.arguments.index("--receipts-topic") + 1]
+        self.config = config
 
     def client(self) -> TimerProducer:
         return TimerProducer({"bootstrap.servers": self.broker.bootstrap_servers}, timer_topic=self.names.timers)
@@ -44,6 +47,11 @@ class Served:
         return subprocess.run(
             [COMMAND, *arguments, *where], capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
+
+    def started(self, *arguments: str) -> "subprocess.Popen[str]":
+        where = ["--bootstrap-servers", self.broker.bootstrap_servers]
+        pipe = subprocess.PIPE
+        return subprocess.Popen([COMMAND, *arguments, *where], stdout=pipe, stderr=pipe, text=True)
 
     def send(self, headers: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None) -> None:
         """Send a request; librdkafka chooses the partition by the key, as Java clients do."""
@@ -65,7 +73,9 @@ def served(kafka: Broker, tmp_path: Path) -> Iterator[Served]:
     names.create_target(kafka)
     arguments = [*names.arguments, "--partitions", str(PARTITIONS), "--levels", "1s"]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
-        yield Served(kafka, names)
+        config = tmp_path / "topics.toml"
+        config.write_text(f'receipts_topic = "{names.receipts}"\nrejected_topic = "{names.rejected}"\n')
+        yield Served(kafka, names, config)
 
 
 def assert_canary_goes_on(served: Served, topic: str) -> None:
@@ -219,3 +229,87 @@ def test_case_9_the_example_retries_until_the_dead_letters(served: Served) -> No
     assert "handled fine after 0 retries" in said
     assert said.count(f"sent to {served.names.timers}") == 2
     assert f"sent to {dead}" in said
+
+
+@pytest.mark.broker
+def test_commands_wait_for_the_outcome(served: Served) -> None:
+    topics = ["--wait", "--config", str(served.config)]
+    target = served.names.target
+    for command, said, code in (
+        (["send", target, "v", "--in", "200ms"], "delivered, ", 0),
+        (["send", target, "v", "--in", "400d"], "rejected: too-far: ", 4),
+        (["send", target, "v", "--in", "1h", "--id", "a", "--timeout", "1s"], "no outcome within 1s", 5),
+        (["move", "a", "--in", "2h"], "moved\n", 0),
+        (["replace", "a", target, "w", "--in", "1h"], "replaced\n", 0),
+        (["replace", "new", target, "w", "--in", "1h"], "not-found\n", 4),
+        (["release", "new", "--json"], '{"outcome": {"state": "moved", "at_ms": ', 0),
+        (["cancel", "a", "--all-partitions"], "", 0),
+        (["cancel", "a"], "not-found\n", 4),
+    ):
+        ended = served.command(*command, *topics)
+        assert (ended.returncode, (ended.stdout + ended.stderr).startswith(said)) == (code, True), (command, ended)
+
+
+@pytest.mark.broker
+def test_outcomes_are_followed_by_one_consumer(served: Served) -> None:
+    config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
+    outcomes = Outcomes(
+        {**config, "linger.ms": 5},
+        receipts_topic=served.receipts,
+        rejected_topic=names.rejected,
+        targets=[names.target],
+    )
+    with TimerProducer(config, timer_topic=names.timers, outcomes=outcomes) as timers:
+        sent = [timers.schedule(names.target, b"v", delay="1s").result(PATIENCE_S) for _ in range(3)]
+        gone = timers.schedule(names.target, b"v", delay="1h", id="a").result(PATIENCE_S)
+        lost = timers.schedule(f"no-{names.target}", b"v", delay="1s").result(PATIENCE_S)
+        answer = timers.answer(timers.cancel("a").result(PATIENCE_S))
+        ends = [timers.outcome(each).result(PATIENCE_S) for each in (*sent, gone, lost)]
+        assert [end.state for end in ends] == ["delivered"] * 3 + ["cancelled", "rejected"]
+        assert (answer.result(PATIENCE_S).state, ends[-1].code) == ("cancelled", "unknown-topic")
+    with pytest.raises(BridgeError, match=r"missing-topic: cannot be read: .*name an existing topic"):
+        Outcomes(config, receipts_topic="missing-topic")
+
+
+@pytest.mark.broker
+def test_outcomes_with_asyncio(served: Served) -> None:
+    config, names = {"bootstrap.servers": served.broker.bootstrap_servers}, served.names
+    outcomes = Outcomes(config, receipts_topic=served.receipts, rejected_topic=names.rejected)
+    producer = TimerProducer(config, timer_topic=names.timers, outcomes=outcomes)
+
+    async def states() -> list[str]:
+        async with AsyncTimerProducer(producer) as timers:
+            sent = await timers.schedule(names.target, b"v", delay="1h", id="a")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(timers.outcome(sent), 0.2)
+            cancel, again = await timers.cancel("a"), await timers.cancel("a")
+            found = await asyncio.gather(*map(timers.outcome, (sent, cancel, again)))
+            return [each.state for each in found]
+
+    assert asyncio.run(asyncio.wait_for(states(), PATIENCE_S)) == ["cancelled", "cancelled", "not-found"]
+
+
+@pytest.mark.broker
+def test_read_shows_deliveries_with_their_lateness_and_refusals(served: Served) -> None:
+    target, lost, all_ = served.names.target, f"no-{served.names.target}", ["--from-beginning", "--count", "1"]
+    with served.started("read", target) as reading:
+        assert reading.stderr is not None
+        assert reading.stdout is not None
+        assert reading.stderr.readline() == f"reading {target}; Ctrl-C ends it\n"
+        for value, topic in (("hello \x1b", target), ("lost?", lost)):
+            assert served.command("send", topic, value, "--key", "7", "--in", "200ms").returncode == 0
+        line = reading.stdout.readline()
+        assert re.fullmatch(rf"{target}/0/\d+  (0|\d+(ms|s)\S*) late  key 7  hello \\x1b\n", line), line
+        reading.send_signal(signal.SIGINT)
+        assert reading.wait(PATIENCE_S) == 0
+    (delivered, rejected) = (
+        served.command("read", topic, *all_, "--json") for topic in (target, served.names.rejected)
+    )
+    first = json.loads(delivered.stdout)
+    late_ms = int(first["headers"]["timer-released-ms"]) - int(first["headers"]["timer-deliver-ms"])
+    assert (first["key"], first["value"], first["late_ms"]) == ("7", "hello \x1b", late_ms)
+    assert json.loads(rejected.stdout)["late_ms"] is None
+    text = served.command("read", served.names.rejected, *all_).stdout
+    assert re.fullmatch(rf"{served.names.rejected}/\d/0  unknown-topic: topic {lost} .*  key 7  lost\?\n", text), text
+    missing = served.command("read", lost)
+    assert (missing.returncode, "cannot be read" in missing.stderr) == (1, True), missing

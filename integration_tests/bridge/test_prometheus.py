@@ -19,7 +19,7 @@ from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import Names, get
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import RULES, Prometheus, promtool
-from kafka_timer import TimerProducer
+from kafka_timer import TimerOperator
 from schemas.tables import AuditClass
 from scripts.common.processes import BridgeProcess
 from spark_jobs.audit_run.arguments import parse
@@ -91,7 +91,7 @@ def seen(kafka: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 def send(kafka: Broker, names: Names) -> None:
     config = {"bootstrap.servers": kafka.bootstrap_servers}
-    with TimerProducer(config, timer_topic=names.timers, control_topic=names.control) as timers:
+    with TimerOperator(config, timer_topic=names.timers, control_topic=names.control) as timers:
         for each in timers.pause(f"{names.target}-paused"):
             each.result(PATIENCE_S)
         for number in range(TIMERS):

@@ -8,7 +8,7 @@ import pytest
 
 from integration_tests.conftest import Broker
 from integration_tests.support.bridge_command import Names, read
-from kafka_timer import Repeat, TimerProducer
+from kafka_timer import Repeat, TimerOperator
 from scripts.common.processes import BridgeProcess
 
 OCCURRENCES = 4
@@ -23,7 +23,7 @@ def test_each_occurrence_is_delivered_once_though_the_bridge_is_killed_in_betwee
         pass
     broker = {"bootstrap.servers": kafka.bootstrap_servers}
     rule = Repeat(every="1s", count=OCCURRENCES, missed="all")
-    with TimerProducer(broker, timer_topic=names.timers, control_topic=names.control) as timers:
+    with TimerOperator(broker, timer_topic=names.timers, control_topic=names.control) as timers:
         timers.schedule(names.target, "again", key="k", repeat=rule, id="x").result(30)
         for number in range(1, OCCURRENCES):
             bridge = BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments)

@@ -8,7 +8,7 @@ import pytest
 
 from integration_tests.conftest import Broker
 from integration_tests.support.bridge_command import Names, read
-from kafka_timer import TimerProducer
+from kafka_timer import TimerOperator
 from scripts.common.processes import BridgeProcess
 
 PER_S, OVERDUE, ON_TIME = 20, 100, 20
@@ -26,7 +26,7 @@ def test_case_35_targets_wait_through_a_kill_and_a_lost_disk_and_delay_no_other(
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, arguments):
         pass
     broker = {"bootstrap.servers": kafka.bootstrap_servers}
-    with TimerProducer(broker, timer_topic=names.timers, control_topic=names.control) as timers:
+    with TimerOperator(broker, timer_topic=names.timers, control_topic=names.control) as timers:
         timers.pause(paused)
         for number in range(OVERDUE):
             timers.schedule(limited, str(number), delay="0")

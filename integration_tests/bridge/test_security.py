@@ -401,6 +401,26 @@ def test_the_client_and_the_commands_are_let_in_by_the_same_settings(
 
 
 @pytest.mark.broker
+def test_a_sender_that_waits_for_the_outcome_needs_read_on_three_topics(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    sender, followed = secured.user(), (names.receipts, names.rejected, names.target)
+    for topic in (names.timers, *followed):
+        secured.cluster.create(topic, 1)
+    secured.grant(sender, "Topic", names.timers, "Write")
+    asked = ["send", names.target, "v", "--in", "1h", "--wait", "--timeout", "1s", *secured.to(names)]
+    asked += ["--config", str(sender.config(tmp_path))]
+    topics = {"TIMER_BRIDGE_RECEIPTS_TOPIC": names.receipts, "TIMER_BRIDGE_REJECTED_TOPIC": names.rejected}
+    for topic in followed:
+        denied = command(*asked, **topics)
+        assert (denied.returncode, f"{topic}: cannot be read" in denied.stderr) == (1, True), denied
+        secured.grant(sender, "Topic", topic, "Read")
+    assert secured.cluster.values(names.timers) == [], "nothing is sent by a sender that could not follow it"
+    waited = command(*asked, **topics)  # no bridge runs
+    assert (waited.returncode, waited.stderr.startswith("no outcome within 1s")) == (5, True), waited
+
+
+@pytest.mark.broker
 def test_the_acls_of_two_timer_topics_decide_who_may_send_where(secured: Secured, names: Names, tmp_path: Path) -> None:
     bridge, ordering, paying = secured.user(), secured.user(), secured.user()
     orders, paid, payments = secured.cluster.topic("orders"), secured.cluster.topic("paid"), f"{names.timers}-payments"

@@ -6,8 +6,8 @@ from threading import Event, get_ident
 
 import pytest
 
-from kafka_timer import BridgeError, Headers, Sent, TimerProducer, partition_for
-from kafka_timer.aio import AsyncTimerProducer
+from kafka_timer import BridgeError, Headers, Sent, TimerOperator, TimerProducer, partition_for
+from kafka_timer.aio import AsyncTimerOperator
 
 PARTITIONS, SOON_S = 4, 10.0
 
@@ -52,7 +52,7 @@ class Outbox:
     def flush(self, timeout_s: float | None) -> None:
         self.ended.append("flushed")
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         self.ended.append("closed")
 
 
@@ -61,8 +61,8 @@ def outbox() -> Outbox:
     return Outbox()
 
 
-def client(outbox: Outbox) -> AsyncTimerProducer:
-    return AsyncTimerProducer(TimerProducer({}, outbox=outbox))
+def client(outbox: Outbox) -> AsyncTimerOperator:
+    return AsyncTimerOperator(TimerOperator({}, outbox=outbox))
 
 
 def test_a_coroutine_returns_the_position_or_raises_and_the_end_flushes_and_closes(outbox: Outbox) -> None:

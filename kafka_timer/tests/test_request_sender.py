@@ -59,6 +59,9 @@ class Producer:
         self._tell()
         return len(self.queued)
 
+    def purge(self) -> None:
+        """Nothing is left."""
+
     def produce(self, *_: Any, on_delivery: Callable[[KafkaError, None], None], headers: Any) -> None:
         del headers
         if self.is_full:

@@ -1,6 +1,6 @@
 """Headers of requests: times of any type, and what the bridge would refuse."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from kafka_timer import Repeat, SettingsError, TimerProducer, cancel_headers, headers_for
 from kafka_timer.headers import Cancel, FixedLimits, Recurrence, Schedule, parse
 
-NOON = datetime(2026, 12, 24, 12, tzinfo=UTC)
+NOON = datetime(2026, 12, 24, 12, tzinfo=timezone.utc)
 NOON_MS = 1_798_113_600_000
 LIMITS = FixedLimits()
 

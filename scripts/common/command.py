@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from spark_jobs.errors import JobFailedError, UsageError
 
 FAULT_FOUND = 3
@@ -39,7 +39,7 @@ def run(name: str, job: Callable[[], int]) -> int:
         return 130
     except BridgeError as error:
         print(f"{name}: {error}", file=sys.stderr)
-        return error.exit_code
+        return exit_code_of(error)
     except (JobFailedError, UsageError) as error:
         print(f"{name}: the audit failed: {error}", file=sys.stderr)
         return 1

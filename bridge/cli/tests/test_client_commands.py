@@ -11,10 +11,10 @@ from bridge.cli import app as cli
 from bridge.cli import client_commands
 from bridge.cli.app import app
 from bridge.cli.client_commands import lines_of
-from bridge.errors import SettingsError
+from bridge.errors import SettingsError, exit_code_of
 from bridge.testing.fake_kafka import FakeKafka, Timeline
 from bridge.tests.simulation.http_fakes import MemoryOutbox
-from kafka_timer import TimerProducer
+from kafka_timer import TimerOperator
 from kafka_timer.control import Paused, Skipped
 from kafka_timer.origin import TimerPartition
 from schemas.control import read
@@ -62,7 +62,7 @@ def test_a_wrong_call_is_refused_with_the_remedy(arguments: list[str], told: str
     assert isinstance(ended.exception, SettingsError), ended.output
     with pytest.raises(SettingsError, match=told):
         raise ended.exception
-    assert ended.exception.exit_code == 2
+    assert exit_code_of(ended.exception) == 2
 
 
 def test_a_missing_cluster_is_reported_with_the_remedy() -> None:
@@ -94,11 +94,11 @@ def fake_kafka(monkeypatch: pytest.MonkeyPatch, *topics: str) -> FakeKafka:
     for topic in (*topics, CONTROL):
         kafka.create(topic)
 
-    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str) -> TimerProducer:
+    def client(config: Mapping[str, Any], timer_topic: str, control_topic: str, **_: Any) -> TimerOperator:
         outbox = MemoryOutbox(kafka)
-        return TimerProducer({}, timer_topic=timer_topic, control_topic=control_topic, outbox=outbox)
+        return TimerOperator({}, timer_topic=timer_topic, control_topic=control_topic, outbox=outbox)
 
-    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    monkeypatch.setattr(client_commands, "TimerOperator", client)
     return kafka
 
 
@@ -114,10 +114,10 @@ def test_standard_input_is_sent_unchanged(monkeypatch: pytest.MonkeyPatch, comma
 def test_a_secret_in_the_error_of_a_library_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def client(config: Mapping[str, Any], **topics: str) -> TimerProducer:
+    def client(config: Mapping[str, Any], **_: Any) -> TimerOperator:
         raise SettingsError(f"what is {config['sasl.oauthbearer.config']}?")
 
-    monkeypatch.setattr(client_commands, "TimerProducer", client)
+    monkeypatch.setattr(client_commands, "TimerOperator", client)
     secret = ["--kafka", "sasl.oauthbearer.config=principal hunter2"]
     monkeypatch.setattr("sys.argv", ["timer-bridge", "cancel", "x", *NOBODY, *secret])
     monkeypatch.setattr("bridge.observe.logs.configure", lambda: None)

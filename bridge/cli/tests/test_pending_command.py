@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from bridge.cli.app import app
 from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
 from bridge.config.data_directory import DataDir
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.partition.copies import id_hash
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
@@ -125,7 +125,7 @@ def test_one_id(data_dir: Path) -> None:
     for id_ in ("ended", "nobody"):
         with pytest.raises(BridgeError, match=f"no timer is pending under '{id_}'") as none:
             run("--data-dir", data_dir, "--id", id_)
-        assert none.value.exit_code == 1
+        assert exit_code_of(none.value) == 1
 
 
 def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_dir: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_di
     with pytest.raises(SettingsError, match=r"a bridge is running on .*: ask it by its --http-port") as told:
         run("--data-dir", data_dir)
     running.close()
-    assert told.value.exit_code == 2
+    assert exit_code_of(told.value) == 2
 
 
 def test_pending_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:

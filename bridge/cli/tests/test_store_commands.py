@@ -16,7 +16,7 @@ from bridge.cli import parquet_export
 from bridge.cli.app import app
 from bridge.cli.offline_stores import locked_stores
 from bridge.config.data_directory import DataDir, worker_folder
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.pending_table import PENDING, parse_stores
@@ -266,7 +266,7 @@ def test_export_of_a_store_that_was_never_checkpointed_says_what_the_file_lacks(
     never_checkpointed(tmp_path / "timer-data")
     with pytest.raises(BridgeError, match=r"^timer\.requests/0: not in the file") as told:
         run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
-    assert told.value.exit_code == 1
+    assert exit_code_of(told.value) == 1
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 0
 
 
@@ -278,7 +278,7 @@ def test_export_leaves_no_half_file_and_keeps_the_old_one(store: Path, tmp_path:
         path.write_bytes(path.read_bytes()[:50])
     with pytest.raises(BridgeError, match="damaged") as raised:
         run("export", store, out)
-    assert raised.value.exit_code == 1
+    assert exit_code_of(raised.value) == 1
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.parquet"]
     assert out.read_bytes() == before
 
@@ -329,7 +329,7 @@ def test_the_directory_of_a_running_bridge_is_read_only_if_forced(
     for folder in (data_dir, store):
         with pytest.raises(SettingsError, match="a bridge is running on") as raised:
             ask(folder)
-        assert raised.value.exit_code == 2
+        assert exit_code_of(raised.value) == 2
         forced = ask(folder, "--force-read")
         assert (forced.exit_code, "a bridge is running on" in forced.stderr) == (0, True)
     running.close()

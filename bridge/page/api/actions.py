@@ -29,7 +29,7 @@ from bridge.page.api.responses import Acted, LatestReceipts
 from bridge.page.api.timer_requests import RequestSender, SendProgress
 from bridge.page.sessions import Caller
 from bridge.query.search import NamedTimer
-from kafka_timer import Sent, TimerProducer
+from kafka_timer import Sent, TimerOperator
 
 SentRequests = list["Future[Sent]"]
 
@@ -49,10 +49,10 @@ class Action(NamedTuple):
     label: str
     summary: str
     request_model: type[ActionAsked]
-    send: Callable[[TimerProducer, Any], SentRequests]
+    send: Callable[[TimerOperator, Any], SentRequests]
     about: Literal["timer", "topic"] = "timer"
     selection_model: type[SelectionActed] = SelectionActed
-    send_each: Callable[[TimerProducer, NamedTimer, Any], SentRequests] | None = None
+    send_each: Callable[[TimerOperator, NamedTimer, Any], SentRequests] | None = None
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
     entries: tuple[FormField, ...] = ()
@@ -68,18 +68,18 @@ class Action(NamedTuple):
         return self.about == "timer"
 
 
-def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
+def _cancel(timers: TimerOperator, asked: CancelAsked) -> SentRequests:
     if asked.everywhere:
         return timers.cancel_everywhere(asked.raw())
     return [timers.cancel(asked.name(), partition=asked.partition)]
 
 
-def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
+def _cancel_each(timers: TimerOperator, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     """Cancel in its own partition only: the same id elsewhere is another timer."""
     return [timers.cancel(_name(timer), partition=timer.place.partition.partition)]
 
 
-def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
+def _replace(timers: TimerOperator, asked: ReplaceAsked) -> SentRequests:
     """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
     id_ = asked.raw()
     given: dict[str, Any] = asked.model_dump(include={"key", "at", "delay", "level", "partition"})
@@ -92,28 +92,28 @@ def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
     return sent
 
 
-def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
+def _move(timers: TimerOperator, asked: MoveAsked) -> SentRequests:
     return [timers.move(asked.name(), at=asked.at, delay=asked.delay, partition=asked.partition)]
 
 
-def _move_each(timers: TimerProducer, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
+def _move_each(timers: TimerOperator, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
     due_ms = max(0, timer.due_ms + asked.by)
     return [timers.move(_name(timer), at=due_ms, partition=timer.place.partition.partition)]
 
 
-def _release(timers: TimerProducer, asked: ReleaseAsked) -> SentRequests:
+def _release(timers: TimerOperator, asked: ReleaseAsked) -> SentRequests:
     return [timers.release(asked.name(), partition=asked.partition)]
 
 
-def _release_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) -> SentRequests:
+def _release_each(timers: TimerOperator, timer: NamedTimer, _: SelectionActed) -> SentRequests:
     return [timers.release(_name(timer), partition=timer.place.partition.partition)]
 
 
-def _pause(timers: TimerProducer, asked: TopicAsked) -> SentRequests:
+def _pause(timers: TimerOperator, asked: TopicAsked) -> SentRequests:
     return timers.pause(asked.topic)
 
 
-def _resume(timers: TimerProducer, asked: TopicAsked) -> SentRequests:
+def _resume(timers: TimerOperator, asked: TopicAsked) -> SentRequests:
     return timers.resume(asked.topic)
 
 

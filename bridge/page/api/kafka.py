@@ -16,7 +16,7 @@ from bridge.ports import Member
 from bridge.redrive.marks import MarkIndex, MarkReader
 from bridge.redrive.rules import Parked, RedriveFilter, RejectedLog
 from bridge.redrive.sender import RedriveResult, redrive_session
-from kafka_timer import TimerProducer
+from kafka_timer import TimerOperator
 from kafka_timer.origin import TimerPartition
 
 _WAIT_S = 10.0
@@ -43,7 +43,7 @@ class KafkaPort(Protocol):
         """Yield the reader; one caller at a time has it, others wait."""
         ...
 
-    def producer(self, timer_topic: str) -> TimerProducer: ...
+    def producer(self, timer_topic: str) -> TimerOperator: ...
 
     def redriven(self) -> Container[bytes]:
         """Return the markers of all records that were sent again."""
@@ -74,7 +74,7 @@ class ConfluentKafkaPort:
         self._redriving = threading.Lock()
         self._group: ConfluentGroup | None = None
         self._reader: _HistoryReader | None = None
-        self._producers: dict[str, TimerProducer] = {}
+        self._producers: dict[str, TimerOperator] = {}
         self._marks = MarkReader(settings.redrive_marks)
 
     def group(self) -> GroupView:
@@ -96,14 +96,14 @@ class ConfluentKafkaPort:
         finally:
             self._reading.release()
 
-    def producer(self, timer_topic: str) -> TimerProducer:
+    def producer(self, timer_topic: str) -> TimerOperator:
         with self._lock:
             known = self._producers.get(timer_topic)
             if known is not None and not known.is_broken:
                 return known
             servers = {"bootstrap.servers": self._settings.bootstrap_servers}
             config = {"message.timeout.ms": _SEND_TIMEOUT_MS, **self._settings.kafka, **servers}
-            made = self._producers[timer_topic] = TimerProducer(
+            made = self._producers[timer_topic] = TimerOperator(
                 config, timer_topic=timer_topic, control_topic=self._settings.control_topic
             )
         if known is not None:

@@ -26,7 +26,7 @@ from bridge.page.api.timer_requests import RequestSender, SendProgress, SendRequ
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.query.search import NamedTimer
-from kafka_timer import Sent, TimerProducer
+from kafka_timer import Sent, TimerOperator
 
 GOOD_FOR_MS = 24 * 3_600_000
 """Counting millions of timers, part by part, takes hours before the first action."""
@@ -134,7 +134,7 @@ def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: Selectio
     send_each = action.send_each
     assert send_each is not None
 
-    def send(own: list[NamedTimer], producer: TimerProducer) -> Iterator["Future[Sent]"]:
+    def send(own: list[NamedTimer], producer: TimerOperator) -> Iterator["Future[Sent]"]:
         return (future for timer in own for future in send_each(producer, timer, asked))
 
     return {topic: partial(send, own) for topic, own in by_topic.items()}

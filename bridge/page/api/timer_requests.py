@@ -19,11 +19,11 @@ from pydantic import ValidationError
 from bridge.errors import BridgeError
 from bridge.page.api.kafka import KafkaPort, TopicReader
 from bridge.page.api.responses import LatestReceipts
-from kafka_timer import Sent, TimerProducer
+from kafka_timer import Sent, TimerOperator
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Mode, Receipt, printable
 
-SendRequests: TypeAlias = Callable[[TimerProducer], "Iterable[Future[Sent]]"]
+SendRequests: TypeAlias = Callable[[TimerOperator], "Iterable[Future[Sent]]"]
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from bridge.cli.pending_command import RunningInstances
 from bridge.config.http_address import known_names
 from bridge.config.settings import load
 from bridge.dev.embedded_kafka import free_port
-from bridge.errors import BridgeError, SettingsError
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.prometheus import AlertLimits, Exposition
@@ -297,7 +297,7 @@ def test_a_taken_port_is_reported_with_the_remedy(world: World) -> None:
         routes = routes_of(world, QueryQueue())
         with pytest.raises(SettingsError, match=f"http_port {port} on 127.0.0.1: .*another --http-port") as error:
             serving("127.0.0.1", port, routes).__enter__()
-    assert error.value.exit_code == 2
+    assert exit_code_of(error.value) == 2
     with pytest.raises(SettingsError, match=r"http_host 192\.0\.2\.1: .*127\.0\.0\.1 or 0\.0\.0\.0"):
         serving("192.0.2.1", port, routes).__enter__()
 

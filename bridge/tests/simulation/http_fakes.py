@@ -46,7 +46,7 @@ from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan, marker_key,
 from bridge.redrive.sender import RedriveResult
 from bridge.testing import FakeHistory, FakeInstance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline, record_of
-from kafka_timer import Headers, Sent, TimerProducer
+from kafka_timer import Headers, Sent, TimerOperator
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
 
@@ -87,7 +87,7 @@ class MemoryOutbox:
     def flush(self, timeout_s: float | None) -> None:
         """Nothing waits."""
 
-    def close(self) -> None:
+    def close(self, timeout_s: float | None = None) -> None:
         """Nothing waits."""
 
 
@@ -124,8 +124,8 @@ class MemorySide:
             raise error
         yield _Reader(self._place.kafka, self._place.group, "timer.journal")
 
-    def producer(self, timer_topic: str) -> TimerProducer:
-        return TimerProducer({}, timer_topic=timer_topic, outbox=MemoryOutbox(self._place.kafka))
+    def producer(self, timer_topic: str) -> TimerOperator:
+        return TimerOperator({}, timer_topic=timer_topic, outbox=MemoryOutbox(self._place.kafka))
 
     def redriven(self) -> frozenset[bytes]:
         return frozenset(entry.value or b"" for entry in self._place.kafka.read("timer.resent"))
@@ -239,7 +239,7 @@ class Place:
         )
         self.instances = [FakeInstance(self.kafka, self.group, options, name=name) for name in ("one", "two")]
         self.addresses: dict[str, str] = {}
-        self.producer = TimerProducer({}, outbox=MemoryOutbox(self.kafka))
+        self.producer = TimerOperator({}, outbox=MemoryOutbox(self.kafka))
         self.sides: list[MemorySide] = []
         self.pages: list[Page] = []
         self._tokens = tokens
