@@ -173,8 +173,9 @@ dist: $(READY) ## dist/: sdists and wheels of the client and the bridge, and the
 	cd dist && sha256sum * > SHA256SUMS
 
 .PHONY: docs
-docs: $(SITE) ## docs/metrics.md from the code, and the site of all pages in .run/site
+docs: $(SITE) ## docs/metrics.md and the chart's README from code and values, and the site of all pages in .run/site
 	$(BIN)/python -m scripts.release.metric_docs > docs/metrics.md
+	$(BIN)/python -m scripts.release.chart_docs > charts/timer-bridge/README.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format

@@ -18,7 +18,7 @@ from bridge.observe.tests.test_metrics import text_of
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import Names, get
 from integration_tests.support.patience import PATIENCE_S, until
-from integration_tests.support.prometheus import RULES, Prometheus, promtool
+from integration_tests.support.prometheus import BOARDS, RULES, Prometheus, promtool
 from kafka_timer import TimerOperator
 from schemas.tables import AuditClass
 from scripts.common.processes import BridgeProcess
@@ -26,7 +26,6 @@ from spark_jobs.audit_run.arguments import parse
 from spark_jobs.report.metrics import AuditMetrics
 from spark_jobs.report.summary import AuditVerdict, LatenessSummary
 
-BOARDS = sorted((ROOT / "compose" / "grafana" / "dashboards").glob("*.json"))
 TIMERS = 20
 LATE_HERE = {"TimerBridgeSomeLate", "TimerBridgeLate"}
 """Alerts that a busy machine may raise here."""
@@ -112,10 +111,15 @@ def named_in(expression: str) -> set[str]:
 
 
 def expressions(board: Path) -> list[tuple[str, str]]:
-    """Title and expression of each, with Grafana's variables as it fills them in."""
+    """Title and expression of each panel and variable, with Grafana's variables as it fills them in."""
     told: dict[str, Any] = json.loads(board.read_text())
     queries = [(panel["title"], target["expr"]) for panel in told["panels"] for target in panel["targets"]]
-    filled = {"$__rate_interval": "1m", "$job": ".*", "$timer_topic": ".*"}
+    queries += [
+        (each["name"], re.sub(r"label_values\((.+), \w+\)", r"\1", each["query"]))
+        for each in told["templating"]["list"]
+        if each["type"] == "query"
+    ]
+    filled = {"$__rate_interval": "1m"} | {f"${name}": ".*" for name in ("cluster", "namespace", "job", "timer_topic")}
     return [
         (title, re.sub("|".join(map(re.escape, filled)), lambda at: filled[at[0]], expr)) for title, expr in queries
     ]

@@ -1,5 +1,6 @@
 """charts/timer-bridge: its objects are valid, the bridge takes its settings, and what it repeats is the same there."""
 
+import json
 import os
 import re
 import subprocess
@@ -13,38 +14,65 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from typer.main import get_command
 
 from bridge.child_process import kill_with_parent
+from bridge.cli.canary_command import commands as canary_commands
 from bridge.config.settings import Settings, load
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT
-from integration_tests.support.helm import CHART, HelmError, lint, render
+from integration_tests.support.helm import CHART, HelmError, lint, notes, render
 from integration_tests.support.patience import PATIENCE_S, until
-from integration_tests.support.prometheus import RULES
+from integration_tests.support.prometheus import BOARDS, RULES
+from scripts.release import chart_docs
+from spark_jobs.audit_run.arguments import parse as parse_audit
 
 pytestmark = pytest.mark.thorough
 
+SIZING = ROOT / "docs" / "operations.md"
 DIGEST = "sha256:" + "0" * 64
 LEAST = {
     "image": f"registry.example/timer-bridge@{DIGEST}",
     "bootstrapServers": "kafka-0:9092,kafka-1:9092",
     "auth": {"secret": "tokens"},
 }
-ALL = LEAST | {
+ALL: dict[str, Any] = LEAST | {
     "kafkaSecret": "login",
     "storage": {"className": "fast"},
+    "settings": "page = true",
     "pod": {"nodeSelector": {"disk": "ssd"}},
-    "monitoring": {"serviceMonitor": True, "prometheusRule": True, "labels": {"release": "prometheus"}},
+    "monitoring": {
+        "serviceMonitor": True,
+        "prometheusRule": True,
+        "labels": {"release": "prometheus"},
+        "dashboards": True,
+    },
+    "serviceAccount": {"create": True, "annotations": {"cloud.example/role": "timers"}},
+    "service": {"type": "LoadBalancer"},
+    "ingress": {
+        "enabled": True,
+        "host": "timers.example",
+        "tls": [{"secretName": "cert", "hosts": ["timers.example"]}],
+    },
+    "audit": {"enabled": True, "image": f"registry.example/timer-bridge-audit@{DIGEST}"},
 }
 WITHOUT = LEAST | {"auth": {"enabled": False}, "networkPolicy": {"enabled": False}, "workers": 3}
 OF_THE_OPERATOR = {"ServiceMonitor", "PrometheusRule"}
-KINDS = {"ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
+KINDS = {"ConfigMap", "NetworkPolicy", "Pod/test", "PodDisruptionBudget", "Service", "StatefulSet"}
+ADDED = OF_THE_OPERATOR | {"ConfigMap/dashboards", "ServiceAccount", "Service/page", "Ingress/page"}
+ADDED |= {"CronJob/audit", "PersistentVolumeClaim/audit"}
 EACH = pytest.mark.parametrize("values", [LEAST, ALL, WITHOUT], ids=["least", "all", "without"])
 
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, Any]:
-    return render(ALL)
+    """Return the objects of ALL with the chart's own settings, which is without the Ingress."""
+    return render({name: value for name, value in ALL.items() if name not in ("settings", "ingress")})
+
+
+@pytest.fixture(scope="module")
+def least() -> dict[str, Any]:
+    return render(LEAST)
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +80,23 @@ def pod(objects: dict[str, Any]) -> dict[str, Any]:
     return dict(objects["StatefulSet"]["spec"]["template"]["spec"])
 
 
-def container_of(objects: dict[str, Any]) -> dict[str, Any]:
-    (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+def specs_of(objects: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the pods' specs of bridge, test and audit, by the object that has them."""
+    found = {"StatefulSet": objects["StatefulSet"]["spec"]["template"], "Pod/test": objects["Pod/test"]}
+    if "CronJob/audit" in objects:
+        found["CronJob/audit"] = objects["CronJob/audit"]["spec"]["jobTemplate"]["spec"]["template"]
+    return {name: each["spec"] | {"metadata": each["metadata"]} for name, each in found.items()}
+
+
+def container_of(objects: dict[str, Any], owner: str = "StatefulSet") -> dict[str, Any]:
+    (container,) = specs_of(objects)[owner]["containers"]
     return dict(container)
 
 
-def environment_of(objects: dict[str, Any], pod_name: str = "timers-0") -> dict[str, str]:
+def environment_of(objects: dict[str, Any], pod_name: str = "timers-0", owner: str = "StatefulSet") -> dict[str, str]:
     """Return the variables of a pod's container."""
     found = {}
-    for variable in container_of(objects)["env"]:
+    for variable in container_of(objects, owner)["env"]:
         field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
         assert field in (None, "metadata.name")
         found[variable["name"]] = pod_name if field else variable["value"]
@@ -97,7 +133,7 @@ def test_kubernetes_takes_every_object(values: dict[str, Any]) -> None:
     Objects of the Prometheus operator were validated by hand against its CRDs (0.93.0), which are large.
     """
     found = render(values)
-    added = OF_THE_OPERATOR if values is ALL else set()
+    added = ADDED if values is ALL else set()
     assert found.keys() == (KINDS | added) - ({"NetworkPolicy"} if values is WITHOUT else set())
     oldest = re.sub("[>=]|-0", "", yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"])
     for kind in found.keys() - OF_THE_OPERATOR:
@@ -105,21 +141,52 @@ def test_kubernetes_takes_every_object(values: dict[str, Any]) -> None:
             kubernetes_validate.validate(found[kind], version, strict=True)
 
 
+def changed(wanted: dict[str, Any], least: dict[str, Any] = LEAST) -> dict[str, Any]:
+    """Return the least values with others, whose dotted names lead into tables."""
+    found = json.loads(json.dumps(least))
+    for name, value in wanted.items():
+        *tables, key = name.split(".")
+        table = found
+        for each in tables:
+            table = table.setdefault(each, {})
+        table[key] = value
+    return dict(found)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"image": "registry.example/timer-bridge:latest"}, "/image"),
+        ({"image": "registry.example/timer-bridge"}, "/image"),
+        ({"image": "registry.example:5000/timer-bridge"}, "/image"),
         ({"bootstrapServers": ""}, "/bootstrapServers"),
-        ({"auth": {}}, "/auth/secret"),
+        ({"auth.secret": ""}, "/auth/secret"),
         ({"replica": 3}, "replica"),
-        ({"monitoring": {"serviceMonitors": True}}, "serviceMonitors"),
+        ({"monitoring.serviceMonitors": True}, "serviceMonitors"),
         ({"workers": "auto"}, "/workers"),
+        ({"pod": {"nodeSelectr": {"disk": "ssd"}}}, "nodeSelectr"),
+        ({"pod": {"topologySpreadConstraints": []}}, "topologySpreadConstraints"),
+        ({"pod": {"volumes": []}}, "volumes"),
+        ({"pod": {"securityContext": {}}}, "securityContext"),
+        ({"resources": {"request": {"cpu": 1}}}, "request"),
+        ({"resources.requests": {"cpus": 1}}, "cpus"),
+        ({"podLabels": {"app.kubernetes.io/name": "mine"}}, "app.kubernetes.io/name"),
+        ({"podAnnotations": {"checksum/settings": "mine"}}, "checksum/settings"),
+        ({"extraEnv": [{"value": "of what"}]}, "name"),
+        ({"service.type": "ExternalName"}, "/service/type"),
+        ({"settings": "partitions = ["}, "settings: not TOML"),
+        ({"settings": "standby = true"}, "use the value standby.enabled"),
+        ({"settings": "workers = 2"}, "use the value workers"),
+        ({"settings": "http_port = 80"}, "http_port is set by the chart"),
+        ({"ingress.enabled": True}, "/ingress/host"),
+        ({"ingress.enabled": True, "ingress.host": "timers.example"}, "put page = true into settings"),
+        ({"settings": "page = true", "auth.enabled": False}, "page = true needs tokens"),
+        ({"audit.enabled": True}, "/audit/image"),
     ],
-    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+    ids=lambda each: ",".join(f"{name}={value}" for name, value in each.items()) if isinstance(each, dict) else "",
 )
 def test_wrong_values_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(HelmError, match=re.escape(said)):
-        render(LEAST | wrong)
+        render(changed(wrong))
 
 
 def test_labels_select_the_pods(objects: dict[str, Any]) -> None:
@@ -208,6 +275,28 @@ def test_secrets_are_files_that_the_bridge_may_read(objects: dict[str, Any], pod
     assert not any(name.startswith("TIMER_BRIDGE_PAGE") for name in environment_of(render(WITHOUT)))
 
 
+def test_the_test_and_the_audit_are_no_bridges(objects: dict[str, Any], tmp_path: Path) -> None:
+    """They read the bridge's settings, the Service does not select them, and none is a member of its group."""
+    selector = objects["Service"]["spec"]["selector"].items()
+    specs = specs_of(objects)
+    assert [name for name, each in specs.items() if selector <= each["metadata"]["labels"].items()] == ["StatefulSet"]
+    bridge, test, audit = (environment_of(objects, owner=name) for name in specs)
+    assert test == audit == {name: value for name, value in bridge.items() if "GROUP_INSTANCE_ID" not in name}
+    settings_of(render(ALL), tmp_path)
+    command, *arguments = container_of(objects, "Pod/test")["args"]
+    wanted = [str(tmp_path / "bridge.toml") if each.endswith("bridge.toml") else each for each in arguments]
+    context = get_command(canary_commands).make_context(command, wanted)
+    assert context.params["once"] is True
+    assert objects["Pod/test"]["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    command, *arguments = container_of(objects, "CronJob/audit")["args"]
+    wanted = [each.replace("/etc/timer-bridge/settings", str(tmp_path)) for each in arguments]
+    (options,) = parse_audit(wanted, audit)
+    assert (command, str(options.out)) == ("audit", "/audit")
+    assert options.access.bootstrap_servers == LEAST["bootstrapServers"]
+    mounts = {each["mountPath"] for each in container_of(objects, "CronJob/audit")["volumeMounts"]}
+    assert mounts >= {"/audit", "/tmp", "/home/timer-bridge"}, "what Spark writes to, as the root is read-only"
+
+
 def test_a_pod_has_no_rights(objects: dict[str, Any], pod: dict[str, Any]) -> None:
     (user,) = set(re.findall(r"^USER (\d+):\1$", (ROOT / "compose/bridge/Dockerfile").read_text(), re.MULTILINE))
     assert pod["securityContext"] == {
@@ -225,7 +314,9 @@ def test_a_pod_has_no_rights(objects: dict[str, Any], pod: dict[str, Any]) -> No
     }
     assert pod["automountServiceAccountToken"] is False
     assert pod["enableServiceLinks"] is False
-    assert pod["nodeSelector"] == {"disk": "ssd"}
+    for name, each in specs_of(objects).items():
+        assert each["securityContext"] == pod["securityContext"]
+        assert container_of(objects, name)["securityContext"] == container_of(objects)["securityContext"]
 
 
 def test_only_prometheus_and_other_bridges_may_ask(objects: dict[str, Any]) -> None:
@@ -233,11 +324,8 @@ def test_only_prometheus_and_other_bridges_may_ask(objects: dict[str, Any]) -> N
     assert ingress["ports"] == [{"port": "http", "protocol": "TCP"}]
     _, *others = ingress["from"]
     assert others == yaml.safe_load((CHART / "values.yaml").read_text())["networkPolicy"]["ingressFrom"]
-    none = render(LEAST | {"networkPolicy": {"ingressFrom": [], "egress": []}})["NetworkPolicy"]["spec"]
+    none = render(LEAST | {"networkPolicy": {"ingressFrom": []}})["NetworkPolicy"]["spec"]
     assert [len(rule["from"]) for rule in none["ingress"]] == [1], "without a peer, the rule would let everyone in"
-    assert [len(rule["to"]) for rule in none["egress"]] == [1]
-    ports = [port["port"] for rule in objects["NetworkPolicy"]["spec"]["egress"] for port in rule["ports"]]
-    assert ports == [8321, 53, 53, 9092, 9093]
 
 
 def test_the_alerts_are_those_of_compose(objects: dict[str, Any]) -> None:
@@ -250,6 +338,377 @@ def test_the_alerts_are_those_of_compose(objects: dict[str, Any]) -> None:
     assert [each["port"] for each in monitor["endpoints"]] == [each["name"] for each in service["spec"]["ports"]]
     for kind in OF_THE_OPERATOR:
         assert objects[kind]["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_prometheus_scrapes_a_pod_once(objects: dict[str, Any]) -> None:
+    """The ServiceMonitor selects both Services by their labels, and only one by its port's name."""
+    (endpoint,) = objects["ServiceMonitor"]["spec"]["endpoints"]
+    ports = {kind: objects[kind]["spec"]["ports"][0]["name"] for kind in ("Service", "Service/page")}
+    assert [kind for kind, name in ports.items() if name == endpoint["port"]] == ["Service"]
+
+
+def test_the_dashboards_are_the_files(objects: dict[str, Any]) -> None:
+    assert objects["ConfigMap/dashboards"]["data"] == {file.name: file.read_text() for file in BOARDS}
+
+
+PAGE = {"settings": "page = true", "ingress.enabled": True, "ingress.host": "timers.example"}
+AUDIT = {"audit.enabled": True, "audit.image": ALL["audit"]["image"]}
+MONITOR = {"monitoring.serviceMonitor": True, "monitoring.prometheusRule": True}
+SPREAD = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
+NO_MEMBER = "TIMER_BRIDGE_KAFKA_GROUP_INSTANCE_ID"
+VARIABLE, MOUNT = {"name": "A", "value": "b"}, {"name": "jars", "mountPath": "/jars"}
+NETWORK = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
+RULE = {"ports": [{"port": 443, "protocol": "TCP"}]}
+
+
+def pods(name: str) -> Any:
+    """Return a function from objects to that field of each pod's spec."""
+    return lambda found: [each.get(name) for each in specs_of(found).values()]
+
+
+def variable(name: str) -> Any:
+    return lambda found: environment_of(found).get(name)
+
+
+def claim(found: dict[str, Any]) -> dict[str, Any]:
+    (each,) = found["StatefulSet"]["spec"]["volumeClaimTemplates"]
+    return dict(each["spec"])
+
+
+def egress_ports(found: dict[str, Any]) -> list[int]:
+    return [port["port"] for rule in found["NetworkPolicy"]["spec"]["egress"] for port in rule["ports"]]
+
+
+def audit_of(found: dict[str, Any]) -> dict[str, Any]:
+    return container_of(found, "CronJob/audit")
+
+
+def field(kind: str, part: str, name: str) -> Any:
+    """Return a function from objects to a field of an object's spec or metadata; None if there is no such object."""
+    return lambda found: found.get(kind, {part: {}})[part].get(name)
+
+
+EFFECTS: dict[str, tuple[dict[str, Any], Any, Any, Any]] = {
+    "image": (
+        {"image": "registry.example/timer-bridge:0.2.0"},
+        lambda found: {container_of(found, name)["image"] for name in ("StatefulSet", "Pod/test")},
+        {LEAST["image"]},
+        {"registry.example/timer-bridge:0.2.0"},
+    ),
+    "imagePullSecrets": (
+        {"imagePullSecrets": [{"name": "pull"}]} | AUDIT,
+        pods("imagePullSecrets"),
+        [None] * 2,
+        [[{"name": "pull"}]] * 3,
+    ),
+    "bootstrapServers": (
+        {"bootstrapServers": "a.example:9094,b.example:9096,c.example:9094"},
+        lambda found: (variable("TIMER_BRIDGE_BOOTSTRAP_SERVERS")(found), egress_ports(found)),
+        (LEAST["bootstrapServers"], [8321, 53, 53, 9092]),
+        ("a.example:9094,b.example:9096,c.example:9094", [8321, 53, 53, 9094, 9096]),
+    ),
+    "replicas": ({"replicas": 5}, field("StatefulSet", "spec", "replicas"), 2, 5),
+    "workers": (
+        {"workers": 4},
+        lambda found: (variable("TIMER_BRIDGE_WORKERS")(found), variable(NO_MEMBER)(found)),
+        ("1", "timers-0"),
+        ("4", None),
+    ),
+    "settings": (
+        {"settings": "static_membership = false"},
+        lambda found: (tomllib.loads(found["ConfigMap"]["data"]["bridge.toml"]).keys(), variable(NO_MEMBER)(found)),
+        ({"partitions", "replication_factor", "log_format", "kafka"}, "timers-0"),
+        ({"static_membership"}, None),
+    ),
+    "standby.enabled": (
+        {"standby.enabled": True},
+        lambda found: (variable("TIMER_BRIDGE_STANDBY")(found), variable(NO_MEMBER)(found)),
+        (None, "timers-0"),
+        ("true", None),
+    ),
+    "standby.cpuPercent": (
+        {"standby.enabled": True, "standby.cpuPercent": 50},
+        variable("TIMER_BRIDGE_STANDBY_CPU_PERCENT"),
+        None,
+        "50",
+    ),
+    "kafkaSecret": (
+        {"kafkaSecret": "login"} | AUDIT,
+        lambda found: [
+            sorted(v["secret"]["secretName"] for v in each if "secret" in v) for each in pods("volumes")(found)
+        ],
+        [["tokens"], []],
+        [["login", "tokens"], ["login"], ["login"]],
+    ),
+    "auth.enabled": (
+        {"auth.enabled": False},
+        variable("TIMER_BRIDGE_PAGE_SECRET"),
+        "/etc/timer-bridge/tokens/page-secret",
+        None,
+    ),
+    "auth.secret": (
+        {"auth.secret": "mine"},
+        lambda found: [each["secret"]["secretName"] for each in pods("volumes")(found)[0] if each["name"] == "tokens"],
+        ["tokens"],
+        ["mine"],
+    ),
+    "resources": (
+        {"resources.limits": {"memory": "2Gi"}},
+        lambda found: container_of(found)["resources"],
+        {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "1024Mi"}},
+        {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
+    ),
+    "storage.size": (
+        {"storage.size": "1Ti"},
+        lambda found: claim(found)["resources"]["requests"]["storage"],
+        "16Gi",
+        "1Ti",
+    ),
+    "storage.className": (
+        {"storage.className": "fast"},
+        lambda found: claim(found).get("storageClassName"),
+        None,
+        "fast",
+    ),
+    "extraEnv": (
+        {"extraEnv": [VARIABLE]} | AUDIT,
+        lambda found: [VARIABLE in each[0]["env"] for each in pods("containers")(found)],
+        [False] * 2,
+        [True] * 3,
+    ),
+    "extraVolumes": (
+        {"extraVolumes": [{"name": "jars", "emptyDir": {}}]} | AUDIT,
+        lambda found: [{"name": "jars", "emptyDir": {}} in each for each in pods("volumes")(found)],
+        [False] * 2,
+        [True] * 3,
+    ),
+    "extraVolumeMounts": (
+        {"extraVolumeMounts": [MOUNT]} | AUDIT,
+        lambda found: [MOUNT in each[0]["volumeMounts"] for each in pods("containers")(found)],
+        [False] * 2,
+        [True] * 3,
+    ),
+    "podAnnotations": (
+        {"podAnnotations": {"mesh.example/inject": "true"}} | AUDIT,
+        lambda found: [each["annotations"].get("mesh.example/inject") for each in pods("metadata")(found)],
+        [None] * 2,
+        ["true"] * 3,
+    ),
+    "podLabels": (
+        {"podLabels": {"team": "a"}} | AUDIT,
+        lambda found: [each["labels"].get("team") for each in pods("metadata")(found)],
+        [None] * 2,
+        ["a"] * 3,
+    ),
+    "pod": (
+        {"pod": {"nodeSelector": {"disk": "ssd"}}} | AUDIT,
+        pods("nodeSelector"),
+        [None] * 2,
+        [{"disk": "ssd"}] * 3,
+    ),
+    "topologySpreadConstraints": (
+        {"topologySpreadConstraints": [SPREAD]},
+        lambda found: [each["topologyKey"] for each in pods("topologySpreadConstraints")(found)[0]],
+        ["kubernetes.io/hostname"],
+        ["topology.kubernetes.io/zone"],
+    ),
+    "serviceAccount.create": (
+        {"serviceAccount.create": True} | AUDIT,
+        lambda found: ("ServiceAccount" in found, pods("serviceAccountName")(found)),
+        (False, [None] * 2),
+        (True, ["timers"] * 3),
+    ),
+    "serviceAccount.name": (
+        {"serviceAccount.name": "mine"},
+        lambda found: ("ServiceAccount" in found, pods("serviceAccountName")(found)),
+        (False, [None] * 2),
+        (False, ["mine"] * 2),
+    ),
+    "serviceAccount.annotations": (
+        {"serviceAccount.create": True, "serviceAccount.annotations": {"cloud.example/role": "timers"}},
+        field("ServiceAccount", "metadata", "annotations"),
+        None,
+        {"cloud.example/role": "timers"},
+    ),
+    "service.type": (
+        {"service.type": "LoadBalancer"},
+        lambda found: [found[kind]["spec"].get("type") for kind in ("Service", "Service/page") if kind in found],
+        [None],
+        [None, "LoadBalancer"],
+    ),
+    "service.annotations": (
+        {"service.type": "NodePort", "service.annotations": {"lb.example/internal": "true"}},
+        field("Service/page", "metadata", "annotations"),
+        None,
+        {"lb.example/internal": "true"},
+    ),
+    "ingress.enabled": (
+        PAGE,
+        lambda found: [kind for kind in found if kind.endswith("/page")],
+        [],
+        ["Service/page", "Ingress/page"],
+    ),
+    "ingress.className": (
+        PAGE | {"ingress.className": "nginx"},
+        field("Ingress/page", "spec", "ingressClassName"),
+        None,
+        "nginx",
+    ),
+    "ingress.host": (
+        PAGE,
+        lambda found: (
+            variable("TIMER_BRIDGE_HTTP_HOSTS")(found),
+            [rule["host"] for rule in found["Ingress/page"]["spec"]["rules"]] if "Ingress/page" in found else [],
+        ),
+        (None, []),
+        ("timers.example", ["timers.example"]),
+    ),
+    "ingress.annotations": (
+        PAGE | {"ingress.annotations": {"nginx.example/affinity": "cookie"}},
+        field("Ingress/page", "metadata", "annotations"),
+        None,
+        {"nginx.example/affinity": "cookie"},
+    ),
+    "ingress.tls": (
+        PAGE | {"ingress.tls": [{"secretName": "cert"}]},
+        field("Ingress/page", "spec", "tls"),
+        None,
+        [{"secretName": "cert"}],
+    ),
+    "networkPolicy.enabled": ({"networkPolicy.enabled": False}, lambda found: "NetworkPolicy" in found, True, False),
+    "networkPolicy.ingressFrom": (
+        {"networkPolicy.ingressFrom": [NETWORK]},
+        lambda found: NETWORK in found["NetworkPolicy"]["spec"]["ingress"][0]["from"],
+        False,
+        True,
+    ),
+    "networkPolicy.egress": ({"networkPolicy.egress": [RULE]}, egress_ports, [8321, 53, 53, 9092], [8321, 443]),
+    "monitoring.serviceMonitor": (
+        {"monitoring.serviceMonitor": True},
+        lambda found: "ServiceMonitor" in found,
+        False,
+        True,
+    ),
+    "monitoring.prometheusRule": (
+        {"monitoring.prometheusRule": True},
+        lambda found: "PrometheusRule" in found,
+        False,
+        True,
+    ),
+    "monitoring.labels": (
+        MONITOR | {"monitoring.labels": {"release": "prometheus"}},
+        lambda found: [found[each]["metadata"]["labels"]["release"] for each in OF_THE_OPERATOR & found.keys()],
+        [],
+        ["prometheus"] * 2,
+    ),
+    "monitoring.dashboards": (
+        {"monitoring.dashboards": True},
+        lambda found: [found[each]["metadata"]["labels"]["grafana_dashboard"] for each in found if "/dash" in each],
+        [],
+        ["1"],
+    ),
+    "monitoring.dashboardLabels": (
+        {"monitoring.dashboards": True, "monitoring.dashboardLabels": {"boards": "yes"}},
+        lambda found: [found[each]["metadata"]["labels"]["boards"] for each in found if "/dash" in each],
+        [],
+        ["yes"],
+    ),
+    "audit.enabled": (
+        AUDIT,
+        lambda found: [kind for kind in found if kind.endswith("/audit")],
+        [],
+        ["PersistentVolumeClaim/audit", "CronJob/audit"],
+    ),
+    "audit.image": (
+        AUDIT,
+        lambda found: audit_of(found)["image"] if "CronJob/audit" in found else None,
+        None,
+        AUDIT["audit.image"],
+    ),
+    "audit.schedule": (
+        AUDIT | {"audit.schedule": "0 3 * * *"},
+        field("CronJob/audit", "spec", "schedule"),
+        None,
+        "0 3 * * *",
+    ),
+    "audit.arguments": (
+        AUDIT | {"audit.arguments": ["--jars", "/jars"]},
+        lambda found: audit_of(found)["args"][-2:] if "CronJob/audit" in found else None,
+        None,
+        ["--jars", "/jars"],
+    ),
+    "audit.resources": (
+        AUDIT | {"audit.resources": {"limits": {"memory": "8Gi"}, "requests": {"memory": "8Gi"}}},
+        lambda found: audit_of(found)["resources"]["limits"] if "CronJob/audit" in found else None,
+        None,
+        {"memory": "8Gi"},
+    ),
+    "audit.storage.size": (
+        AUDIT | {"audit.storage.size": "1Ti"},
+        field("PersistentVolumeClaim/audit", "spec", "resources"),
+        None,
+        {"requests": {"storage": "1Ti"}},
+    ),
+    "audit.storage.className": (
+        AUDIT | {"audit.storage.className": "fast"},
+        field("PersistentVolumeClaim/audit", "spec", "storageClassName"),
+        None,
+        "fast",
+    ),
+}
+"""By documented value: values to give, what to look at, and what it is with the least values and with these."""
+
+
+def test_every_documented_value_is_rendered_below() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    documented = {each.name: each.description for each in chart_docs.values()}
+    assert documented.keys() == EFFECTS.keys()
+    assert {name.split(".")[0] for name in documented} == schema["properties"].keys()
+    assert (
+        set(re.findall(r"\w+(?=[,.])", documented["pod"].split(":")[1]))
+        == schema["properties"]["pod"]["properties"].keys()
+    )
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_a_value_changes_what_it_says(least: dict[str, Any], name: str) -> None:
+    given, look, before, after = EFFECTS[name]
+    assert (look(least), look(render(changed(given)))) == (before, after)
+
+
+def test_the_readme_is_made_from_the_values() -> None:
+    assert (CHART / "README.md").read_text() == chart_docs.page(), "run `make docs`"
+
+
+def test_http_hosts_of_the_settings_win() -> None:
+    found = render(changed(PAGE | {"settings": 'page = true\nhttp_hosts = ["*.example"]'}))
+    assert "TIMER_BRIDGE_HTTP_HOSTS" not in environment_of(found)
+
+
+def test_standbys_are_dynamic_members(tmp_path: Path) -> None:
+    found = settings_of(render(changed({"standby.enabled": True})), tmp_path)
+    assert (found.standby, found.standby_cpu_percent) == (True, 25)
+    assert "group.instance.id" not in found.connection("id-of-the-directory").kafka
+
+
+def test_the_notes_say_what_is_next_and_warn() -> None:
+    assert "helm test timers --namespace timers" in notes(LEAST)
+    assert "digest" not in notes(LEAST)
+    by_tag = notes(changed({"image": "registry.example/timer-bridge:0.2.0", "auth.enabled": False}))
+    assert "WARNING: image registry.example/timer-bridge:0.2.0 is a tag" in by_tag
+    assert "WARNING: auth.enabled is false" in by_tag
+    assert "https://timers.example/" in notes(ALL)
+    assert "port-forward pod/timers-0 8321" in notes(changed({"settings": "page = true"}))
+
+
+def test_presets_are_the_sizes_of_the_docs() -> None:
+    """values.yaml itself is the medium one."""
+    rows = re.findall(r"^\| \w+ \| .* \| (\d) \| .* \| `(values.*\.yaml)` \|$", SIZING.read_text(), re.MULTILINE)
+    sizes = {file: int(bridges) for bridges, file in rows}
+    assert sizes.keys() == {file.name for file in CHART.glob("values*.yaml")}
+    for file, bridges in sizes.items():
+        found = render(LEAST | (yaml.safe_load((CHART / file).read_text()) if file != "values.yaml" else {}))
+        assert found["StatefulSet"]["spec"]["replicas"] == bridges + 1, "one to spare"
 
 
 def test_other_settings_start_the_pods_again() -> None:

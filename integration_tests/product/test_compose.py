@@ -2,20 +2,28 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
+import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import yaml
 
-from bridge.dev.embedded_kafka import HOST, free_port
+from bridge.child_process import kill_with_parent
+from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
 from integration_tests.support.bridge_command import get
 from integration_tests.support.images import build_arguments, run
-from integration_tests.support.patience import until
+from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import promtool
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
@@ -46,6 +54,68 @@ def images() -> dict[str, str]:
 
 def test_prometheus_takes_its_configuration() -> None:
     assert "SUCCESS" in promtool("check", "config", str(COMPOSE / "prometheus" / "prometheus.yaml"))
+
+
+def service_command(name: str, replaced: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Return command and variables of a service as Docker Compose reads them, with what differs outside a container."""
+
+    def filled(text: str) -> str:
+        text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text).replace("$$", "$")
+        return re.sub("|".join(map(re.escape, replaced)), lambda found: replaced[found[0]], text)
+
+    service = yaml.safe_load(FILE.read_text())["services"][name]
+    command = [filled(word) for word in [*service["entrypoint"], *service["command"]]]
+    return command, {variable: filled(value) for variable, value in service["environment"].items()}
+
+
+@pytest.mark.broker
+def test_the_stack_shows_something(own_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Bridge, demo and canary by their commands, without containers: the page opens by the token, and timers leave."""
+    port, canary_port = free_port(), free_port()
+    replaced = {
+        "kafka:29092": own_kafka.bootstrap_servers,
+        "/tmp/tokens": f"{tmp_path}/tokens",
+        "9109": str(canary_port),
+        "0.0.0.0": HOST,
+    }
+    of_image = {"TIMER_BRIDGE_DATA_DIR": str(tmp_path / "data"), "TIMER_BRIDGE_HTTP_HOST": HOST}
+    of_image |= {"TIMER_BRIDGE_HTTP_PORT": str(port), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    (token,) = re.findall(r"token (timer-bridge-\w+)", FILE.read_text())
+
+    def api(path: str, *, secret: str = token) -> tuple[int, Any]:
+        request = urllib.request.Request(f"http://{HOST}:{port}{path}", headers={"Authorization": f"Bearer {secret}"})
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as refused:
+            return refused.code, None
+
+    def counted(at: int, sample: str) -> bool:
+        try:
+            text = urllib.request.urlopen(f"http://{HOST}:{at}/metrics", timeout=PATIENCE_S).read().decode()
+        except OSError:
+            return False
+        return re.search(rf"^{re.escape(sample)} [1-9]", text, re.MULTILINE) is not None
+
+    def pending_orders() -> bool:
+        status, found = api("/api/v1/timers?topic=orders")
+        return status == 200 and len(found["timers"]) > 0
+
+    with ExitStack() as started:
+        for name in ("bridge-1", "demo", "canary"):
+            command, environment = service_command(name, replaced)
+            log = started.enter_context((tmp_path / f"{name}.log").open("wb"))
+            process = subprocess.Popen(
+                kill_with_parent(command), env=os.environ | of_image | environment, stdout=log, stderr=log
+            )
+            started.callback(process.wait)
+            started.callback(process.terminate)
+            if name == "bridge-1":
+                until(lambda: get(port, "/health/ready")[0] == 200, "a bridge that is ready")
+        until(pending_orders, "pending orders in the API")
+        assert api("/api/v1/timers", secret="not-the-token-of-the-demo")[0] == 401
+        until(lambda: counted(port, 'timer_bridge_deliveries_total{target="orders"}'), "an order of the demo")
+        until(lambda: counted(canary_port, "timer_canary_received_total"), "a timer of the canary")
 
 
 class Stack:

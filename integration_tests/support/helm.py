@@ -39,11 +39,37 @@ def lint(values: dict[str, Any]) -> list[str]:
 
 
 def render(values: dict[str, Any], name: str = "timers") -> dict[str, dict[str, Any]]:
-    """Return the objects by kind, as `helm template NAME`. Raises HelmError."""
-    documents = [each for text in _helm(values, name, lint=False).values() for each in yaml.safe_load_all(text) if each]
-    found = {each["kind"]: each for each in documents}
-    assert len(found) == len(documents), "one object of each kind"
+    """Return the objects as `helm template NAME`: by kind, and those named NAME-audit as `CronJob/audit`.
+
+    Raises HelmError, also if a key occurs twice, which YAML forbids and most parsers accept.
+    """
+    texts = _helm(values, name, lint=False)
+    documents = [
+        each
+        for file, text in texts.items()
+        if file.endswith(".yaml")
+        for each in yaml.load_all(text, _UniqueKeys)
+        if each
+    ]
+    found = {
+        (each["kind"] + each["metadata"]["name"].removeprefix(name).replace("-", "/", 1)): each for each in documents
+    }
+    assert len(found) == len(documents), "one object of each kind and name"
     return found
+
+
+def notes(values: dict[str, Any]) -> str:
+    """Return what helm prints after an install."""
+    (text,) = (text for file, text in _helm(values, "timers", lint=False).items() if file.endswith("NOTES.txt"))
+    return str(text)
+
+
+class _UniqueKeys(yaml.SafeLoader):  # type: ignore[misc]
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001
+        keys = [key.value for key, _ in node.value]
+        if twice := sorted({key for key in keys if keys.count(key) > 1}):
+            raise HelmError(f"{node.start_mark}: {', '.join(twice)} occurs twice")
+        return dict(super().construct_mapping(node, deep))
 
 
 def _helm(values: dict[str, Any], name: str, *, lint: bool) -> Any:

@@ -65,7 +65,8 @@ def build_arguments(official_base: str) -> Iterator[dict[str, str]]:
 
 def _download_wheels() -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary", ":all:"]
-    for name in ("build", "run"):
+    names = re.findall(r"-r (\w+)\.lock", (ROOT / "compose" / "bridge" / "Dockerfile").read_text())
+    for name in [each for each in names if each != "spark"]:  # of the audit's image
         command += ["--requirement", str(ROOT / "requirements" / f"{name}.lock")]
     run(*command, "--dest", str(WHEELS))
 

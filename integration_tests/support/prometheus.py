@@ -21,6 +21,7 @@ from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S, until
 
 RULES = ROOT / "compose" / "prometheus" / "alerts.yaml"
+BOARDS = sorted((ROOT / "charts" / "timer-bridge" / "dashboards").glob("*.json"))
 
 
 def tool(name: str) -> str:
