@@ -13,7 +13,8 @@
     timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
 
 Rules, in order (design, "Headers"):
-1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once".
+1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once". Also a
+   name that begins with `timer-` in any case and is not ours, and an absolute time that is in seconds or microseconds.
 2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
    (`missing-id`), or `timer-of` for a cancel or move; move needs a time too. pause and resume parse, as older versions
    accepted them; intake refuses them.
@@ -28,7 +29,8 @@ The same bytes and the same `Limits` must always give the same result: a rebuild
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -89,6 +91,15 @@ _SENT = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, *RECURR
 CONTROL = _SENT | {ORIGIN, ROLLS, RELEASED_MS, *_WRITTEN_BY_US}
 """Removed before delivery. Every other header is foreign and kept, in order, with duplicates."""
 
+KNOWN = CONTROL | {OF, TRACE_ID, ERROR, ERROR_DETAIL, "timer-retries", "timer-retry-group", "timer-retry-of"}
+"""All names that begin with `timer-` and have a meaning: a delivered or rejected record may be sent again with them."""
+PREFIX = "timer-"
+_SUGGESTED = sorted((*_SENT, OF))
+_SECONDS_BELOW = 10**11
+"""As epoch ms this is in 1973. Epoch seconds are below it until the year 5138."""
+_MICROSECONDS_FROM = 10**14
+"""As epoch ms this is in 5138. Epoch microseconds are above it since 1973."""
+
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 """A request without any of these takes the fast path."""
 
@@ -99,7 +110,8 @@ SAFE_DIGITS = 18
 """A number with at most this many decimal digits is below 2^63."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
-_SHOWN_BYTES = 40
+_SHOWN = 60
+"""Characters of a sender's text: the detail of a refusal is stored beside the request, so it must be short."""
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]+")
 _LONGEST_TOPIC = 249
 
@@ -115,6 +127,10 @@ class Limits(Protocol):
     def own_topics(self) -> frozenset[str]:
         """Return the bridge's own topics, which are never targets."""
 
+    @property
+    def passed_on(self) -> frozenset[str] | None:
+        """Return the foreign names that may begin with `timer-`. None: any may, and units of times are not checked."""
+
 
 class FixedLimits(NamedTuple):
     """Limits of a sender, which does not know the bridge's settings: by default there are none."""
@@ -122,6 +138,7 @@ class FixedLimits(NamedTuple):
     max_delay_ms: int = MAX_INT64
     levels_ms: tuple[int, ...] = DEFAULT_MS
     own_topics: frozenset[str] = frozenset()
+    passed_on: frozenset[str] | None = frozenset()
 
 
 class Recurrence(NamedTuple):
@@ -200,7 +217,11 @@ class Refusal(NamedTuple):
     detail: str
 
 
-NOT_OURS = Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
+NOT_OURS = Refusal(
+    "not-ours",
+    f"{ORIGIN} and {ROLLS} are written by the bridge alone; to send a delivered record again, leave out its headers"
+    f" {ORIGIN}, {DELIVER_MS}, {RELEASED_MS} and {ROLLS}",
+)
 
 
 _new_tuple = tuple.__new__
@@ -242,6 +263,10 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Lim
     target = legal_topic(by_name.get(TOPIC))
     if target is None or target in limits.own_topics or due_ms - timestamp_ms > limits.max_delay_ms:
         return None
+    if limits.passed_on is not None and (
+        not _SECONDS_BELOW <= due_ms < _MICROSECONDS_FROM or unknown_name(by_name, limits.passed_on) is not None
+    ):
+        return None
     return _new_tuple(Schedule, (target, due_ms, -1, id_, False, "", None))
 
 
@@ -250,6 +275,9 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         ours = once_each(headers, CONTROL)
         if ORIGIN in ours or ROLLS in ours:
             return _claim(ours)
+        unknown = None if limits.passed_on is None else unknown_name((name for name, _ in headers), limits.passed_on)
+        if unknown is not None:
+            raise RefusedError(_unknown_header(unknown[: _SHOWN + 1]))
         if ours.get(ACTION) in _PAUSES:
             return Pause()
         if ID in ours or ACTION in ours:
@@ -257,6 +285,21 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         return _schedule(ours, timestamp_ms, limits, None)
     except RefusedError as wrong:
         return wrong.refusal
+
+
+def unknown_name(names: Iterable[str], passed_on: frozenset[str]) -> str | None:
+    """Return the first name that begins with `timer-`, in any case, and neither has a meaning nor is in `passed_on`."""
+    for name in names:
+        if name not in KNOWN and name[:6].lower() == PREFIX and name not in passed_on:
+            return name
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _unknown_header(beginning: str) -> str:
+    near = get_close_matches(beginning.lower(), _SUGGESTED, n=1)
+    remedy = f"did you mean {near[0]}? Otherwise rename it" if near else "rename it"
+    return f"the header {shown(beginning)} is none of the bridge's: {remedy}, or have passed_headers allow it"
 
 
 def once_each(headers: Headers, names: Collection[str]) -> dict[str, bytes | None]:
@@ -383,6 +426,10 @@ def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) ->
         raise RefusedError(f"{' and '.join(numbers)} are both present: send one of them", "ambiguous-time")
     for name, number in numbers.items():
         if name == DELIVER_MS:
+            if limits.passed_on is not None and not _SECONDS_BELOW <= number < _MICROSECONDS_FROM:
+                smaller = "microseconds" if number < 1000 * _MICROSECONDS_FROM else "nanoseconds"
+                unit = "seconds" if number < _SECONDS_BELOW else smaller
+                raise RefusedError(f"{name} is {number}, which looks like {unit}: send milliseconds since 1970")
             return number
         return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, limits.levels_ms))
     raise RefusedError(f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}", "missing-time")
@@ -395,9 +442,16 @@ def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
     return number
 
 
-def shown(value: bytes | None) -> str:
-    """Return the first bytes as text: the detail of a refusal is stored beside the request, so it must be short."""
-    return "null" if value is None else repr(value[:_SHOWN_BYTES])
+def shown(value: bytes | str | None) -> str:
+    """Return null, the text in quotes, or hex if it is not printable; at most 60 characters of it."""
+    if value is None:
+        return "null"
+    raw = value[: 5 * _SHOWN].encode() if isinstance(value, str) else value[: 5 * _SHOWN]
+    text = raw.decode(errors="replace")[: _SHOWN + 1]
+    if text.isprintable() and "\ufffd" not in text:
+        return f'"{text[:_SHOWN]}..."' if len(text) > _SHOWN else f'"{text}"'
+    digits = f"0x{raw.hex()}"
+    return f"{digits[:_SHOWN]}..." if len(digits) > _SHOWN else digits
 
 
 def legal_topic(raw: bytes | None) -> str | None:

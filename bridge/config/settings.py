@@ -111,6 +111,9 @@ class Settings(BaseModel):
     allow_actions: Names = Field(
         ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, recur."
     )
+    passed_headers: Patterns = Field(
+        (), description="Headers that are delivered though they begin with timer-: names of senders' own ones."
+    )
     max_requests_per_s: Limit = Field(
         None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
     )
@@ -242,6 +245,7 @@ class Settings(BaseModel):
             allow=self.allow_targets,
             deny=self.deny_targets,
             actions=self.allow_actions,
+            passed_headers=self.passed_headers,
             max_requests_per_s=self.max_requests_per_s,
             max_pending=self.max_pending,
             max_pending_bytes=self.max_pending_bytes,
@@ -260,8 +264,8 @@ class Settings(BaseModel):
         if self.timer_topic in self.topics:
             raise ValueError(
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
-                f" deny_targets, allow_actions, profiles, max_requests_per_s, max_pending, max_pending_bytes,"
-                f" max_request_bytes, max_delay and journal_topic, outside of a table"
+                f" deny_targets, allow_actions, passed_headers, profiles, max_requests_per_s, max_pending,"
+                f" max_pending_bytes, max_request_bytes, max_delay and journal_topic, outside of a table"
             )
         shared = {
             "rejected_topic": self.rejected_topic,
@@ -328,6 +332,7 @@ class Settings(BaseModel):
             levels_ms=parse_levels(self.levels),
             profiles=topic.profiles or (NATIVE,),
             own_topics=own,
+            passed_on=frozenset(topic.passed_headers),
         )
 
     def fetched(self, found: Mapping[str, TopicState]) -> dict[str, str]:

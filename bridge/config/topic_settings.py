@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
-from kafka_timer.headers import legal_topic
+from kafka_timer.headers import KNOWN, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
 from timer.options import Engine
 
@@ -48,6 +48,7 @@ class TopicSettings(BaseModel):
     allow: Patterns = ("*",)
     deny: Patterns = ()
     actions: Names = ACTIONS
+    passed_headers: Patterns = ()
     profiles: Names | None = None
     max_requests_per_s: Limit = None
     max_pending: Limit = None
@@ -118,6 +119,11 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
         names = [f"{table}{key}" for key in ("profiles", "allow", "deny", "actions")]
         if name == main:
             names = ["profiles", "allow_targets", "deny_targets", "allow_actions"]
+        for header in topic.passed_headers:
+            if not header.lower().startswith(PREFIX) or header in KNOWN:
+                raise ValueError(
+                    f"passed_headers: {header!r} has no effect: write names of your own, such as timer-tenant"
+                )
         _check_profiles(topic.profiles or (), names[0])
         check_policy(topic.policy, own, *names[1:])
     return own

@@ -239,3 +239,12 @@ def test_auto_is_a_worker_for_each_core() -> None:
 def test_workers_that_cannot_be_are_refused(given: Mapping[str, object], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         load({**SERVERS, **given}, {}, None)
+
+
+@pytest.mark.parametrize("name", ["tenant", "timer-id", ""])
+def test_passed_headers_are_names_that_would_be_refused(name: str) -> None:
+    found = load({**SERVERS, "passed_headers": "timer-tenant,Timer-X"}, {}, None)
+    assert found.rules()["timer.requests"].passed_on == frozenset({"timer-tenant", "Timer-X"})
+    assert load(SERVERS, {}, None).rules()["timer.requests"].passed_on == frozenset()
+    with pytest.raises(SettingsError, match=r"passed_headers: .* has no effect"):
+        load({**SERVERS, "topics": {"timer.b": {"passed_headers": [name]}}}, {}, None)
