@@ -34,6 +34,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kafka_timer.durations import duration_text
 from kafka_timer.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -345,7 +346,9 @@ def _place(headers: Headers, action: bytes) -> bytes:
 def _near(due_ms: int, timestamp_ms: int, limits: Limits) -> int:
     """Return `due_ms`. Raises RefusedError if it is beyond the longest delay."""
     if (ahead_ms := due_ms - timestamp_ms) > limits.max_delay_ms:
-        raise RefusedError(f"due {ahead_ms} ms ahead; max_delay is {limits.max_delay_ms} ms", "too-far")
+        raise RefusedError(
+            f"due {duration_text(ahead_ms)} ahead; max_delay is {duration_text(limits.max_delay_ms)}", "too-far"
+        )
     return due_ms
 
 
@@ -378,12 +381,11 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, 
         raise RefusedError(f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
     _near(due_ms, timestamp_ms, limits)
     if TOPIC not in ours:
-        raise RefusedError(f"send the real topic's name in {TOPIC}", "missing-topic")
+        raise RefusedError(f"send the target topic's name in {TOPIC}", "missing-topic")
     target = legal_topic(ours[TOPIC])
     if target is None or target in limits.own_topics:
-        raise RefusedError(
-            f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic", "bad-target"
-        )
+        why = "the bridge's own topic" if target else "internal, or no legal topic name"
+        raise RefusedError(f"{TOPIC} is {shown(ours[TOPIC])}, which is {why}: send a target topic's name", "bad-target")
     return Schedule(target, due_ms, partition, id_, recurrence=recurrence)
 
 
@@ -401,7 +403,7 @@ def recurrence_of(ours: Mapping[str, bytes | None]) -> Recurrence | None:
         raise RefusedError(f"{EVERY_MS} is {every_ms}: send at least {LEAST_EVERY_MS}, without {ZONE}")
     cron = " ".join(_rule_text(CRON, ours[CRON]).split()) if CRON in ours else ""
     if CRON in ours and cron.count(" ") != 4:
-        raise RefusedError(f"{CRON} is {cron!r}: send five fields, such as 0 9 * * MON-FRI")
+        raise RefusedError(f"{CRON} is {shown(cron)}: send five fields, such as 0 9 * * MON-FRI")
     count = decimal(COUNT, ours[COUNT]) if COUNT in ours else MAX_INT64
     until_ms = decimal(UNTIL_MS, ours[UNTIL_MS]) if UNTIL_MS in ours else MAX_INT64
     if EXPIRE_MS in ours:

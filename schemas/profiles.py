@@ -324,7 +324,7 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     if not told and not recurs:
         raise RefusedError(f"send {' or '.join(time.header for time in profile.times)}", "missing-time")
     if profile.topic not in owned:
-        raise RefusedError(f"send the real topic's name in {profile.topic}", "missing-topic")
+        raise RefusedError(f"send the target topic's name in {profile.topic}", "missing-topic")
     ours += [*recurs, (TOPIC, owned[profile.topic])]
     if told:
         time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])

@@ -227,7 +227,7 @@ def skip(
     context.obj.print_sent(
         f"skip of {topic}/{partition}/{offset}",
         sent,
-        ": if it cannot be decoded, the instance that has the partition parks it without its contents on"
+        ": if it cannot be decoded, the instance that has the partition rejects it without its contents on"
         f" {settings.rejected_topic} and goes on",
     )
 

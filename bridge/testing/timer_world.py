@@ -23,7 +23,6 @@ from schemas.rules import Rules
 
 TIMERS = "timer.requests"
 _DAY_MS = 86_400_000
-_START_MS = 1_700_000_000_000
 
 
 def usual_options() -> TurnOptions:
@@ -89,8 +88,9 @@ class TimerWorld:
         options: TurnOptions | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
+        start_ms: int = 1_700_000_000_000,
     ) -> None:
-        self.kafka = FakeKafka(Timeline(_START_MS))
+        self.kafka = FakeKafka(Timeline(start_ms))
         self.options = options or usual_options()
         others = self.options.topics
         own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")

@@ -190,7 +190,7 @@ def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.Mo
     done = skip("timer.payments", "0", "4711")
     assert done.exception is None
     assert done.output == (
-        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition parks it"
+        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition rejects it"
         " without its contents on timer.rejected and goes on\n"
     )
     (entry,) = kafka.read(CONTROL)
