@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer import Context
 
-from bridge.cli.shared_options import ClusterOptions, command_with, pairs
+from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 from kafka_timer import Repeat, Sent, TimerProducer
@@ -100,6 +100,8 @@ class MessageOptions(RequestOptions):
 
     def asked(self) -> dict[str, Any]:
         """Return the arguments of TimerProducer. Raises SettingsError."""
+        if self.every is not None:
+            duration_ms("--every", self.every, 1)
         rule = {name: getattr(self, name) for name in ("cron", "every", "zone", "until", "count", "missed")}
         repeat = None if all(value is None for value in rule.values()) else Repeat(**rule)
         has_time = repeat is None or [self.in_, self.at, self.level].count(None) < 3
@@ -111,6 +113,8 @@ class MessageOptions(RequestOptions):
 def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
     if [in_, at, level].count(None) != 2:
         raise SettingsError("give one of --in, --at and --level")
+    if in_ is not None:
+        duration_ms("--in", in_, 0)
     return {"delay": in_, "at": at, "level": level}
 
 

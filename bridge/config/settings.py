@@ -23,6 +23,8 @@ from bridge.config.topic_settings import (
     Limit,
     Names,
     Patterns,
+    Size,
+    SizeLimit,
     TargetSettings,
     TopicSettings,
     as_list,
@@ -70,7 +72,7 @@ def _former(job: Job) -> Any:
 
 
 def _with_unit(default: str, description: str, **bounds: Any) -> Any:
-    """Return the field of a duration. Its default is text with a unit, as --help shows it."""
+    """Return the field of a duration or size. Its default is text with a unit, as --help shows it."""
     return Field(default, description=description, **bounds)
 
 
@@ -118,8 +120,8 @@ class Settings(BaseModel):
         None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
     )
     max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
-    max_pending_bytes: Limit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
-    max_request_bytes: Limit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
+    max_pending_bytes: SizeLimit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
+    max_request_bytes: SizeLimit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
@@ -155,7 +157,7 @@ class Settings(BaseModel):
         ge=10,
         le=1000,
     )
-    min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
+    min_free_bytes: Size = _with_unit("1GiB", "Free disk space below which intake pauses.")
     compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
     adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = _with_unit("1m", "How long to wait for a broker at start.", gt=0)

@@ -12,11 +12,13 @@ Checked together: no two settings may name the same topic, and no pattern or pro
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
+from kafka_timer.durations import duration_text
 from kafka_timer.headers import KNOWN, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
+from schemas.sizes import parse_size_bytes, size_text
 from timer.options import Engine
 
 
@@ -33,8 +35,11 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 """The same; an empty string is an empty list."""
 Limit = Annotated[int | None, Field(ge=1)]
-Duration = Annotated[int, BeforeValidator(milliseconds)]
+Duration = Annotated[int, BeforeValidator(milliseconds), PlainSerializer(duration_text)]
 """Milliseconds, given as '2d', '5m' or '500ms'."""
+Size = Annotated[int, BeforeValidator(lambda given: parse_size_bytes(str(given))), PlainSerializer(size_text)]
+"""Bytes, given as '1GiB', '500MB' or a number."""
+SizeLimit = Annotated[Size, Field(ge=1)] | None
 
 
 class TopicSettings(BaseModel):
@@ -52,8 +57,8 @@ class TopicSettings(BaseModel):
     profiles: Names | None = None
     max_requests_per_s: Limit = None
     max_pending: Limit = None
-    max_pending_bytes: Limit = None
-    max_request_bytes: Limit = None
+    max_pending_bytes: SizeLimit = None
+    max_request_bytes: SizeLimit = None
     max_delay: Annotated[Duration, Field(gt=0)] | None = None
     journal_topic: str = ""
     engine: Engine | None = None

@@ -248,3 +248,16 @@ def test_passed_headers_are_names_that_would_be_refused(name: str) -> None:
     assert load(SERVERS, {}, None).rules()["timer.requests"].passed_on == frozenset()
     with pytest.raises(SettingsError, match=r"passed_headers: .* has no effect"):
         load({**SERVERS, "topics": {"timer.b": {"passed_headers": [name]}}}, {}, None)
+
+
+def test_a_size_has_a_unit_or_is_in_bytes() -> None:
+    given = {"min_free_bytes": "2GB", "max_request_bytes": "1MiB", "topics": {"timer.b": {"max_pending_bytes": 1000}}}
+    found = load({**SERVERS, **given}, {}, None)
+    assert (found.min_free_bytes, found.max_request_bytes, found.topics["timer.b"].max_pending_bytes) == (
+        *(2 * 10**9, 1 << 20),
+        1000,
+    )
+    with pytest.raises(SettingsError, match=r'^min_free_bytes = \'1GX\': .*"500MB" or "1GiB"'):
+        load({**SERVERS, "min_free_bytes": "1GX"}, {}, None)
+    with pytest.raises(SettingsError, match=r'^topics."timer.b".max_pending_bytes = 0: '):
+        load({**SERVERS, "topics": {"timer.b": {"max_pending_bytes": 0}}}, {}, None)

@@ -433,7 +433,7 @@ def test_max_request_bytes_limits_its_own_topic_alone() -> None:
     assert world.delivered("bills") == ["y" * 10, "y" * 1000]
     assert world.rejected() == [("x" * 1000, "too-large"), ("50", "too-large")]
     told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
-    assert b"max_request_bytes is 100: shorten it" in told
+    assert b"max_request_bytes is 100B: shorten it" in told
 
 
 @pytest.mark.parametrize("apart", [False, True])
