@@ -13,7 +13,8 @@
     timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
 
 Rules, in order (design, "Headers"):
-1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once".
+1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once". Also a
+   name that begins with `timer-` in any case and is not ours, and an absolute time that is in seconds or microseconds.
 2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
    (`missing-id`), or `timer-of` for a cancel or move; move needs a time too. pause and resume parse, as older versions
    accepted them; intake refuses them.
@@ -28,10 +29,12 @@ The same bytes and the same `Limits` must always give the same result: a rebuild
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import NamedTuple, Protocol, TypeAlias
 
+from kafka_timer.durations import duration_text
 from kafka_timer.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -89,6 +92,15 @@ _SENT = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, *RECURR
 CONTROL = _SENT | {ORIGIN, ROLLS, RELEASED_MS, *_WRITTEN_BY_US}
 """Removed before delivery. Every other header is foreign and kept, in order, with duplicates."""
 
+KNOWN = CONTROL | {OF, TRACE_ID, ERROR, ERROR_DETAIL, "timer-retries", "timer-retry-group", "timer-retry-of"}
+"""All names that begin with `timer-` and have a meaning: a delivered or rejected record may be sent again with them."""
+PREFIX = "timer-"
+_SUGGESTED = sorted((*_SENT, OF))
+_SECONDS_BELOW = 10**11
+"""As epoch ms this is in 1973. Epoch seconds are below it until the year 5138."""
+_MICROSECONDS_FROM = 10**14
+"""As epoch ms this is in 5138. Epoch microseconds are above it since 1973."""
+
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 """A request without any of these takes the fast path."""
 
@@ -99,7 +111,8 @@ SAFE_DIGITS = 18
 """A number with at most this many decimal digits is below 2^63."""
 MAX_INT32 = 2**31 - 1
 MAX_ID_BYTES = 1024
-_SHOWN_BYTES = 40
+_SHOWN = 60
+"""Characters of a sender's text: the detail of a refusal is stored beside the request, so it must be short."""
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]+")
 _LONGEST_TOPIC = 249
 
@@ -115,6 +128,10 @@ class Limits(Protocol):
     def own_topics(self) -> frozenset[str]:
         """Return the bridge's own topics, which are never targets."""
 
+    @property
+    def passed_on(self) -> frozenset[str] | None:
+        """Return the foreign names that may begin with `timer-`. None: any may, and units of times are not checked."""
+
 
 class FixedLimits(NamedTuple):
     """Limits of a sender, which does not know the bridge's settings: by default there are none."""
@@ -122,6 +139,7 @@ class FixedLimits(NamedTuple):
     max_delay_ms: int = MAX_INT64
     levels_ms: tuple[int, ...] = DEFAULT_MS
     own_topics: frozenset[str] = frozenset()
+    passed_on: frozenset[str] | None = frozenset()
 
 
 class Recurrence(NamedTuple):
@@ -200,7 +218,11 @@ class Refusal(NamedTuple):
     detail: str
 
 
-NOT_OURS = Refusal("not-ours", f"{ORIGIN} and {ROLLS} are written by the bridge alone: leave them out")
+NOT_OURS = Refusal(
+    "not-ours",
+    f"{ORIGIN} and {ROLLS} are written by the bridge alone; to send a delivered record again, leave out its headers"
+    f" {ORIGIN}, {DELIVER_MS}, {RELEASED_MS} and {ROLLS}",
+)
 
 
 _new_tuple = tuple.__new__
@@ -242,6 +264,10 @@ def _parse_fast(by_name: dict[str, bytes | None], timestamp_ms: int, limits: Lim
     target = legal_topic(by_name.get(TOPIC))
     if target is None or target in limits.own_topics or due_ms - timestamp_ms > limits.max_delay_ms:
         return None
+    if limits.passed_on is not None and (
+        not _SECONDS_BELOW <= due_ms < _MICROSECONDS_FROM or unknown_name(by_name, limits.passed_on) is not None
+    ):
+        return None
     return _new_tuple(Schedule, (target, due_ms, -1, id_, False, "", None))
 
 
@@ -250,6 +276,9 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         ours = once_each(headers, CONTROL)
         if ORIGIN in ours or ROLLS in ours:
             return _claim(ours)
+        unknown = None if limits.passed_on is None else unknown_name((name for name, _ in headers), limits.passed_on)
+        if unknown is not None:
+            raise RefusedError(_unknown_header(unknown[: _SHOWN + 1]))
         if ours.get(ACTION) in _PAUSES:
             return Pause()
         if ID in ours or ACTION in ours:
@@ -257,6 +286,21 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         return _schedule(ours, timestamp_ms, limits, None)
     except RefusedError as wrong:
         return wrong.refusal
+
+
+def unknown_name(names: Iterable[str], passed_on: frozenset[str]) -> str | None:
+    """Return the first name that begins with `timer-`, in any case, and neither has a meaning nor is in `passed_on`."""
+    for name in names:
+        if name not in KNOWN and name[:6].lower() == PREFIX and name not in passed_on:
+            return name
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _unknown_header(beginning: str) -> str:
+    near = get_close_matches(beginning.lower(), _SUGGESTED, n=1)
+    remedy = f"did you mean {near[0]}? Otherwise rename it" if near else "rename it"
+    return f"the header {shown(beginning)} is none of the bridge's: {remedy}, or have passed_headers allow it"
 
 
 def once_each(headers: Headers, names: Collection[str]) -> dict[str, bytes | None]:
@@ -302,7 +346,9 @@ def _place(headers: Headers, action: bytes) -> bytes:
 def _near(due_ms: int, timestamp_ms: int, limits: Limits) -> int:
     """Return `due_ms`. Raises RefusedError if it is beyond the longest delay."""
     if (ahead_ms := due_ms - timestamp_ms) > limits.max_delay_ms:
-        raise RefusedError(f"due {ahead_ms} ms ahead; max_delay is {limits.max_delay_ms} ms", "too-far")
+        raise RefusedError(
+            f"due {duration_text(ahead_ms)} ahead; max_delay is {duration_text(limits.max_delay_ms)}", "too-far"
+        )
     return due_ms
 
 
@@ -335,12 +381,11 @@ def _schedule(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits, 
         raise RefusedError(f"{EXPIRE_MS} is not after the due time {due_ms}: it could never be delivered")
     _near(due_ms, timestamp_ms, limits)
     if TOPIC not in ours:
-        raise RefusedError(f"send the real topic's name in {TOPIC}", "missing-topic")
+        raise RefusedError(f"send the target topic's name in {TOPIC}", "missing-topic")
     target = legal_topic(ours[TOPIC])
     if target is None or target in limits.own_topics:
-        raise RefusedError(
-            f"{shown(ours[TOPIC])} may not be a target: an illegal, internal or bridge's own topic", "bad-target"
-        )
+        why = "the bridge's own topic" if target else "internal, or no legal topic name"
+        raise RefusedError(f"{TOPIC} is {shown(ours[TOPIC])}, which is {why}: send a target topic's name", "bad-target")
     return Schedule(target, due_ms, partition, id_, recurrence=recurrence)
 
 
@@ -358,7 +403,7 @@ def recurrence_of(ours: Mapping[str, bytes | None]) -> Recurrence | None:
         raise RefusedError(f"{EVERY_MS} is {every_ms}: send at least {LEAST_EVERY_MS}, without {ZONE}")
     cron = " ".join(_rule_text(CRON, ours[CRON]).split()) if CRON in ours else ""
     if CRON in ours and cron.count(" ") != 4:
-        raise RefusedError(f"{CRON} is {cron!r}: send five fields, such as 0 9 * * MON-FRI")
+        raise RefusedError(f"{CRON} is {shown(cron)}: send five fields, such as 0 9 * * MON-FRI")
     count = decimal(COUNT, ours[COUNT]) if COUNT in ours else MAX_INT64
     until_ms = decimal(UNTIL_MS, ours[UNTIL_MS]) if UNTIL_MS in ours else MAX_INT64
     if EXPIRE_MS in ours:
@@ -383,6 +428,10 @@ def _due_ms(ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) ->
         raise RefusedError(f"{' and '.join(numbers)} are both present: send one of them", "ambiguous-time")
     for name, number in numbers.items():
         if name == DELIVER_MS:
+            if limits.passed_on is not None and not _SECONDS_BELOW <= number < _MICROSECONDS_FROM:
+                smaller = "microseconds" if number < 1000 * _MICROSECONDS_FROM else "nanoseconds"
+                unit = "seconds" if number < _SECONDS_BELOW else smaller
+                raise RefusedError(f"{name} is {number}, which looks like {unit}: send milliseconds since 1970")
             return number
         return timestamp_ms + (number if name == DELAY_MS else delay_ms(number, limits.levels_ms))
     raise RefusedError(f"send {DELIVER_MS} (epoch ms), {DELAY_MS} or {DELAY_LEVEL}", "missing-time")
@@ -395,9 +444,16 @@ def decimal(name: str, value: bytes | None, largest: int = MAX_INT64) -> int:
     return number
 
 
-def shown(value: bytes | None) -> str:
-    """Return the first bytes as text: the detail of a refusal is stored beside the request, so it must be short."""
-    return "null" if value is None else repr(value[:_SHOWN_BYTES])
+def shown(value: bytes | str | None) -> str:
+    """Return null, the text in quotes, or hex if it is not printable; at most 60 characters of it."""
+    if value is None:
+        return "null"
+    raw = value[: 5 * _SHOWN].encode() if isinstance(value, str) else value[: 5 * _SHOWN]
+    text = raw.decode(errors="replace")[: _SHOWN + 1]
+    if text.isprintable() and "\ufffd" not in text:
+        return f'"{text[:_SHOWN]}..."' if len(text) > _SHOWN else f'"{text}"'
+    digits = f"0x{raw.hex()}"
+    return f"{digits[:_SHOWN]}..." if len(digits) > _SHOWN else digits
 
 
 def legal_topic(raw: bytes | None) -> str | None:

@@ -89,7 +89,7 @@ class JournalRecord(BaseModel):
 
     def to_bytes(self) -> bytes:
         """Return the JSON, without `waits` if empty: an older bridge in the group refuses an unknown field."""
-        return self.model_dump_json(exclude=None if self.waits else {"waits"}).encode()
+        return self.model_dump_json(exclude=None if self.waits else {"waits"}, exclude_none=True).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> "JournalRecord":

@@ -47,6 +47,7 @@ from kafka_timer.headers import (
     once_each,
     parse,
     shown,
+    unknown_name,
 )
 from kafka_timer.instants import parse_iso8601_ms
 from schemas.rules import Rules
@@ -225,7 +226,7 @@ def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, v
     if not isinstance(asked, Refusal) or len(rules.profiles) < 2:
         return asked
     names = {name for name, _ in headers}
-    if not CONTROL.isdisjoint(names):
+    if not CONTROL.isdisjoint(names) or (rules.passed_on is not None and unknown_name(names, rules.passed_on)):
         return asked
     name = _select(names, rules.profiles, is_bare_null=key is not None and value is None)
     return asked if name is None else _parse_profile(name, headers, timestamp_ms, rules, key, value)
@@ -323,7 +324,7 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
     if not told and not recurs:
         raise RefusedError(f"send {' or '.join(time.header for time in profile.times)}", "missing-time")
     if profile.topic not in owned:
-        raise RefusedError(f"send the real topic's name in {profile.topic}", "missing-topic")
+        raise RefusedError(f"send the target topic's name in {profile.topic}", "missing-topic")
     ours += [*recurs, (TOPIC, owned[profile.topic])]
     if told:
         time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])

@@ -24,7 +24,8 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from kafka_timer.headers import MAX_INT64, Recurrence, Refusal
+from kafka_timer.durations import duration_text
+from kafka_timer.headers import MAX_INT64, Recurrence, Refusal, shown
 
 _SEARCHED_DAYS = 9 * 366
 """29 February comes every 8 years at most. The bound keeps a search within milliseconds."""
@@ -33,7 +34,10 @@ _DAY_S = 86_400
 
 def described(rule: Recurrence) -> str:
     """Return the rule as a line of text, for people."""
-    parts = [f"{rule.cron} ({rule.zone})" if rule.cron else f"every {rule.every_ms} ms", f"missed: {rule.missed}"]
+    parts = [
+        f"{rule.cron} ({rule.zone})" if rule.cron else f"every {duration_text(rule.every_ms)}",
+        f"missed: {rule.missed}",
+    ]
     parts += [f"at most {rule.most}"] if rule.most < MAX_INT64 else []
     parts += [f"until {rule.until_ms} ms"] if rule.until_ms < MAX_INT64 else []
     return ", ".join(parts)
@@ -123,16 +127,18 @@ def _parsed(expression: str, zone: str) -> tuple[CronSim, tzinfo]:
     try:
         place = UTC if zone == "UTC" else _zone(zone)
     except (OSError, ValueError) as wrong:  # ZoneInfoNotFoundError is a KeyError
-        raise ValueError(f"timer-zone is {zone!r}: send a name of the IANA time zones") from wrong
+        raise ValueError(f"timer-zone is {shown(zone)}: send a name of the IANA time zones") from wrong
     except KeyError as wrong:
-        raise ValueError(f"timer-zone is {zone!r}, which is unknown: send a name of the IANA time zones") from wrong
+        raise ValueError(
+            f"timer-zone is {shown(zone)}, which is unknown: send a name of the IANA time zones"
+        ) from wrong
     _, _, day, _, weekday = expression.split()
     if {"L", "#"} & set(f"{day}{weekday}".upper()) and any(field[0] == "*" != field for field in (day, weekday)):
-        raise ValueError(f"timer-cron is {expression!r}: L and # do not go with a step of the other day field")
+        raise ValueError(f"timer-cron is {shown(expression)}: L and # do not go with a step of the other day field")
     try:
         return CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC)), place
     except CronSimError as wrong:
-        raise ValueError(f"timer-cron is {expression!r}: {wrong}") from wrong
+        raise ValueError(f"timer-cron is {shown(expression)}: {wrong}") from wrong
 
 
 def _next_match_ms(expression: str, zone: str, after_ms: int) -> int:

@@ -16,3 +16,6 @@ class Rules(BaseModel):
     profiles: tuple[str, ...] = ("native",)
     own_topics: frozenset[str] = frozenset()
     """The bridge's own topics, which are never targets."""
+    passed_on: frozenset[str] | None = None
+    """Foreign headers that may begin with `timer-`. None: rules of an older version, by which any may, and a number in
+    `timer-deliver-ms` is in milliseconds whatever its size."""

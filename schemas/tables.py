@@ -104,14 +104,15 @@ class Kind(Enum):
     ASKED = _struct(
         "topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, kind STRING, target STRING, due_ms BIGINT, "
         "expected_ms BIGINT, expire_ms BIGINT, want_partition INT, malformed BOOLEAN, id BINARY, own_key BIGINT, "
-        "whole_id BINARY, of_origin STRING, trace BINARY, rule STRING, occurrence INT",
+        "whole_id BINARY, of_origin STRING, trace BINARY, rule STRING, occurrence INT, dubious BOOLEAN",
         _WANT,
     )
     """A parsed request; `id`, `whole_id` and `trace` are digests, `own_key` and `want` hashes of contents.
 
     whole_id: of a cancel for RocketMQ's `topic+id`. Its `target` and `id` are those two; if a timer is pending under
     the whole text, the cancel is for that one. of_origin: the timer that a cancel or move names by its origin.
-    rule, occurrence: of a recurring timer (spark_jobs.audit_rules.series).
+    rule, occurrence: of a recurring timer (spark_jobs.audit_rules.series). dubious: true if a bridge of 0.3 or later
+    refuses it (an unknown header, a time in another unit), and an older one delivers it.
     """
     PLACE = _struct(
         "delivered_ms BIGINT, delivered_topic STRING, delivered_partition INT, delivered_offset BIGINT, clock STRING, "

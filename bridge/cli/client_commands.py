@@ -152,6 +152,8 @@ class MessageOptions(OutcomeOptions):
 
     def asked(self) -> dict[str, Any]:
         """Return the arguments of TimerProducer. Raises SettingsError."""
+        if self.every is not None:
+            duration_ms("--every", self.every, 1)
         rule = {name: getattr(self, name) for name in ("cron", "every", "zone", "until", "count", "missed")}
         repeat = None if all(value is None for value in rule.values()) else Repeat(**rule)
         has_time = repeat is None or [self.in_, self.at, self.level].count(None) < 3
@@ -163,6 +165,8 @@ class MessageOptions(OutcomeOptions):
 def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
     if [in_, at, level].count(None) != 2:
         raise SettingsError("give one of --in, --at and --level")
+    if in_ is not None:
+        duration_ms("--in", in_, 0)
     return {"delay": in_, "at": at, "level": level}
 
 
@@ -312,7 +316,7 @@ def skip(
     context.obj.print_sent(
         f"skip of {topic}/{partition}/{offset}",
         sent,
-        ": if it cannot be decoded, the instance that has the partition parks it without its contents on"
+        ": if it cannot be decoded, the instance that has the partition rejects it without its contents on"
         f" {settings.rejected_topic} and goes on",
     )
 

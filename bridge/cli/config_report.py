@@ -2,7 +2,7 @@
 
     setting               value                                source
     bootstrap_servers     kafka:9092                           environment TIMER_BRIDGE_BOOTSTRAP_SERVERS
-    roll_window           172800000 ms                         default
+    roll_window           2d                                   default
     kafka.sasl.password   (hidden), file:/run/secrets/kafka    file bridge.toml
 
 Librdkafka settings that may be secrets are hidden, and so are the contents of `file:` values.
@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from bridge.config.settings import TABLES, Given, Settings
 from bridge.observe.logs import HIDDEN, is_secret, without_secrets
-from bridge.partition.options import milliseconds
 from schemas.kafka_settings import IN_A_FILE
 
 
@@ -60,5 +59,4 @@ def _shown(model: BaseModel, name: str) -> str:
     value = getattr(model, name)
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
-    is_duration = any(getattr(each, "func", None) is milliseconds for each in type(model).model_fields[name].metadata)
-    return f"{value} ms" if is_duration else "none" if value is None else str(value)
+    return "none" if value is None else str(model.model_dump(include={name})[name])

@@ -47,7 +47,7 @@ def redrive(
     code: Annotated[
         list[str] | None,
         typer.Option(
-            "--code", help=f"Parked with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"
+            "--code", help=f"Rejected with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"
         ),
     ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="For this target topic; may repeat.")] = None,
@@ -56,14 +56,14 @@ def redrive(
         typer.Option("--origin", help="This request, as timer-origin has it: topic/partition/offset; may repeat."),
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", help="Parked at or after: ISO 8601 with a zone, or epoch ms.")
+        str | None, typer.Option("--from", help="Rejected at or after: ISO 8601 with a zone, or epoch ms.")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Parked before: ISO 8601 with a zone, or epoch ms.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="Rejected before: ISO 8601 with a zone, or epoch ms.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most records to send.")] = None,
     apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Send parked records again, from the rejected topic to their timer topic. By default, only list them.
+    """Send rejected records again, from the rejected topic to their timer topic. By default, only list them.
 
     First fix what kept them from their target topic. Each goes to its own partition as it was first sent, and is read
     again: an absolute time that is past means at once, a relative delay or a level counts from now, and an id ends what
@@ -129,7 +129,7 @@ def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, An
 
 
 def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) -> None:
-    Console().print(table(("code", "target topic", ">parked", ">sent before", ">selected"), found.rows()))
+    Console().print(table(("code", "target topic", ">rejected", ">sent before", ">selected"), found.rows()))
     for topic, count in sorted(found.other_topics.items()):
         doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
         typer.echo(f"{count} more are of {escaped(topic)}: give --timer-topic {escaped(topic)}{doubt}", err=True)

@@ -36,14 +36,12 @@ class DataDir:
         try:
             root.mkdir(mode=0o700, parents=True, exist_ok=True)
             _demand_ours(root)
-            self._lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = take_lock(root / LOCK)
         except OSError as wrong:
             raise SettingsError(f"data_dir {root}: {wrong.strerror}: give a folder that may be written") from wrong
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as wrong:
-            os.close(self._lock)
-            raise SettingsError(f"data_dir {root}: another bridge runs on it: give each its own --data-dir") from wrong
+        if lock is None:
+            raise SettingsError(f"data_dir {root}: another bridge runs on it: give each its own --data-dir")
+        self._lock = lock
         if root.stat().st_mode & 0o007:
             log.warning(
                 "data_dir %s can be read by all users of this machine; run chmod 700 on it, as it holds messages", root
@@ -85,6 +83,17 @@ class DataDir:
         for disk in self._disks.values():
             disk.close()
         os.close(self._lock)
+
+
+def take_lock(file: Path) -> int | None:
+    """Lock `file` until the returned descriptor is closed. Return None if it is locked. Raises OSError."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def worker_folder(root: Path, number: int) -> Path:

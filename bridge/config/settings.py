@@ -23,6 +23,8 @@ from bridge.config.topic_settings import (
     Limit,
     Names,
     Patterns,
+    Size,
+    SizeLimit,
     TargetSettings,
     TopicSettings,
     as_list,
@@ -70,7 +72,7 @@ def _former(job: Job) -> Any:
 
 
 def _with_unit(default: str, description: str, **bounds: Any) -> Any:
-    """Return the field of a duration. Its default is text with a unit, as --help shows it."""
+    """Return the field of a duration or size. Its default is text with a unit, as --help shows it."""
     return Field(default, description=description, **bounds)
 
 
@@ -111,12 +113,15 @@ class Settings(BaseModel):
     allow_actions: Names = Field(
         ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, recur."
     )
+    passed_headers: Patterns = Field(
+        (), description="Headers that are delivered though they begin with timer-: names of senders' own ones."
+    )
     max_requests_per_s: Limit = Field(
         None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
     )
     max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
-    max_pending_bytes: Limit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
-    max_request_bytes: Limit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
+    max_pending_bytes: SizeLimit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
+    max_request_bytes: SizeLimit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
@@ -152,7 +157,7 @@ class Settings(BaseModel):
         ge=10,
         le=1000,
     )
-    min_free_bytes: int = Field(1 << 30, description="Free disk space below which intake pauses.", ge=0)
+    min_free_bytes: Size = _with_unit("1GiB", "Free disk space below which intake pauses.")
     compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
     adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
     startup_timeout: Duration = _with_unit("1m", "How long to wait for a broker at start.", gt=0)
@@ -242,6 +247,7 @@ class Settings(BaseModel):
             allow=self.allow_targets,
             deny=self.deny_targets,
             actions=self.allow_actions,
+            passed_headers=self.passed_headers,
             max_requests_per_s=self.max_requests_per_s,
             max_pending=self.max_pending,
             max_pending_bytes=self.max_pending_bytes,
@@ -260,8 +266,8 @@ class Settings(BaseModel):
         if self.timer_topic in self.topics:
             raise ValueError(
                 f'topics."{self.timer_topic}" is timer_topic: write its keys as the settings allow_targets,'
-                f" deny_targets, allow_actions, profiles, max_requests_per_s, max_pending, max_pending_bytes,"
-                f" max_request_bytes, max_delay and journal_topic, outside of a table"
+                f" deny_targets, allow_actions, passed_headers, profiles, max_requests_per_s, max_pending,"
+                f" max_pending_bytes, max_request_bytes, max_delay and journal_topic, outside of a table"
             )
         shared = {
             "rejected_topic": self.rejected_topic,
@@ -328,6 +334,7 @@ class Settings(BaseModel):
             levels_ms=parse_levels(self.levels),
             profiles=topic.profiles or (NATIVE,),
             own_topics=own,
+            passed_on=frozenset(topic.passed_headers),
         )
 
     def fetched(self, found: Mapping[str, TopicState]) -> dict[str, str]:

@@ -12,11 +12,13 @@ Checked together: no two settings may name the same topic, and no pattern or pro
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
-from kafka_timer.headers import legal_topic
+from kafka_timer.durations import duration_text
+from kafka_timer.headers import KNOWN, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
+from schemas.sizes import parse_size_bytes, size_text
 from timer.options import Engine
 
 
@@ -33,8 +35,11 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 """The same; an empty string is an empty list."""
 Limit = Annotated[int | None, Field(ge=1)]
-Duration = Annotated[int, BeforeValidator(milliseconds)]
+Duration = Annotated[int, BeforeValidator(milliseconds), PlainSerializer(duration_text)]
 """Milliseconds, given as '2d', '5m' or '500ms'."""
+Size = Annotated[int, BeforeValidator(lambda given: parse_size_bytes(str(given))), PlainSerializer(size_text)]
+"""Bytes, given as '1GiB', '500MB' or a number."""
+SizeLimit = Annotated[Size, Field(ge=1)] | None
 
 
 class TopicSettings(BaseModel):
@@ -48,11 +53,12 @@ class TopicSettings(BaseModel):
     allow: Patterns = ("*",)
     deny: Patterns = ()
     actions: Names = ACTIONS
+    passed_headers: Patterns = ()
     profiles: Names | None = None
     max_requests_per_s: Limit = None
     max_pending: Limit = None
-    max_pending_bytes: Limit = None
-    max_request_bytes: Limit = None
+    max_pending_bytes: SizeLimit = None
+    max_request_bytes: SizeLimit = None
     max_delay: Annotated[Duration, Field(gt=0)] | None = None
     journal_topic: str = ""
     engine: Engine | None = None
@@ -118,6 +124,11 @@ def check_timer_topics(main: str, topics: Mapping[str, TopicSettings], shared: M
         names = [f"{table}{key}" for key in ("profiles", "allow", "deny", "actions")]
         if name == main:
             names = ["profiles", "allow_targets", "deny_targets", "allow_actions"]
+        for header in topic.passed_headers:
+            if not header.lower().startswith(PREFIX) or header in KNOWN:
+                raise ValueError(
+                    f"passed_headers: {header!r} has no effect: write names of your own, such as timer-tenant"
+                )
         _check_profiles(topic.profiles or (), names[0])
         check_policy(topic.policy, own, *names[1:])
     return own

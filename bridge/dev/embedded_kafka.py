@@ -1,6 +1,7 @@
 """An embedded single-node Kafka (KRaft) for development, demo, bench and tests. Never for data that matters.
 
     <folder>/server.properties   written at each start
+    <folder>/lock                held while it runs: two brokers on one folder would wedge the first
     <folder>/data/               survives a restart and a kill
     <folder>/logs/server.log     the broker's log        console.log: output of the JVM
 
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import Self
 
 from bridge.child_process import ChildProcess
+from bridge.config.data_directory import take_lock
 from bridge.dev.kafka_jars import DEFAULT_CACHE, ensure_jars
 from bridge.errors import BridgeError
 
@@ -115,6 +117,7 @@ class EmbeddedKafka:
         self._extra = dict(properties or {})
         self._jars_cache = jars_cache
         self._broker: ChildProcess | None = None
+        self._lock: int | None = None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -133,15 +136,17 @@ class EmbeddedKafka:
         """Start the broker; return when it serves clients. After an error no process is left."""
         if self.pid is not None:
             return
+        self._clear()
         java = find_java()
         jars = ensure_jars(self._jars_cache, java=java).resolve()
         self._refuse_taken_ports()
-        self._write_files()
-        self._format(java, jars, timeout_s)
-        command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
-        self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
-        atexit.register(self.kill)
+        self._lock_folder()
         try:
+            self._write_files()
+            self._format(java, jars, timeout_s)
+            command = [java, *self._jvm_options(jars), "kafka.Kafka", str(self.folder / "server.properties")]
+            self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
+            atexit.register(self.kill)
             if not broker.ready_or_ended.wait(timeout_s):
                 raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
             if not broker.ready:
@@ -160,7 +165,7 @@ class EmbeddedKafka:
         """Send SIGKILL, like a power cut; the data stay for the next start."""
         if self._broker is not None:
             self._broker.kill()
-            self._clear()
+        self._clear()
 
     def __enter__(self) -> Self:
         self.start()
@@ -172,6 +177,9 @@ class EmbeddedKafka:
     def _clear(self) -> None:
         self._broker = None
         atexit.unregister(self.kill)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _log_tails(self) -> str:
         """Return the last lines of both logs, for an error message."""
@@ -184,6 +192,12 @@ class EmbeddedKafka:
             raise EmbeddedKafkaError(f"port {self.port} on {HOST} is in use: stop what listens there, or take another")
         if not _bindable(self._controller_port):
             self._controller_port = free_port(taken={self.port})
+
+    def _lock_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = take_lock(self.folder / "lock")
+        if self._lock is None:
+            raise EmbeddedKafkaError(f"{self.folder}: another Kafka runs on it: stop it, or give another folder")
 
     def _write_files(self) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from bridge.errors import BridgeError, MembershipLostError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
 from bridge.kafka.errors import answered, error_of, explained
-from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.kafka.retry import CALL_S, Retrier, serve_idle
 from bridge.ports import Member
 from kafka_timer.origin import TimerPartition
 
@@ -34,7 +34,7 @@ class ConfluentGroup:
 
     def members(self) -> list[Member]:
         """Return the members of the group. Raises BridgeError."""
-        serve(self._admin)
+        serve_idle(self._admin)
         try:
             answer = self._admin.describe_consumer_groups([self._group], request_timeout=CALL_S)
             members = answered(answer[self._group]).members
@@ -52,7 +52,7 @@ class ConfluentGroup:
 
     def partitions(self, topics: Iterable[str]) -> set[TimerPartition]:
         """Return all partitions of the topics. Raises BridgeError."""
-        serve(self._admin)
+        serve_idle(self._admin)
         try:
             found = self._admin.list_topics(timeout=CALL_S).topics
         except KafkaException as failure:

@@ -25,7 +25,7 @@ from bridge.kafka.client_config import make
 from bridge.kafka.consumer import Message, record_of
 from bridge.kafka.errors import OFFSET_GONE, answered, error_of, explained, is_passing
 from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
-from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
@@ -81,6 +81,7 @@ class ConfluentHistory:
         self._committed_ahead, self._bounds_ahead = {}, {}
         if not partitions:
             return
+        serve_idle(self._consumer, self._admin)
         places = [*partitions, *map(self._journal_of, partitions)]
         asked = [self._list_offsets(places, question) for question in (_FIRST, _STABLE)]
         first, stable = map(_offsets, self._in_time(*asked))
@@ -105,6 +106,7 @@ class ConfluentHistory:
 
         found = self._committed_ahead.pop(partition, None)
         if found is None:
+            serve_idle(self._consumer)
             found = self._retry(f"{partition}: waiting for stable progress", committed)
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
@@ -119,7 +121,7 @@ class ConfluentHistory:
 
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         # Markers follow a commit within milliseconds, so wait before a background recovery is started.
-        serve(self._consumer)
+        serve_idle(self._consumer, self._admin)
         until_s = time.monotonic() + _QUICK_S
         while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
             time.sleep(_NAP_S)
@@ -297,6 +299,7 @@ class ConfluentHistory:
 
     def _retry(self, what: str, call: Callable[[], T]) -> T:
         """Return what `call` returns. Make new clients if no broker answers: the old ones may have lost all brokers."""
+        serve_idle(self._admin)
         while True:
             until_s = time.monotonic() + (self._limit_s or clients.REPLACED_AFTER_S)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, local
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, ThrottleEvent
@@ -89,6 +89,8 @@ T = TypeVar("T")
 _FIRST_NAP_S = 0.02
 _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
+_PASSED_S = 60.0
+"""An error that no client reports for this long has passed: the next one is logged at once, and counted from 1."""
 _LONG_S = 5.0
 """A wait is reported to `status` after this."""
 
@@ -101,6 +103,7 @@ class Retrier:
         self._parent = parent
         self.status: Status = parent.status if parent is not None else status or Status()
         self._warnings = LogRateLimit(log)
+        self._heard_s: dict[str, float] = {}
         self._give_up_s: float | None = None
         self._last_error: str | None = None
 
@@ -116,7 +119,12 @@ class Retrier:
         """Receive an error of librdkafka's background threads, often the reason of a timeout."""
         self._last_error = reason(error, self._last_error)
         self.status.connection_failed(reason(error))
-        self._say(f"connection: {error.name()}", f"Kafka: {reason(error)}")
+        key, now_s = f"connection: {error.name()}", time.monotonic()
+        if now_s - self._heard_s.get(key, now_s) > _PASSED_S:
+            self._warnings.clear(key)
+        if not getattr(_serving, "is_idle", False):
+            self._heard_s[key] = now_s
+            self._say(key, f"Kafka: {reason(error)}")
 
     def be_throttled(self, event: ThrottleEvent) -> None:
         """Receive librdkafka's report of an answer that a broker has delayed."""
@@ -177,6 +185,26 @@ class Retrier:
 
     def _say(self, key: str, message: str) -> None:
         self._warnings.warn(int(time.monotonic() * 1000), key, "%s", message)
+
+
+_serving = local()
+
+
+@contextmanager
+def without_old_lines() -> Iterator[None]:
+    """Log no errors that clients report on this thread: those of an idle client may be minutes old, and over."""
+    _serving.is_idle = True
+    try:
+        yield
+    finally:
+        _serving.is_idle = False
+
+
+def serve_idle(*clients: Any) -> None:
+    """Poll clients before their next use, if they may have been idle."""
+    with without_old_lines():
+        for client in clients:
+            serve(client)
 
 
 def serve(client: Any) -> None:

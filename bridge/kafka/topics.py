@@ -38,7 +38,7 @@ from bridge.errors import BridgeError, SettingsError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.errors import answered, error_of, explained, is_passing
-from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.observe.metrics import Metrics
 from bridge.partition.limits import MOST_LIMITED, MOST_PAUSED
 
@@ -71,6 +71,7 @@ class ConfluentTopics:
 
     def counts(self, names: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of each topic. Asks once; leaves out topics without an answer."""
+        serve_idle(self._admin)
         found: dict[str, int] = {}
         answers = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=CALL_S)
         for name, answer in answers.items():
@@ -139,6 +140,7 @@ class ConfluentTopics:
             tries += 1
 
     def _retry(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
+        serve_idle(self._admin)
         replace_s = time.monotonic() + clients.REPLACED_AFTER_S
 
         def is_asked_again(error: KafkaError) -> bool:

@@ -23,6 +23,7 @@ from bridge.partition.limits import TokenBucket
 from bridge.partition.partition import IntakeOutcome, IntakeStop
 from bridge.ports import Clock, Record, Source, UndecodableRecord
 from kafka_timer.origin import TimerPartition
+from schemas.sizes import size_text
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class Admission:
         except OSError as error:
             return str(error)
         if free < least and free < self._least_free_bytes(opened.name):
-            return f"{free} bytes are free, min_free_bytes is {least}"
+            return f"{free} bytes are free, min_free_bytes is {size_text(least)}"
         return ""
 
     def _least_free_bytes(self, timer_partition: TimerPartition) -> int:

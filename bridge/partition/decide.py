@@ -59,6 +59,7 @@ from kafka_timer.headers import (
 from schemas.journal import CopyInFlight
 from schemas.receipts import Kind, is_sent
 from schemas.recurrence import problem_of
+from schemas.sizes import size_text
 from timer.format.body import Body, LongNameError, frame_size
 from timer.format.unit import MAX_DELAY_MS
 from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
@@ -201,7 +202,8 @@ class BatchIntake:
         most = self.options.max_request_bytes
         if most is not None and (size := size_of(record.key, record.value, record.headers)) > most:
             return Refusal(
-                "too-large", f"key, value and headers have {size} bytes, max_request_bytes is {most}: shorten it"
+                "too-large",
+                f"key, value and headers have {size} bytes, max_request_bytes is {size_text(most)}: shorten it",
             )
         policy, is_pending = self.options.policy, self.taken.is_pending(ask.id)
         action = "replace" if ask.replaces or is_pending else "schedule"

@@ -93,7 +93,7 @@ BEYOND_BYTES = Refusal(
 )
 TOO_MANY_LIMITED = Refusal(
     "quota-exceeded",
-    f"timers for {MOST_LIMITED} real topics are pending in its partition, and one more that has a rate would be too"
+    f"timers for {MOST_LIMITED} target topics are pending in its partition, and one more that has a rate would be too"
     f" many: send it again later, or give it no max_per_s",
 )
 

@@ -28,7 +28,7 @@ _DAY_MS = 86_400_000
 def usual_options() -> TurnOptions:
     """Return the default options, with a smaller wheel."""
     own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
-    rules = Rules(max_delay_ms=366 * _DAY_MS, roll_window_ms=2 * _DAY_MS, own_topics=own)
+    rules = Rules(max_delay_ms=366 * _DAY_MS, roll_window_ms=2 * _DAY_MS, own_topics=own, passed_on=frozenset())
     return TurnOptions(rules=rules, store=StoreOptions(tick_ms=10_000, slots=30_000), max_wait_ms=_DAY_MS)
 
 
@@ -88,8 +88,9 @@ class TimerWorld:
         options: TurnOptions | None = None,
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
+        start_ms: int = 1_700_000_000_000,
     ) -> None:
-        self.kafka = FakeKafka(Timeline())
+        self.kafka = FakeKafka(Timeline(start_ms))
         self.options = options or usual_options()
         others = self.options.topics
         own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")

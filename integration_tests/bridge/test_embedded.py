@@ -71,6 +71,15 @@ def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> N
     assert own_kafka.pid not in (None, first_pid)
 
 
+def test_a_second_broker_on_the_folder_is_refused_and_the_first_goes_on(own_kafka: EmbeddedKafka) -> None:
+    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap_servers, "log_level": 0})
+    second = EmbeddedKafka(own_kafka.folder, jars_cache=JARS_CACHE)
+    with pytest.raises(BridgeError, match=f"{own_kafka.folder}: another Kafka runs on it"):
+        second.start()
+    admin.create_topics([NewTopic("afterwards", 1, 1)])["afterwards"].result(PATIENCE_S)
+    assert "afterwards" in admin.list_topics(timeout=PATIENCE_S).topics
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
 @pytest.mark.parametrize(
     "end", [signal.SIGKILL, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGINT))]

@@ -7,8 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafka_timer.headers import (
+    ERROR,
+    ERROR_DETAIL,
     MAX_INT64,
     TIMES,
+    TRACE_ID,
     Asked,
     ByOrigin,
     Cancel,
@@ -22,10 +25,11 @@ from kafka_timer.headers import (
     parse,
 )
 from kafka_timer.levels import parse_levels
+from kafka_timer.retry import _RETRY_HEADERS
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
-LIMITS = FixedLimits(max_delay_ms=2 * DAY_MS, own_topics=frozenset({"timer.requests"}))
+LIMITS = FixedLimits(2 * DAY_MS, own_topics=frozenset({"timer.requests"}), passed_on=frozenset({"timer-tenant"}))
 
 
 def ask(*headers: tuple[str, bytes | None], without: str | None = None) -> Asked:
@@ -84,7 +88,10 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
     [
         ([("timer-partition", b"2147483647")], OWN._replace(partition=2147483647)),
         ([("timer-partition", b"2147483648")], "bad-header"),
-        ([("timer-deliver-ms", b"12000")], Schedule("orders", 12000, -1)),
+        ([("timer-deliver-ms", b"%d" % 10**11)], Schedule("orders", 10**11, -1)),
+        ([("timer-deliver-ms", b"%d" % (10**11 - 1))], "bad-header"),
+        ([("timer-deliver-ms", b"%d" % (10**14 - 1))], "too-far"),
+        ([("timer-deliver-ms", b"%d" % 10**14)], "bad-header"),
         ([("timer-delay-ms", b"0")], Schedule("orders", NOW_MS, -1)),
         ([("timer-delay-ms", b"0005")], Schedule("orders", NOW_MS + 5, -1)),
         ([("timer-deliver-ms", b"1"), ("timer-delay-ms", b"1")], "ambiguous-time"),
@@ -108,11 +115,19 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
         ([CANCEL, PLACE], ByOrigin(PLACE[1], None)),
         ([CANCEL, PLACE, ID], Cancel(b"x")),  # as before there was timer-of
         ([MOVE, PLACE, NOW], ByOrigin(PLACE[1], NOW_MS)),
-        ([MOVE, PLACE, ("timer-deliver-ms", b"%d" % 10**18)], "too-far"),
+        ([MOVE, PLACE, ("timer-deliver-ms", b"%d" % (NOW_MS // 1000))], "bad-header"),
+        ([CANCEL, ID, ("timer-deliver-ms", b"5")], Cancel(b"x")),  # a cancel needs no time
         ([CANCEL, PLACE, PLACE], "bad-header"),
         ([CANCEL, ("timer-of", None)], "bad-header"),
         ([REPLACE, PLACE], "missing-id"),
-        ([("trace", b"a"), ("trace", b"a"), ("none", None), ("Timer-Topic", b"x"), ("timer-unheard-of", b"")], OWN),
+        (
+            [("trace", b"a"), ("trace", b"a"), ("none", None), ("timer", b"x"), ("timer_id", b""), ("a-timer-x", b"")],
+            OWN,
+        ),
+        *(([(name, b"")], OWN) for name in (*_RETRY_HEADERS, TRACE_ID, ERROR, ERROR_DETAIL, "timer-tenant")),
+        *(([(name, b"x")], "bad-header") for name in ("Timer-Tenant", "timer-", "timer-ID", "timer-unheard-of")),
+        ([CANCEL, ID, ("Timer-Topic", b"x")], "bad-header"),
+        ([("timer-origin", b"t/0/1"), ("timer-rolls", b"2"), ("timer-x", b"")], Claim(b"t/0/1", 2, OWN)),
         *(
             ([("timer-topic", target)], "bad-target")
             for target in (b"", b".", b"..", b"a b", b"a/b", b"caf\xc3\xa9", b"orders\n", b"x" * 250, None)
@@ -140,7 +155,48 @@ def test_a_missing_time_or_topic_is_named() -> None:
 def test_case_3_max_delay_is_accepted_and_one_more_is_too_far(name: str, base: int) -> None:
     assert isinstance(ask((name, b"%d" % (base + 2 * DAY_MS))), Schedule)
     assert code(ask((name, b"%d" % (base + 2 * DAY_MS + 1)))) == "too-far"
-    assert code(ask((name, b"%d" % MAX_INT64))) == "too-far"
+    if name == "timer-delay-ms":
+        assert code(ask((name, b"%d" % MAX_INT64))) == "too-far"
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("timer-ID", 'the header "timer-ID" is none of the bridge\'s: did you mean timer-id?'),
+        ("timer-delay", "did you mean timer-delay-ms?"),
+        ("Timer-Topic", "did you mean timer-topic?"),
+        ("TIMER-DELIVER-MS", "did you mean timer-deliver-ms?"),
+        ("timer-expires-ms", "did you mean timer-expire-ms?"),
+        ("timer-tenant-of-ours", '"timer-tenant-of-ours" is none of the bridge\'s: rename it, or have passed_headers'),
+        ("timer-\n", "0x74696d65722d0a"),
+    ],
+)
+def test_an_unknown_timer_header_is_refused_with_the_nearest_name(name: str, told: str) -> None:
+    asked = ask((name, b"x"))
+    assert isinstance(asked, Refusal)
+    assert asked.code == "bad-header"
+    assert told in asked.detail
+
+
+@pytest.mark.parametrize(
+    ("number", "unit"),
+    [(0, "sec"), (NOW_MS // 1000, "sec"), (NOW_MS * 1000, "micro"), (NOW_MS * 10**6, "nano")],
+)
+def test_a_due_time_in_another_unit_is_refused_with_the_unit(number: int, unit: str) -> None:
+    asked = ask(("timer-deliver-ms", b"%d" % number))
+    assert isinstance(asked, Refusal)
+    assert (asked.code, f"timer-deliver-ms is {number}, which looks like {unit}" in asked.detail) == (
+        "bad-header",
+        True,
+    )
+
+
+def test_a_request_that_an_older_version_took_in_keeps_its_meaning() -> None:
+    old = LIMITS._replace(passed_on=None)
+    headers = [("timer-topic", b"orders"), ("timer-deliver-ms", b"5"), ("timer-ID", b"x")]
+    assert parse(headers, NOW_MS, old) == Schedule("orders", 5, -1)
+    assert parse([*headers, ("timer-key", b"k")], NOW_MS, old) == Schedule("orders", 5, -1)
+    assert code(parse(headers, NOW_MS, LIMITS)) == "bad-header"
 
 
 @pytest.mark.parametrize("name", ["timer-topic", "timer-deliver-ms", "timer-key", "timer-partition", "timer-origin"])
@@ -209,6 +265,7 @@ MOST = (
     ("timer-topic", "timer-deliver-ms", "timer-id"),
     ("timer-topic", "timer-deliver-ms", "timer-key"),
     ("timer-topic", "timer-delay-ms", "trace"),
+    ("timer-topic", "timer-delay-ms", "Timer-Topic"),
 )
 HEADERS = st.lists(st.sampled_from(sorted(LIKELY_VALUES)).flatmap(header), max_size=6) | st.sampled_from(MOST).flatmap(
     lambda names: st.tuples(
@@ -229,6 +286,8 @@ def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
         return "bad-header"
     if "timer-origin" in names or "timer-rolls" in names:
         return claimed(values)
+    if any(name == "Timer-Topic" for name, _ in headers):
+        return "bad-header"
     action = values.get("timer-action", b"schedule")
     if action in (b"pause", b"resume"):
         return Pause()
@@ -278,6 +337,8 @@ def due(values: dict[str, bytes | None]) -> int | str:
         return "ambiguous-time" if times else "missing-time"
     ((name, told),) = times.items()
     assert told is not None
+    if name == "timer-deliver-ms" and not 10**11 <= told < 10**14:
+        return "bad-header"
     levels_ms = (0, *LIMITS.levels_ms)
     return {
         "timer-deliver-ms": told,

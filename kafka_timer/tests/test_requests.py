@@ -53,7 +53,8 @@ def test_a_time_of_any_type_is_never_rounded_down(given: dict[str, Any], due_ms:
         ({"delay": "1ms", "id": "x" * 1025}, "bad-header"),
         ({"delay": "1ms", "partition": -1}, "bad-header"),
         ({"delay": "1ms", "replace": True}, "missing-id"),
-        ({"at": 7, "expire_at": 7}, "bad-header: timer-expire-ms"),
+        ({"at": NOON_MS // 1000}, "bad-header: timer-deliver-ms is .* looks like seconds"),
+        ({"at": NOON_MS, "expire_at": NOON_MS}, "bad-header: timer-expire-ms"),
         ({"at": 7, "expire_at": "later"}, "expire_at: .*no instant"),
         ({"delay": "1ms", "headers": [("timer-id", b"x")]}, "timer-id is the bridge's"),
         *(({"topic": topic, "delay": "1ms"}, "bad-target") for topic in ("", "a b", "__consumer_offsets", "café")),
@@ -67,9 +68,9 @@ def test_a_request_that_the_bridge_would_refuse_raises_at_once(given: dict[str, 
 def test_all_headers() -> None:
     foreign: list[tuple[str, bytes | str | None]] = [("trace", "1"), ("trace", b"1"), ("none", None)]
     more: dict[str, Any] = {"id": "ä", "replace": True, "partition": 3, "delivered_key": b"other"}
-    found = headers_for("orders", at=7, expire_at="1970-01-01T00:00:00.009Z", **more, headers=iter(foreign))
-    assert parse(found, 0, LIMITS) == Schedule("orders", 7, 3, "ä".encode(), True)
-    assert found[-5:-3] == [("timer-key", b"other"), ("timer-expire-ms", b"9")]
+    found = headers_for("orders", at=NOON, expire_at="2026-12-24T12:00:00.009Z", **more, headers=iter(foreign))
+    assert parse(found, 0, LIMITS) == Schedule("orders", NOON_MS, 3, "ä".encode(), True)
+    assert found[-5:-3] == [("timer-key", b"other"), ("timer-expire-ms", b"%d" % (NOON_MS + 9))]
     assert found[-3:] == [("trace", b"1"), ("trace", b"1"), ("none", None)]
     assert parse(cancel_headers("ä"), 0, LIMITS) == Cancel("ä".encode())
     with pytest.raises(ValueError, match="bad-header"):
@@ -82,8 +83,10 @@ def test_a_recurring_timer_needs_no_time() -> None:
     rule = Recurrence("0 9 * * MON-FRI", zone="Europe/Berlin", most=3, needs_first=True)
     assert asked == Schedule("orders", 5, -1, recurrence=rule)
     often = Repeat(every="90s", until=NOON, missed="none")
-    asked = parse(headers_for("orders", at=7, repeat=often), 5, LIMITS)
-    assert asked == Schedule("orders", 7, -1, recurrence=Recurrence(every_ms=90_000, until_ms=NOON_MS, missed="none"))
+    asked = parse(headers_for("orders", at=NOON_MS - 7, repeat=often), 5, LIMITS)
+    assert asked == Schedule(
+        "orders", NOON_MS - 7, -1, recurrence=Recurrence(every_ms=90_000, until_ms=NOON_MS, missed="none")
+    )
     for wrong in (Repeat(), Repeat(every="999ms"), Repeat(cron="* * *"), Repeat(every="1s", zone="UTC")):
         with pytest.raises(ValueError, match=r"bad-header|missing-time"):
             headers_for("orders", repeat=wrong)

@@ -361,3 +361,13 @@ def test_case_33_whatever_the_headers_the_answer_is_a_request_or_a_refusal(
         case Refusal(code=refused, detail=detail):
             assert refused
             assert detail
+
+
+@EACH
+def test_a_header_that_looks_like_ours_is_refused_beside_a_profile_too(name: str) -> None:
+    sent = [*LEAST[name], ("timer-ID", b"x")]
+    assert isinstance(ask(sent), Schedule), "rules of an older version"
+    strict = rules().model_copy(update={"passed_on": frozenset()})
+    assert code(read(sent, NOW_MS, strict, b"k", b"v")) == "bad-header"
+    strict = rules().model_copy(update={"passed_on": frozenset({"timer-ID"})})
+    assert isinstance(read(sent, NOW_MS, strict, b"k", b"v"), Schedule)

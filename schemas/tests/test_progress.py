@@ -12,7 +12,8 @@ from schemas.progress import ForeignProgressError, Key, Progress
 from schemas.rules import Rules
 
 INT64 = st.integers(-1, 2**63 - 1)
-OLD, NEW = (Rules(max_delay_ms=n, roll_window_ms=n) for n in (1000, 2000))
+OLD = Rules(max_delay_ms=1000, roll_window_ms=1000)
+NEW = Rules(max_delay_ms=2000, roll_window_ms=2000, passed_on=frozenset({"timer-tenant"}))
 
 
 @given(INT64, INT64, INT64, INT64)

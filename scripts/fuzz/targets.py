@@ -44,7 +44,7 @@ START_MS = 1_700_000_000_000
 OPTIONS = StoreOptions(tick_ms=1000, slots=256, segment_bytes=1024)
 AS_CLOSED = 1
 EDIT = struct.Struct(">BBHq")
-RULES = Rules(max_delay_ms=86_400_000, roll_window_ms=3_600_000, profiles=("native", *PROFILES))
+RULES = Rules(max_delay_ms=86_400_000, roll_window_ms=3_600_000, profiles=("native", *PROFILES), passed_on=frozenset())
 Contents = dict[str, bytes]
 
 

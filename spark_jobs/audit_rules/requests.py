@@ -31,6 +31,8 @@ RECORD, REQUEST, CLAIM = "record", "request", "claim"
 """Column that says what a record is, and its values. No flag: Spark makes Bloom filters from comparisons only."""
 _MAX_DIGITS = 18
 """Most digits of an offset in `timer-of`."""
+_UNKNOWN = rf"(?m)^(?!({'|'.join(sorted(names.KNOWN))})$)(?i:timer-)"
+"""A header that looks like one of ours, and is none."""
 _SWITCHES = ("pause", "resume")
 _ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
 _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want", "occurrence")
@@ -90,6 +92,7 @@ def requests(
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
         F.when(action.isin("cancel", "move") & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
         c.trace(h, trace_header).alias("trace"),
+        _is_dubious(h).alias("dubious"),
         c.has_duplicates("headers").alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
@@ -183,6 +186,13 @@ def _bad_schedule(headers: Column) -> Column:
         | (c.has(headers, names.EXPIRE_MS) & expire.isNull())
         | c.has(headers, names.PROFILE)
     )
+
+
+def _is_dubious(headers: Column) -> Column:
+    """Return True if a header may be misspelt, or its time in another unit: older bridges do not refuse it."""
+    deliver_ms = c.decimal(c.value_of(headers, names.DELIVER_MS))
+    is_other_unit = (F.col("timestamp_ms") >= 10**11) & ~F.coalesce(deliver_ms.between(10**11, 10**14 - 1), F.lit(True))
+    return is_other_unit | F.array_join(headers["key"], "\n").rlike(_UNKNOWN)
 
 
 def _malformed() -> Column:

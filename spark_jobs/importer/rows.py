@@ -65,7 +65,7 @@ class ColumnMapping:
         if is_exported and self.given:
             raise InvalidRowError("an export sets all fields: leave --set out, or --map its columns")
         found = _exported(row) if is_exported else self._by_columns(row)
-        rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1)
+        rules = Rules(max_delay_ms=self.max_delay_ms, roll_window_ms=1, passed_on=frozenset())
         asked = parse(found.headers, now_ms, rules)
         if isinstance(asked, Refusal):
             raise InvalidRowError(f"{asked.code}: {asked.detail}")

@@ -27,8 +27,8 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
     [
         (["send", "orders", "v"], "one of --in, --at and --level"),
         (["send", "orders", "v", "--in", "5s", "--at", "1"], "one of --in, --at and --level"),
-        (["send", "orders", "v", "--in", "5"], "delay: '5' is no duration: write a number with its unit"),
-        (["send", "orders", "v", "--in", "soon"], "delay: 'soon' is no duration"),
+        (["send", "orders", "v", "--in", "5"], "--in: '5' is no duration: write a number with its unit"),
+        (["send", "orders", "v", "--in", "soon"], "--in: 'soon' is no duration"),
         (["send", "orders", "v", "--at", "2026-12-24T18:00:00"], "at: .* is no instant"),
         (["send", "a b", "v", "--in", "5s"], "bad-target"),
         (["send", "orders", "v", "--in", "5s", "-H", "trace"], "'trace': write name=value"),
@@ -42,13 +42,13 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["replace", "x", "orders", "v"], "one of --in, --at and --level"),
         (["send", "orders", "v", "--cron", "* * *"], "bad-header: timer-cron"),
         (["send", "orders", "v", "--cron", "* * * * *", "--in", "5s", "--at", "1"], "one of --in, --at and --level"),
-        (["send", "orders", "v", "--every", "soon"], "every: 'soon' is no duration"),
+        (["send", "orders", "v", "--every", "soon"], "--every: 'soon' is no duration"),
         (["send", "orders", "v", "--every", "15m", "--missed", "some"], "timer-missed"),
         (["send", "orders", "v", "--count", "3"], "timer-cron or timer-every-ms"),
         (["cancel", ""], "bad-header: timer-id"),
         (["pause", "a b"], "bad-target"),
         (["move", "x"], "one of --in, --at and --level"),
-        (["move", "x", "--in", "soon"], "delay: 'soon' is no duration"),
+        (["move", "x", "--in", "soon"], "--in: 'soon' is no duration"),
         (["release", ""], "bad-header: timer-id"),
         (["cancel"], "give an ID or --origin"),
         (["release", "x", "--origin", "timer.requests/0/1"], "give an ID or --origin"),
@@ -190,7 +190,7 @@ def test_a_record_is_skipped_by_its_place(tmp_path: Path, monkeypatch: pytest.Mo
     done = skip("timer.payments", "0", "4711")
     assert done.exception is None
     assert done.output == (
-        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition parks it"
+        "skip of timer.payments/0/4711 sent: if it cannot be decoded, the instance that has the partition rejects it"
         " without its contents on timer.rejected and goes on\n"
     )
     (entry,) = kafka.read(CONTROL)

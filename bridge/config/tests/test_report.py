@@ -23,6 +23,9 @@ sasl.password = "file:{secret}"
 client.id = "of-file"
 [topics."timer.payments"]
 allow = ["payments.*", "bills"]
+max_delay = "90m"
+max_request_bytes = "1500kB"
+max_pending_bytes = 1000
 [targets."mails.*"]
 max_per_s = 20
 """
@@ -58,8 +61,9 @@ def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None
     assert found["group"] == ("of-env", "environment TIMER_BRIDGE_GROUP")
     assert found["partitions"] == ("2000", "flag --partitions")
     assert found["peer_networks"] == ("10.1.0.0/16", "flag --peer-networks")
-    assert found["roll_window"] == ("259200000 ms", in_file)
-    assert found["max_delay"] == (f"{366 * 86_400_000} ms", "default")
+    assert found["roll_window"] == ("3d", in_file)
+    assert found["max_delay"] == ("366d", "default")
+    assert found["min_free_bytes"] == ("1GiB", "default")
     assert found["allow_targets"] == ("*", "default")
     assert found["max_pending"] == ("none", "default")
     assert Settings.model_fields.keys() - found.keys() == {"kafka", "topics", "targets"}
@@ -68,6 +72,10 @@ def test_each_setting_is_printed_with_its_value_and_source(config: Path) -> None
 def test_tables_of_topics_and_targets_are_printed_with_the_defaults_that_their_names_imply(config: Path) -> None:
     found = rows(told("--config", str(config), "--profiles", "native"))
     assert found['topics."timer.payments".allow'] == ("payments.*,bills", f"file {config}")
+    limits = [
+        found[f'topics."timer.payments".{name}'][0] for name in ("max_delay", "max_request_bytes", "max_pending_bytes")
+    ]
+    assert limits == ["1h30m", "1500kB", "1kB"]
     assert found['topics."timer.payments".journal_topic'] == ("timer.payments.journal", "default")
     assert found['topics."timer.payments".profiles'] == ("native", "default")
     assert found['targets."mails.*".max_per_s'] == ("20.0", f"file {config}")

@@ -239,3 +239,25 @@ def test_auto_is_a_worker_for_each_core() -> None:
 def test_workers_that_cannot_be_are_refused(given: Mapping[str, object], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         load({**SERVERS, **given}, {}, None)
+
+
+@pytest.mark.parametrize("name", ["tenant", "timer-id", ""])
+def test_passed_headers_are_names_that_would_be_refused(name: str) -> None:
+    found = load({**SERVERS, "passed_headers": "timer-tenant,Timer-X"}, {}, None)
+    assert found.rules()["timer.requests"].passed_on == frozenset({"timer-tenant", "Timer-X"})
+    assert load(SERVERS, {}, None).rules()["timer.requests"].passed_on == frozenset()
+    with pytest.raises(SettingsError, match=r"passed_headers: .* has no effect"):
+        load({**SERVERS, "topics": {"timer.b": {"passed_headers": [name]}}}, {}, None)
+
+
+def test_a_size_has_a_unit_or_is_in_bytes() -> None:
+    given = {"min_free_bytes": "2GB", "max_request_bytes": "1MiB", "topics": {"timer.b": {"max_pending_bytes": 1000}}}
+    found = load({**SERVERS, **given}, {}, None)
+    assert (found.min_free_bytes, found.max_request_bytes, found.topics["timer.b"].max_pending_bytes) == (
+        *(2 * 10**9, 1 << 20),
+        1000,
+    )
+    with pytest.raises(SettingsError, match=r'^min_free_bytes = \'1GX\': .*"500MB" or "1GiB"'):
+        load({**SERVERS, "min_free_bytes": "1GX"}, {}, None)
+    with pytest.raises(SettingsError, match=r'^topics."timer.b".max_pending_bytes = 0: '):
+        load({**SERVERS, "topics": {"timer.b": {"max_pending_bytes": 0}}}, {}, None)

@@ -1,7 +1,10 @@
 """The embedded broker, without starting one. The rest is in integration_tests/bridge/test_embedded.py."""
 
+import os
+import signal
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from hashlib import sha512
 from pathlib import Path
@@ -61,6 +64,27 @@ def test_a_taken_port_is_refused_before_anything_starts(kafka: EmbeddedKafka) ->
     with socket.create_server((HOST, kafka.port)), in_use:
         kafka.start()
     assert not kafka.folder.exists()
+
+
+def test_a_folder_in_use_is_refused_before_a_file_is_written(tmp_path: Path, kafka: EmbeddedKafka) -> None:
+    """Two brokers on one folder: both lead its metadata log, and the first one answers no admin call any more."""
+    fake_java(tmp_path, _FORMATS, "echo Kafka Server started", "exec sleep 60")
+    other = EmbeddedKafka(kafka.folder)
+    with kafka:
+        before = (kafka.folder / "server.properties").read_bytes()
+        with pytest.raises(EmbeddedKafkaError, match=f"{kafka.folder}: another Kafka runs on it"):
+            other.start()
+        assert (kafka.folder / "server.properties").read_bytes() == before
+    with other:
+        os.kill(other.pid or 0, signal.SIGKILL)
+        until_s = time.monotonic() + 30
+        while other.pid is not None and time.monotonic() < until_s:
+            time.sleep(0.01)
+        other.start()  # a broker that has ended locks nothing
+    fake_java(tmp_path, "exit 1")
+    for _ in range(2):
+        with pytest.raises(EmbeddedKafkaError, match="could not be formatted"):
+            kafka.start()
 
 
 _FORMATS = 'case "$*" in *StorageTool*) exit 0;; esac'

@@ -6,9 +6,11 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka.group import ConfluentGroup
+from bridge.kafka.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
-from bridge.kafka.tests.fake_clients import TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
+from bridge.kafka.tests.fake_clients import ALL_DOWN, TIMED_OUT, FakeAdmin, FakeConsumer, replace_clients
 from bridge.kafka.topics import ConfluentTopics
+from bridge.kafka.transactions.topic_probe import TopicProbe
 from kafka_timer.origin import TimerPartition
 
 
@@ -36,3 +38,43 @@ def test_a_question_asked_once_is_not_retried(admin: FakeAdmin) -> None:
     with pytest.raises(BridgeError, match=r"looking at topic timer\.requests: Local: Timed out"):
         topics.config("timer.requests", once=True)
     assert (admin.asked, admin.events) == (1, 0)
+
+
+class IdleAdmin(FakeAdmin):
+    """Has heard minutes ago that the brokers were down."""
+
+    def __init__(self, retrier: Retrier) -> None:
+        super().__init__()
+        self._hear, self._heard = retrier.hear, [ALL_DOWN]
+
+    def poll(self, timeout_s: float) -> int:
+        while self._heard:
+            self._hear(self._heard.pop())
+        return 0
+
+
+@pytest.mark.parametrize("port", ["group", "partitions", "config", "ends", "topic settings"])
+def test_a_question_after_a_recovery_logs_no_outage(
+    port: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    retrier, connection = Retrier(), Connection("127.0.0.1:1")
+    admin = IdleAdmin(retrier)
+    admin.ends = {0: 7}
+    replace_clients(monkeypatch, FakeConsumer, admin)
+    monkeypatch.setattr("bridge.kafka.client_config.make", lambda *_: admin)
+    match port:
+        case "group":
+            ConfluentGroup(connection, retrier).members()
+        case "partitions":
+            ConfluentGroup(connection, retrier).partitions(["timers"])
+        case "config":
+            admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+            with pytest.raises(BridgeError):
+                ConfluentTopics(connection, retrier).config("timers", once=True)
+        case "ends":
+            ConfluentHistory(connection, {}, retrier).bounds(TimerPartition("timers", 0))
+        case _:
+            admin.answer = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+            TopicProbe(connection, retrier).settings(["timers"])
+    admin.poll(0)
+    assert caplog.records == []

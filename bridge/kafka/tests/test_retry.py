@@ -1,13 +1,17 @@
 """Retries while no broker answers: without end or up to a limit, with few log lines."""
 
 import time
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka import Retrier
+from bridge.kafka.client_config import make
 from bridge.kafka.errors import is_passing, reason
+from bridge.kafka.retry import serve_idle
 from bridge.kafka.tests.fake_clients import ALL_DOWN, PASSING, SSL
 
 GONE = KafkaException(KafkaError(ALL_DOWN.code(), "all brokers are down"))
@@ -76,3 +80,28 @@ def test_after_give_up_in_a_call_raises_with_the_reason(no_naps: list[float]) ->
     with pytest.raises(BrokerUnavailableError, match="committing: all brokers are down"):
         Retrier(retrier).retry_until_success("committing", Broker(gone=10_000), is_passing)
     assert sum(no_naps) < 6
+
+
+@pytest.mark.parametrize("kind", [AdminClient, Producer])
+def test_what_an_idle_client_has_heard_is_no_log_line(kind: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Its events wait for a poll, and come minutes late, when the broker may be back. A real client, without broker."""
+    retrier = Retrier()
+    client = make(kind, {"bootstrap.servers": "127.0.0.1:1"}, retrier)
+    until_s = time.monotonic() + 30
+    while not len(client) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    serve_idle(client)
+    assert caplog.records == []
+    assert retrier.status.ready().reason != ""
+    retrier.give_up_in(0)
+    with pytest.raises(BrokerUnavailableError, match=r"committing: .*127\.0\.0\.1:1"):
+        Retrier(retrier).retry_until_success("committing", Broker(gone=1), is_passing)
+
+
+def test_an_outage_after_a_recovery_is_counted_from_one(no_naps: list[float], caplog: pytest.LogCaptureFixture) -> None:
+    retrier = Retrier()
+    for pause_s in (0, 30, 30, 61):
+        time.sleep(pause_s)
+        retrier.hear(ALL_DOWN)
+    said = [record.getMessage().removeprefix(f"Kafka: {reason(ALL_DOWN)}") for record in caplog.records]
+    assert (sum(no_naps), said) == (121, ["", " (3 times so far)", ""])

@@ -38,7 +38,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from bridge.errors import SAME_INSTANCE, BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
-from bridge.kafka.retry import CALL_S, CallTimeoutError, Retrier, TimedCaller
+from bridge.kafka.retry import CALL_S, CallTimeoutError, Retrier, TimedCaller, serve_idle, without_old_lines
 from bridge.kafka.transactions.contents import (
     FindUnavailable,
     SendFailure,
@@ -166,7 +166,7 @@ class TransactionalProducer:
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
         self._timed_caller.close()
-        with suppress(KafkaException, SystemError):  # a fatal error that was reported before
+        with suppress(KafkaException, SystemError), without_old_lines():  # a fatal error that was reported before
             self._producer.purge()
             self._producer.flush(0)
 
@@ -221,6 +221,7 @@ class TransactionalProducer:
         self._await_acknowledgements()
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
+        serve_idle(self._producer)
         self._sending.begin()
         self._records = records
         self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)

@@ -18,7 +18,7 @@ from confluent_kafka.admin._config import ConfigResource
 from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.errors import answered, error_of
-from bridge.kafka.retry import CALL_S, Retrier, serve
+from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 
 LEAST_OLDEST_MS = 1000
 """Longer than a broker takes to append a marker with its own time, except for a pause of its garbage collector."""
@@ -135,6 +135,7 @@ class TopicProbe:
         """Return a new client if the last one got no answer: it may have lost all brokers for good."""
         if self._admin is None:
             self._admin = clients.make(AdminClient, clients.admin(self._connection), self._retrier)
+        serve_idle(self._admin)
         return self._admin
 
 

@@ -46,7 +46,7 @@ class World(TimerWorld):
         rng: Random | None = None,
         meanwhile: Callable[[str], None] = nothing_happens,
     ) -> None:
-        super().__init__("orders", options=options or SMALL, rng=rng, meanwhile=meanwhile)
+        super().__init__("orders", options=options or SMALL, rng=rng, meanwhile=meanwhile, start_ms=1_000_000)
 
     def send(
         self,

@@ -55,7 +55,12 @@ AT_INTAKE = {
 def world() -> TimerWorld:
     own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
     rules = Rules(
-        max_delay_ms=20_000, roll_window_ms=2000, levels_ms=(1000, 5000), profiles=("native", *PROFILES), own_topics=own
+        max_delay_ms=20_000,
+        roll_window_ms=2000,
+        levels_ms=(1000, 5000),
+        profiles=("native", *PROFILES),
+        own_topics=own,
+        passed_on=frozenset(),
     )
     made = TimerWorld(
         *("orders", "bills"),

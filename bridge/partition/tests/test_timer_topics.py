@@ -433,7 +433,7 @@ def test_max_request_bytes_limits_its_own_topic_alone() -> None:
     assert world.delivered("bills") == ["y" * 10, "y" * 1000]
     assert world.rejected() == [("x" * 1000, "too-large"), ("50", "too-large")]
     told = dict(world.kafka.read("timer.rejected")[0].headers)["timer-error-detail"] or b""
-    assert b"max_request_bytes is 100: shorten it" in told
+    assert b"max_request_bytes is 100B: shorten it" in told
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -711,3 +711,27 @@ def test_the_partitions_of_a_limited_topic_take_turns(per_s: int) -> None:
     ]
     assert sum(by_partition) == 10 * per_s
     assert max(by_partition) - min(by_partition) <= per_s
+
+
+@ENDS
+def test_a_request_of_an_older_version_keeps_its_meaning_and_a_new_one_like_it_is_refused(end: End) -> None:
+    """Names that begin with `timer-`, and due times in seconds, were accepted: a rebuild must read them so."""
+    world = World()
+    world.send("in time", 2000)
+    headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"2000"), ("timer-ID", b"x")]
+    world.kafka.produce(TIMERS, b"misspelt", headers=headers)
+    world.kafka.produce(TIMERS, b"seconds", headers=[("timer-topic", b"orders"), ("timer-deliver-ms", b"1700000009")])
+    world.pass_time(ms=100)
+    assert (world.delivered(), world.pending()) == (["seconds"], 2)
+    end(world)
+    world.set(main=replace(SMALL, rules=SMALL.rules.model_copy(update={"passed_on": frozenset({"timer-tenant"})})))
+    world.bridge.start()
+    world.kafka.produce(TIMERS, b"refused", headers=headers)
+    world.kafka.produce(TIMERS, b"passed on", headers=[*headers[:2], ("timer-tenant", b"a")])
+    world.pass_time(ms=100)
+    assert (world.rejected(), world.pending()) == ([("refused", "bad-header")], 3)
+    end(world)
+    world.bridge.start()
+    world.pass_time(ms=5000)
+    assert (world.delivered()[1:], len(world.rejected())) == (["in time", "misspelt", "passed on"], 1)
+    assert dict(world.kafka.read("orders")[3].headers)["timer-tenant"] == b"a"

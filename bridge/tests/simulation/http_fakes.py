@@ -227,7 +227,7 @@ class Place:
         audit_tables: AuditTables | None = None,
     ) -> None:
         self.lock = threading.RLock()
-        self.kafka = FakeKafka(Timeline())
+        self.kafka = FakeKafka(Timeline(1_700_000_000_000))
         for topic in (TIMERS, "timer.journal"):
             self.kafka.create(topic, PARTITIONS)
         for topic in (*_OWN[1:], "orders", "bills"):

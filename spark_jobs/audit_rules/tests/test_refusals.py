@@ -22,6 +22,8 @@ def test_a_well_formed_request_that_is_refused_as_malformed_is_a_fault() -> Judg
     refused = [*((asked, code) for code, asked in well.items()), (far, "too-far"), (near, "too-far")]
     refused += [(never, "bad-header"), (own, "bad-header"), (named, "missing-id"), (nothing, "missing-id")]
     found = yield History([asked for asked, _ in refused], [], [rejection(asked, code) for asked, code in refused])
+    seconds, misspelt = request(56, due_ms=5), request(57, also=(("timer-ID", b"x"),))
+    refused += [(dubious, "bad-header") for dubious in (seconds._replace(timestamp_ms=10**12), misspelt)]
     wrong = {well[code].offset for code in (*PARSE_CODES, "no-such-code")} | {near.offset, named.offset}
     assert {row.offset for row in found.rows if row["class"] == "wrongly-rejected"} == wrong
     assert {row["class"] for row in found.rows if row.offset not in wrong} == {"rejected"}

@@ -140,7 +140,7 @@ def test_values_of_json_are_sent_as_they_are_written() -> None:
     lines = [b'{"a": 5.00}', b'{"a": {"\xc3\xa4": [1.5, null]}}', b'{"a": 1e400}', b"[1]", b'{"a": ', b"\xff", b"  "]
     batch = pa.RecordBatch.from_pydict({"value": pa.array(lines)})
     told = [*Decoder("json", ("a",), "utf-8").rows(batch)]
-    request = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1"}, MOST_MS).request
+    request = ColumnMapping({"value": "a"}, {"topic": "t", "due": "1700000000000"}, MOST_MS).request
     assert [request(row, 0).value for row, fault in told if fault is None] == [
         b"5.00",
         '{"ä":[1.5,null]}'.encode(),

@@ -155,6 +155,9 @@ class Silent:
         monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
         monkeypatch.setattr(producer_module, "make", lambda *_: self)
 
+    def poll(self, timeout_s: float) -> int:
+        return 0
+
     def flush(self, timeout_s: float) -> int:
         self.now_s += timeout_s
         return 1
