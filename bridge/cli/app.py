@@ -28,7 +28,7 @@ _MODULES = {
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 _GROUPS = {
-    "Use": ("send", "cancel", "replace", "move", "release", "pending", "dev"),
+    "Use": ("send", "read", "cancel", "replace", "move", "release", "pending", "dev"),
     "Operate": ("run", "check-config", "token", "pause", "resume", "skip", "redrive", "canary"),
     "Read the store of a stopped bridge": ("inspect", "verify", "export"),
     "Prove and move with Spark": ("audit", "backfill", "archive", "import"),
