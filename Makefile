@@ -20,14 +20,14 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: setup
-setup: $(READY) ## make .venv from the pinned versions; .venv/bin/timer-bridge is ready then
+setup: $(READY) ## make .venv from the pinned versions, 1.7 GB with Spark and tests
 
 $(READY): pyproject.toml kafka_timer/pyproject.toml requirements/build.lock $(LOCKS)
 	$(call install,$(LOCKS))
 	@touch $@
 
 .PHONY: setup-bridge
-setup-bridge: ## the same for the bridge alone; also setup-page, setup-rocksdb, setup-export, setup-registry, setup-spark
+setup-bridge: ## the same for the bridge alone, 120 MB; also setup-page, setup-rocksdb, setup-export, setup-registry, setup-spark
 	$(call install,requirements/run.lock)
 
 .PHONY: $(EXTRAS:%=setup-%)
@@ -40,10 +40,14 @@ define install
   || { echo "Python 3.11 or later is needed ($(PYTHON) is older): make setup PYTHON=python3.12" >&2; exit 2; }
 @test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
   || { rm -rf $(VENV); echo "could not make $(VENV); on Debian: apt-get install python3-venv" >&2; exit 2; }
-$(INSTALL) --require-hashes --requirement requirements/build.lock
-$(INSTALL) --require-hashes $(foreach lock,$(1),--requirement $(lock))
-$(INSTALL) --no-deps --editable ./kafka_timer --editable .
+@echo "1/3 $(VENV) with $$($(BIN)/python --version), and what packages are built with"
+@$(INSTALL) --require-hashes --requirement requirements/build.lock
+@echo "2/3 $$(cat $(1) | grep -c '^[a-z].*==') packages: about $(if $(filter %/spark.lock,$(1)),1.7 GB with Spark,120 MB) on disk; a minute or two"
+@$(INSTALL) --require-hashes $(foreach lock,$(1),--requirement $(lock))
+@echo "3/3 the bridge and its client from this folder"
+@$(INSTALL) --no-deps --editable ./kafka_timer --editable .
 @mkdir -p .run
+@echo "ready: $(BIN)/timer-bridge --help"
 endef
 
 .PHONY: lock
@@ -173,8 +177,9 @@ dist: $(READY) ## dist/: sdists and wheels of the client and the bridge, and the
 	cd dist && sha256sum * > SHA256SUMS
 
 .PHONY: docs
-docs: $(SITE) ## docs/metrics.md and the chart's README from code and values, and the site of all pages in .run/site
+docs: $(SITE) ## docs/metrics.md, docs/settings.md and the chart's README from code and values, and the site of all pages in .run/site
 	$(BIN)/python -m scripts.release.metric_docs > docs/metrics.md
+	$(BIN)/python -m scripts.release.setting_docs > docs/settings.md
 	$(BIN)/python -m scripts.release.chart_docs > charts/timer-bridge/README.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

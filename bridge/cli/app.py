@@ -27,14 +27,24 @@ _MODULES = {
     "canary_command": ("canary",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
+_GROUPS = {
+    "Use": ("send", "read", "cancel", "replace", "move", "release", "pending", "dev"),
+    "Operate": ("run", "check-config", "token", "pause", "resume", "skip", "redrive", "canary"),
+    "Read the store of a stopped bridge": ("inspect", "verify", "export"),
+    "Prove and move with Spark": ("audit", "backfill", "archive", "import"),
+}
 
 
 class _Commands(TyperGroup):
-    """The commands of this module, and those of `_MODULES`."""
+    """The commands of `_GROUPS`: those of this module, and those of `_MODULES`."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        first = _MODULES["run_command"]
-        return [*first, *super().list_commands(ctx), *(name for name in _MODULE_OF if name not in first)]
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  (typer calls it so)
+        return [name for names in _GROUPS.values() for name in names]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.get_command(ctx, name).get_short_help_str(120)) for name in names])
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name == "size":
@@ -45,10 +55,12 @@ class _Commands(TyperGroup):
         module = _MODULE_OF.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)
-        return get_group(import_module(f"bridge.cli.{module}").commands).get_command(ctx, cmd_name)
+        command: Any = get_group(import_module(f"bridge.cli.{module}").commands).get_command(ctx, cmd_name)
+        command.rich_markup_mode = None  # rich cuts long names of options at 80 columns
+        return command
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=_Commands, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def main() -> None:
@@ -136,8 +148,7 @@ def _register_spark_job(name: str, module: str, summary: str) -> None:
         raise typer.Exit(job.main(context.args))
 
     passed_on = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-    help_ = f"{summary} (Spark). Options: timer-bridge {name} --help."
-    app.command(name, context_settings=passed_on, help=help_)(command)
+    app.command(name, context_settings=passed_on, help=summary)(command)
 
 
 _register_spark_job("audit", "audit", "Judge, from Kafka's topics alone, what became of every request")

@@ -1,7 +1,7 @@
 """`timer-bridge pending --select topic=orders --cancel [--apply]`: act on all timers that match, counted first.
 
 --move-by 1h and --release work the same way. Any instance can be asked, because its API asks the others. It needs
---page true and, if the page has tokens, an operator's token from a file.
+--page and, if the page has tokens, an operator's token from a file.
 """
 
 from collections.abc import Mapping
@@ -56,9 +56,9 @@ def act_on(
     """
     selector = parse_selector(select)
     if not urls:
-        raise SettingsError("--select: give --http-port or --url of a running bridge that has --page true")
+        raise SettingsError("--select: give --http-port or --url of a running bridge that has --page")
     token = None if token_file is None else read_token(token_file)
-    api = ApiClient(urls[0], "--page true", token, timeout_s=_TIMEOUT_S)
+    api = ApiClient(urls[0], "--page", token, timeout_s=_TIMEOUT_S)
     asked: dict[str, Any] = {"selector": selector.model_dump(exclude_none=True)}
     parts = [_count(api, asked, None)]
     if action is None or not apply:

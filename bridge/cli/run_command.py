@@ -1,22 +1,32 @@
 """`timer-bridge run` and `check-config`: all settings as options, which are made of the fields of `Settings`."""
 
 import logging
+from collections.abc import Mapping
 
 import typer
 
 from bridge.cli import config_report
 from bridge.cli.shared_options import RunOptions, command_with
 from bridge.config.data_directory import unused_folders
-from bridge.config.settings import validated
-from bridge.errors import BridgeError, exit_code_of
+from bridge.config.settings import Given, validated
+from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.observe import logs
 
 log = logging.getLogger(__name__)
 commands = typer.Typer()
+_ARGUMENTS = {"allow_extra_args": True}
+
+
+def _given(context: typer.Context) -> Mapping[str, Given]:
+    if context.args:
+        raise SettingsError(f"{context.args[0]}: not an option; write a switch without a value: --page or --no-page")
+    given: Mapping[str, Given] = context.obj.given()
+    return given
 
 
 @commands.command(
     cls=command_with(RunOptions),
+    context_settings=_ARGUMENTS,
     epilog="Example: timer-bridge run --bootstrap-servers broker:9092 --data-dir timer-data --http-port 8321",
 )
 def run(context: typer.Context) -> None:
@@ -24,7 +34,7 @@ def run(context: typer.Context) -> None:
     from bridge.process import run as run_bridge  # not for check-config
     from bridge.workers.supervisor import supervise
 
-    settings = validated(context.obj.given())
+    settings = validated(_given(context))
     logs.configure(settings.log_format, settings.log_level, settings.kafka)
     for folder in unused_folders(settings.data_dir, settings.workers):
         log.warning("%s: no worker uses it; delete it when all partitions have recovered", folder)
@@ -41,13 +51,16 @@ def run(context: typer.Context) -> None:
 
 
 @commands.command(
-    "check-config", cls=command_with(RunOptions), epilog="Example: timer-bridge check-config --config bridge.toml"
+    "check-config",
+    cls=command_with(RunOptions),
+    context_settings=_ARGUMENTS,
+    epilog="Example: timer-bridge check-config --config bridge.toml",
 )
 def check_config(context: typer.Context) -> None:
     """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
     from bridge.process import check
 
-    given = context.obj.given()
+    given = _given(context)
     settings = validated(given)
     logs.hide(settings.kafka)
     check(settings)

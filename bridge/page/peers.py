@@ -229,7 +229,7 @@ class Peers:
         if owner is None:
             return "no instance owns it now: ask again, or start one"
         if not owner.address:
-            return f"{owner.name} has it, which announces no address: start it with --http-port and --page true"
+            return f"{owner.name} has it, which announces no address: start it with --http-port and --page"
         reason = failed.get(owner.address, "it is not open there: it is being recovered, or moves to another")
         if owner.address == self.address and owner.address not in failed:
             return "it is not open here: it recovers, or two instances announce one address (--advertised-http)"

@@ -100,11 +100,11 @@ def test_probes_and_metrics_need_no_extra() -> None:
 CHECK = "check-config --bootstrap-servers 127.0.0.1:9"
 NEEDED = {
     f"{CHECK} --http-port 8321": "",
-    f"{CHECK} --http-port 8321 --page true": "page",
+    f"{CHECK} --http-port 8321 --page": "page",
     f"{CHECK} --http-port 8321 --workers 2": "page",
     f"{CHECK} --workers 2": "page",
     f"{CHECK} --engine rocksdb": "rocksdb",
-    f"{CHECK} --http-port 8321 --page true --audit-tables /tmp/audit": "page",
+    f"{CHECK} --http-port 8321 --page --audit-tables /tmp/audit": "page",
     **dict.fromkeys(("audit", "backfill", "archive", "import"), "spark"),
 }
 """The extra that a call needs."""

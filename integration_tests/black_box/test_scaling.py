@@ -67,7 +67,7 @@ def until_more_delivered(history: History, count: int = 50) -> None:
 
 
 def test_instances_are_added_restarted_one_by_one_and_removed(make_history: Callable[..., History]) -> None:
-    history = make_history(4, "--static-membership", "false")  # so that a stop hands over at once
+    history = make_history(4, "--no-static-membership")  # so that a stop hands over at once
     first, *others = bridges = [history.bridge(name) for name in "abc"]
     first.start()
     until_shared(first, partitions=4)

@@ -53,7 +53,7 @@ def test_two_bridges_with_hashed_tokens_read_from_each_other_and_from_no_other_a
     names = Names()
     made = command("token", "ada").stdout.splitlines()
     secret, line = (each.rpartition(": ")[2] for each in made)
-    arguments = [*names.arguments, "--page", "true", "--min-free-bytes", "0", "--partitions", "6"]
+    arguments = [*names.arguments, "--page", "--min-free-bytes", "0", "--partitions", "6"]
     arguments += ["--page-operator-tokens", private(tmp_path / "operators", line)]
     arguments += ["--page-secret", private(tmp_path / "secret", "s" * 64), "--peer-networks", "127.0.0.1/32"]
     ports = [free_port(), free_port()]

@@ -77,7 +77,7 @@ def group(kafka: Broker, browser: Browser, tmp_path_factory: pytest.TempPathFact
         (folder / name).chmod(0o600)
     tokens = ["--page-operator-tokens", str(folder / "operators"), "--page-read-tokens", str(folder / "readers")]
     ports = [free_port(), free_port()]
-    arguments = [*names.arguments, *tokens, "--page", "true", "--min-free-bytes", "0"]
+    arguments = [*names.arguments, *tokens, "--page", "--min-free-bytes", "0"]
     arguments += ["--resent-topic", f"resent-{names.target}"]
     bridges = [
         BridgeProcess(folder / str(port), kafka.bootstrap_servers, [*arguments, "--http-port", str(port)])

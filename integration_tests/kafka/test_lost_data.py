@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
 @pytest.fixture
 def field(kafka: Broker, tmp_path: Path) -> Iterator[Field]:
     # The group has no member after a stop: another instance takes over at once, and offsets may be reset.
-    with closing(Field(kafka.bootstrap_servers, tmp_path, 2, "--static-membership", "false")) as field:
+    with closing(Field(kafka.bootstrap_servers, tmp_path, 2, "--no-static-membership")) as field:
         yield field
 
 

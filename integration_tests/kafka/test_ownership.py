@@ -31,7 +31,7 @@ SHORT_SESSIONS = {
 }
 SESSION = ("--kafka", "session.timeout.ms=8000", "--kafka", "heartbeat.interval.ms=500")
 CONSUMER = ("--group-protocol", "consumer")
-DYNAMIC = ("--static-membership", "false")
+DYNAMIC = ("--no-static-membership",)
 PROTOCOLS = pytest.mark.parametrize(
     "protocol", [pytest.param(SESSION, id="classic"), pytest.param(CONSUMER, id="consumer", marks=pytest.mark.slow)]
 )

@@ -76,7 +76,7 @@ def test_killed_workers_come_back_alone_and_each_timer_comes_once(kafka: Broker,
     port = free_port()
     front = Front(port)
     session = ("--kafka", f"session.timeout.ms={SESSION_S * 1000:.0f}")
-    arguments = ("--workers", "2", "--http-port", str(port), "--page", "true", *session)
+    arguments = ("--workers", "2", "--http-port", str(port), "--page", *session)
     field = Field(kafka.bootstrap_servers, tmp_path, PARTITIONS, *arguments)
     try:
         (instance,) = field.start("one")

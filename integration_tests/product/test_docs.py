@@ -131,8 +131,9 @@ def anchors(page: Path) -> set[str]:
 
 
 @EACH_PAGE
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+def test_links_have_titles_and_lead_somewhere(page: Path) -> None:
+    for title, target in re.findall(r"\[([^\]]*)\]\(([^)]+)\)", page.read_text()):
+        assert not title.endswith(".md"), target
         if "://" in target:
             continue
         path, _, anchor = target.partition("#")

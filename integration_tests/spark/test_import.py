@@ -174,7 +174,7 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
         cluster.flush()
 
     pause(cluster, old, came)
-    dynamic = [*old.arguments, "--static-membership", "false"]  # so that a stop hands over at once
+    dynamic = [*old.arguments, "--no-static-membership"]  # so that a stop hands over at once
     for file in files:
         with BridgeProcess(tmp_path / file.stem, kafka.bootstrap_servers, dynamic, http_port=free_port()) as bridge:
             if file is files[0]:

@@ -206,7 +206,7 @@ def pending(topics: TopicFixture, folder: Path, timers: int, seconds: float, tri
     each: list[dict[str, object]] = [{} for _ in range(tries)]
     found = each[0]
     found["timers"] = timers
-    with topics.bridge(folder, ("--page", "true")) as bridge:
+    with topics.bridge(folder, ("--page",)) as bridge:
         warm_up(topics, bridge, seconds)
         topics.await_intake(topics.send(map(request, range(FEW_PENDING))), GIVE_UP_S, bridge)
         for one in each:

@@ -32,7 +32,7 @@ def screenshots(console: Console) -> int:
     with command.fresh(FOLDER) as folder, EmbeddedKafka(folder / "kafka") as kafka:
         servers, port = kafka.bootstrap_servers, free_port()
         Admin(servers).create_topics(TOPICS, partitions=1, settings=BROKER_CLOCK)
-        with BridgeProcess(folder, servers, ["--page", "true"], http_port=port):
+        with BridgeProcess(folder, servers, ["--page"], http_port=port):
             stream(servers, TIMER_TOPIC, booked(DEFAULT_DATE, 1, seconds=20), console)
             run_audit(AuditArguments(access=KafkaAccess(servers), out=folder / "audit"))
             begin_ms = now_ms() + 600_000

@@ -16,7 +16,7 @@ this page from the help texts. Counters count committed work. While the bridge w
 (`timer_bridge_silence_seconds`), metrics of the stores keep their last values. With [workers](operations.md#workers)
 each has the label `worker`, and "this instance" means that worker.
 
-Alerts and what to do: [operations.md](operations.md#at-3-am). `timer_canary_*`: [the canary](operations.md#canary).
+Alerts and what to do: [Operations](operations.md#at-3-am). `timer_canary_*`: [the canary](operations.md#canary).
 `process_*` are those of every Prometheus client."""
 _CHAPTERS = {
     "requests": "Work done",

@@ -196,17 +196,20 @@ def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.enviro
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Send the rows of files as timers, each once; a second run goes on."
     parser = job_parser("import", description, ImportArguments, "pending.parquet --out imported")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines")
-    parser.add_argument(
+    arguments, rows = parser.add_argument_group("Arguments"), parser.add_argument_group("Rows")
+    arguments.add_argument("files", nargs="+", metavar="FILE", help="Parquet, CSV with a header, or JSON lines.")
+    rows.add_argument(
         "--map",
         action="append",
         default=[],
-        metavar="FIELD=COLUMN",
-        help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat",
+        metavar="<field=column>",
+        help=f"{', '.join(FIELDS)}, or {HEADER}NAME; may repeat.",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="for all rows; may repeat")
-    parser.add_argument("--zone", metavar="NAME", help="zone of times without one, as Europe/Berlin; default: none")
-    parser.add_argument("--max-delay-ms", type=int, default=366 * _DAY_MS, help="the bridge's; default %(default)s")
+    rows.add_argument("--set", action="append", default=[], metavar="<field=value>", help="For all rows; may repeat.")
+    rows.add_argument("--zone", metavar="<name>", help="Zone of times without one, as Europe/Berlin; default: none.")
+    rows.add_argument(
+        "--max-delay-ms", type=int, metavar="<int>", default=366 * _DAY_MS, help="The bridge's; default %(default)s."
+    )
     given = resolved(parser, ImportArguments, argv, environment)
     columns, same = (_pairs(f"--{name}", given.pop(name)) for name in ("map", "set"))
     zone = given.pop("zone", None)

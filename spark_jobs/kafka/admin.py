@@ -10,6 +10,7 @@ here, once, up to the last stable offset (read_committed), and those of the requ
 """
 
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -231,7 +232,7 @@ class Cluster:
             self._unreachable = error.str()
 
     def _partitions(self) -> dict[str, int]:
-        end_s = time.monotonic() + TIMEOUT_S
+        end_s, is_first = time.monotonic() + TIMEOUT_S, True
         while True:
             try:
                 topics = self._admin.list_topics(timeout=min(POLL_S, TIMEOUT_S)).topics
@@ -239,6 +240,9 @@ class Cluster:
                 self._admin.poll(0)  # calls error_cb
                 if self._remedy is not None:
                     raise JobFailedError(f"{self._servers} refuses the login: {self._remedy}") from wrong
+                if is_first:
+                    print(f"waiting for broker at {self._servers}", file=sys.stderr)
+                is_first = False
                 if time.monotonic() > end_s:
                     why = f"no broker answers at {self._servers} ({wrong.args[0].str()})"
                     raise JobFailedError(f"{why}: check --bootstrap-servers") from wrong

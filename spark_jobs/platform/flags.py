@@ -79,32 +79,55 @@ class JobArguments:
     ] = None
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Writes help as the other commands do."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=34)
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, prefix or "Usage: ")
+
+
 def job_parser(job: str, description: str, arguments: type[JobArguments], example: str) -> argparse.ArgumentParser:
     """Return the parser of a job, with the flags of its arguments.
 
     example: arguments of a typical call, besides --bootstrap-servers.
     """
     shown = f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}"
-    parser = argparse.ArgumentParser(prog=f"timer-bridge {job}", description=description, epilog=shown)
-    parser.add_argument("--bootstrap-servers", metavar="HOST:PORT")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file of settings, such as the bridge's")
-    parser.add_argument(
+    parser = argparse.ArgumentParser(
+        prog=f"timer-bridge {job}",
+        usage="%(prog)s [OPTIONS]",
+        description=description,
+        epilog=shown,
+        formatter_class=_HelpFormatter,
+        add_help=False,
+    )
+    options, cluster = parser.add_argument_group("Options"), parser.add_argument_group("Cluster")
+    options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+    cluster.add_argument("--bootstrap-servers", metavar="<host:port>", help="Of brokers.")
+    cluster.add_argument("--config", type=Path, metavar="<path>", help="A TOML file of settings, such as the bridge's.")
+    cluster.add_argument(
         "--kafka",
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="a librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat",
+        metavar="<name=value>",
+        help="A librdkafka setting, such as sasl.username=audit; file:PATH for what is in a file; may repeat.",
     )
-    parser.add_argument(
+    cluster.add_argument(
         "--kafka-properties",
         type=Path,
-        metavar="FILE",
-        help="properties of Java's Kafka client, passed to Spark as they are: Kerberos, OAuth, key stores",
+        metavar="<path>",
+        help="Properties of Java's Kafka client, passed to Spark as they are: Kerberos, OAuth, key stores.",
     )
+    settings = parser.add_argument_group("The bridge's settings")
     for each, option in _options(arguments):
         given = {"required": each.default is MISSING, **option.for_argparse, "default": None}
-        given["help"] = str(given.get("help", "")).replace("%(default)s", str(each.default))
-        parser.add_argument(_flag(each, option), dest=each.name, **given)
+        text = str(given.get("help", "")).replace("%(default)s", str(each.default)) + "; required" * given["required"]
+        given["help"] = text if text == argparse.SUPPRESS else f"{text[:1].upper()}{text[1:]}."
+        if given.get("action") != "store_true" and "choices" not in given:
+            given["metavar"] = f"<{str(given.get('metavar', 'int' if given.get('type') is int else 'str')).lower()}>"
+        (settings if option.is_setting else options).add_argument(_flag(each, option), dest=each.name, **given)
     return parser
 
 

@@ -1,5 +1,6 @@
 """The command line as a whole."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +10,8 @@ from typer import Context
 from typer.main import get_group
 from typer.testing import CliRunner
 
-from bridge.cli.app import app
+from bridge.cli.app import _MODULE_OF, app
+from bridge.cli.shared_options import GROUPS
 from bridge.errors import SettingsError
 
 
@@ -32,10 +34,46 @@ def test_a_shell_completes_commands_and_options(words: list[str], offered: set[s
     assert set(told.stdout.split()) == offered
 
 
-def test_the_help_shows_defaults() -> None:
-    told = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200"}).stdout
-    assert "Topic of requests. (default: timer.requests)" in told
-    assert "Kafka's address, host:port[,host:port...]. (required)" in told
+def test_the_help_of_run_has_groups_types_and_defaults() -> None:
+    told = CliRunner().invoke(app, ["run", "--help"]).stdout
+    assert re.findall(r"^(\w.*):$", told, re.MULTILINE) == ["Options", *GROUPS.values()]
+    for line in (
+        "--timer-topic <str> Topic of requests. (default: timer.requests)",
+        "--bootstrap-servers <str> Kafka's address, host:port[,host:port...]. (required)",
+        "--max-delay <duration> The longest delay that is accepted. (default: 366d)",
+        "--page / --no-page Serve a page and an API on http_port, to look after the group. (default: off)",
+    ):
+        assert line in " ".join(told.split())
+
+
+def test_a_switch_takes_no_value() -> None:
+    told = CliRunner().invoke(app, ["check-config", "--bootstrap-servers", "kafka:9092", "--no-static-membership"])
+    assert re.search(r"^static_membership +False +flag --static-membership$", told.stdout, re.MULTILINE)
+    told = CliRunner().invoke(app, ["check-config", "--bootstrap-servers", "kafka:9092", "--page", "true"])
+    assert str(told.exception) == "true: not an option; write a switch without a value: --page or --no-page"
+
+
+def test_the_help_of_all_commands_looks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """A section has a title that ends with a colon, and below it two columns that begin at the second character."""
+    commands = get_group(app)
+    names = commands.list_commands(Context(commands))
+    assert set(names) == {*_MODULE_OF, *commands.commands}, "each command has a group"
+    for name in names:
+        with pytest.raises(SystemExit):
+            app([name, "--help"], prog_name="timer-bridge")
+        told = capsys.readouterr().out
+        assert told.startswith(f"Usage: timer-bridge {name} [OPTIONS]"), name
+        assert "Options:\n  -" in told, name
+        assert max(map(len, told.splitlines())) <= 80, name
+
+
+def test_a_wait_for_a_broker_is_said() -> None:
+    call = "send orders --in 5s hello --bootstrap-servers 127.0.0.1:1"
+    code = "from bridge.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *call.split()], stderr=subprocess.PIPE, text=True) as sending:
+        assert sending.stderr is not None
+        assert sending.stderr.readline() == "waiting for broker at 127.0.0.1:1\n"
+        sending.kill()
 
 
 def test_a_removed_setting_is_refused_and_not_in_the_help() -> None:
@@ -69,7 +107,7 @@ def test_options_go_on_to_the_spark_job_whose_help_has_an_example(job: str, caps
         assert ended.value.code == code
     told = capsys.readouterr()
     assert f"Example: timer-bridge {job} --bootstrap-servers broker:9092 " in " ".join(told.out.split())
-    assert f"usage: timer-bridge {job}" in told.err
+    assert f"Usage: timer-bridge {job} [OPTIONS]" in told.err
 
 
 def test_a_running_bridge_does_not_load_pyarrow() -> None:

@@ -150,4 +150,4 @@ def test_a_missing_or_read_only_token_is_reported(place: Place, tmp_path: Path, 
     assert "partitions have not answered" in str(found.exception)
     assert count(place) < 20, "of the first instance alone"
     found = pending(place, "--select", "topic=orders", "--http-port", "1")
-    assert "is a bridge running there, with --page true?" in str(found.exception)
+    assert "is a bridge running there, with --page?" in str(found.exception)

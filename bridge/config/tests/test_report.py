@@ -100,7 +100,7 @@ def test_secrets_and_contents_of_files_are_hidden(config: Path) -> None:
         (["--bootstrap-servers", "a:1", "--slots", "1000"], "slots: removed; take it out: the wheel"),
         (["--bootstrap-servers", "a:1", "--kafka", "no.such.setting=1"], "No such configuration property"),
         (
-            ["--bootstrap-servers", "a:1", "--http-port", "8321", "--page", "true", "--page-read-tokens", "/nowhere"],
+            ["--bootstrap-servers", "a:1", "--http-port", "8321", "--page", "--page-read-tokens", "/nowhere"],
             "tokens /nowhere: No such file",
         ),
     ],

@@ -89,6 +89,7 @@ def test_exit_code_1_without_a_broker(
     monkeypatch.setattr("spark_jobs.kafka.admin.TIMEOUT_S", 0.5)
     assert main(["--bootstrap-servers", "127.0.0.1:1", "--out", str(tmp_path)]) == 1
     told = capsys.readouterr().err
+    assert "waiting for broker at 127.0.0.1:1" in told
     assert "no broker answers at 127.0.0.1:1" in told
     assert "--bootstrap-servers" in told
 
