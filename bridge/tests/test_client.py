@@ -103,7 +103,7 @@ class Place:
     """A timer topic of four partitions, one bridge over it, and a client."""
 
     def __init__(self) -> None:
-        self.kafka = FakeKafka(Timeline())
+        self.kafka = FakeKafka(Timeline(1_700_000_000_000))
         for topic in ("timer.requests", "timer.journal"):
             self.kafka.create(topic, 4)
         for topic in ("timer.rejected", "timer.receipts", "orders"):

@@ -25,7 +25,7 @@ def test_a_size_has_a_unit(text: str, size: int, shown: str) -> None:
     assert (parse_size_bytes(text), size_text(size)) == (size, shown)
 
 
-@given(st.integers(0, 2**60))
+@given(st.integers(0, 10**18 - 1))
 def test_the_text_of_a_size_is_exact(size: int) -> None:
     assert parse_size_bytes(size_text(size)) == size
 
