@@ -1,4 +1,23 @@
 "use strict";
+// A text that is cut gets a button to copy all of it.
+const decorate = (root) => {
+  for (const text of root.querySelectorAll(".cut")) {
+    const box = text.closest("td, dd, h1, h2, li") ?? text;
+    if (text.scrollWidth <= text.clientWidth || box.querySelector(".copy")) continue;
+    const copy = document.createElement("button");
+    Object.assign(copy, { type: "button", className: "copy", textContent: "⧉", title: "Copy" });
+    copy.setAttribute("aria-label", `Copy ${text.title.slice(0, 40)}`);
+    copy.addEventListener("click", () => { // navigator.clipboard needs TLS
+      getSelection().selectAllChildren(text);
+      copy.textContent = document.execCommand("copy") ? "✓" : "✗";
+      getSelection().removeAllRanges();
+    });
+    box.classList.add("has-copy");
+    box.append(copy);
+  }
+};
+decorate(document);
+
 // Refresh the live part every few seconds, unless it is paused, the page is hidden, or the user works in that part.
 const live = document.querySelector("[data-refresh]");
 if (live) {
@@ -18,6 +37,7 @@ if (live) {
       const opened = new Set(Array.from(live.querySelectorAll("details[open]"), (each) => each.id));
       for (const each of fresh.querySelectorAll("details")) each.open = opened.has(each.id);
       live.replaceChildren(...fresh.childNodes);
+      decorate(live);
     } catch {
       state.textContent = "No answer: the figures are old. The page tries again.";
     }

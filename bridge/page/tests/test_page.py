@@ -113,6 +113,20 @@ def test_message_content_is_escaped(place: Place) -> None:
         assert "\u202e" not in text
 
 
+def test_a_long_text_is_cut_in_its_cell_and_a_time_stays_on_one_line(place: Place) -> None:
+    long = "x" * 1000
+    place.producer.schedule("orders", "v", key=long, headers=[(long, long)], delay="2h", id=long)
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    for path in ("/timers", f"/timer?id={long}"):
+        text = re.sub(r'<span class="cut" title="[^"]*">[^<]*</span>', "", browser.show(path).text)
+        assert long not in re.sub(r'"[^"]*"', "", text), path
+        assert not re.search(r"<t[dh][^>]*>\d{4}-", text), "each time is a <time>"
+    css = browser.show("/static/page.css").text
+    assert "table-layout: fixed" in css
+    assert "time { white-space: nowrap; }" in css
+
+
 def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
     for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
@@ -372,7 +386,7 @@ def test_the_history_has_the_verdict_of_an_audit(tmp_path: Path) -> None:
         text = browser.show(path).text
         assert "duplicate <strong>duplicate, early</strong>" in text
         assert f"{escape(HOSTILE, quote=False)}/1/3".replace('"', "&#34;").replace("'", "&#39;") in text
-        assert "1970-01-01T00:00:00.000Z by LogAppendTime" in text
+        assert "1970-01-01T00:00:00.000Z</time> by LogAppendTime" in text
         other = f"/timer?{urlencode({'origin': 'timer.requests/0/77', 'history': 'true'})}"
         assert "No audit has judged it yet" in browser.show(other).text
 
