@@ -7,6 +7,8 @@ overview.html draws both as SVG. Lengths are percent of the picture. Times are e
 """
 
 import base64
+import csv
+import io
 import json
 import re
 from collections import Counter
@@ -19,7 +21,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from bridge.observe.recent_traffic import SLOT_MS, SLOTS
 from bridge.page.api.responses import Lateness
 from bridge.partition.options import instant_text
-from bridge.query.details import Content, TimerDetail
+from bridge.query.details import TimerDetail
+from bridge.query.search import Content, NamedTimer
 from bridge.query.summary import Bucket
 from kafka_timer.headers import EXPIRE_MS, KEY, PROFILE
 from timer.index.due_counts import HOUR_MS
@@ -32,6 +35,7 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _MAX_DEPTH = 20
 """Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
 _DUMPED_BYTES = 16
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
 _COLUMNS_PER_LABEL = 6
 MINUTE_MS = 60_000
@@ -108,6 +112,20 @@ def content_text(content: Content | None) -> str:
     if content.text is not None:
         return plain(content.text)
     return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"
+
+
+def timers_as_csv(timers: Iterable[NamedTimer]) -> str:
+    """Return a line for each timer. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    lines = csv.writer(text)
+    lines.writerow(("due", "id", "topic", "key", "value", "value_bytes", "recurs", "state", "origin", "rolls"))
+    for each in timers:
+        id_ = each.id if each.id_base64 is None else f"base64: {each.id_base64}"
+        key, value = ("" if part is None else content_text(part) for part in (each.key, each.value))
+        texts = (instant_text(each.due_ms), id_ or "", each.topic, key, value, each.value_bytes, each.recurs)
+        row = (*texts, each.state, f"{each.shard}/{each.origin}", each.rolls)
+        lines.writerow([f"'{one}" if str(one).startswith(_FORMULA) else one for one in row])
+    return text.getvalue()
 
 
 def value_text(content: Content) -> tuple[str, str]:

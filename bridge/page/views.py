@@ -1,12 +1,13 @@
 """The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
-    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API
+    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API; /timers/download: CSV or JSON
     GET  /selection/progress?action=                       an action on a selection that takes long
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
 A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +25,7 @@ from bridge.errors import BridgeError
 from bridge.page import guard as audit
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.page.api.requests import (
+    MAX_LISTED,
     PendingAsked,
     ReceiptsAsked,
     RedriveAsked,
@@ -44,15 +46,26 @@ from bridge.page.guard import (
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
-from bridge.page.rendering import MINUTE_MS, SPANS, Span, Timeline, lateness_chart, templates, timeline, value_text
+from bridge.page.rendering import (
+    MINUTE_MS,
+    SPANS,
+    Span,
+    Timeline,
+    lateness_chart,
+    templates,
+    timeline,
+    timers_as_csv,
+    value_text,
+)
 from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
-from bridge.query.details import Content
+from bridge.query.search import Content
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
 COOKIE = "timer_session"
-PAGE_ROWS = 100
+PAGE_ROWS = ("50", "100", "200")
+"""Rows of a page of timers. All of them can be ticked: their origins are part of reads of peers."""
 _FOLDER = Path(__file__).parent
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
@@ -64,7 +77,9 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_SELECTOR = ("topic", "key", "key_prefix", "due_from", "due_to", "header", "origins")
+_WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
+"""What a browser sends of a field for a time. page.js adds the zone."""
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
@@ -88,6 +103,7 @@ class HtmlPages:
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
             self._route("/", self._overview),
             self._route("/timers", self._timers),
+            self._route("/timers/download", self._download),
             self._route("/timer", self._timer),
             self._route("/rejected", self._rejected),
             self._route("/selection/progress", self._progress),
@@ -208,13 +224,34 @@ class HtmlPages:
         return timeline(found.topics, found.histogram, total, span, from_ms)
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
-        selector = _given(request.query_params, *_SELECTOR)
-        after = request.query_params.get("after") or None
-        found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
-        following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
-        return self._page(
-            request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
-        )
+        selector, paging = _selector_in(request.query_params), _given(request.query_params, "order", "limit")
+        if paging.get("limit", "100") not in PAGE_ROWS:
+            del paging["limit"]
+        after = _given(request.query_params, "after")
+        asked = TimersAsked(**selector, **({"limit": 100} | paging), **after, content=True)
+        found = await self._api.reads.timers(caller, asked)
+        pending = await self._api.reads.pending(caller, PendingAsked())
+        topics = sorted({*pending.topics, *filter(None, [asked.topic])})
+        values: dict[str, Any] = {
+            "selector": selector,
+            "paging": paging,
+            "is_first": not after,
+            "topics": topics,
+            "sizes": PAGE_ROWS,
+        }
+        return self._page(request, caller, "timers.html", found=found, asked=asked, actions=SELECTION_ACTIONS, **values)
+
+    async def _download(self, request: Request, caller: Caller) -> Response:
+        asked = TimersAsked(**_selector_in(request.query_params), limit=MAX_LISTED, content=True)
+        found = await self._api.reads.timers(caller, asked)
+        if found.missing:
+            raise HTTPException(503, f"{found.missing[0].partition}: {found.missing[0].why}; nothing was downloaded")
+        if request.query_params.get("format") == "json":
+            text, kind = found.model_dump_json(include={"at_ms", "matching", "timers"}), "json"
+        else:
+            text, kind = timers_as_csv(found.timers), "csv"
+        headers = {"Content-Disposition": f'attachment; filename="timers.{kind}"'}
+        return Response(text, headers=headers, media_type="application/json" if kind == "json" else "text/csv")
 
     async def _timer(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "id", "id_base64", "origin")
@@ -255,11 +292,13 @@ class HtmlPages:
         return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
     async def _count(self, request: Request, caller: Caller) -> Response:
-        selector = _given(request.state.form, *_SELECTOR)
+        form = request.state.form
+        selector = _given(form, "origins") if form.get("scope") == "ticked" else _selector_in(form)
+        if not selector and "scope" in form:
+            raise HTTPException(400, "no row is ticked: tick rows, or choose all that match")
         counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
-        return self._page(
-            request, caller, "counted.html", counted=counted, selector=selector, actions=SELECTION_ACTIONS
-        )
+        actions = [each for each in SELECTION_ACTIONS if form.get("action", each.name) == each.name]
+        return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
 
     async def _act_on_selection(self, action: Action, request: Request, caller: Caller) -> Response:
         form = request.state.form
@@ -340,6 +379,11 @@ async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, 
 def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
     """Return the fields of these names that are not empty."""
     return {name: fields[name] for name in names if fields.get(name)}
+
+
+def _selector_in(fields: Mapping[str, str]) -> dict[str, Any]:
+    found = _given(fields, *_SELECTOR)
+    return {name: f"{text}Z" if _WITHOUT_ZONE.fullmatch(text) else text for name, text in found.items()}
 
 
 def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:

@@ -64,6 +64,11 @@ class Action(NamedTuple):
         return issubclass(self.request_model, PlacedAsked)
 
     @property
+    def is_destructive(self) -> bool:
+        """True if a message is lost by it."""
+        return self.name in ("cancel", "replace")
+
+    @property
     def has_receipts(self) -> bool:
         return self.about == "timer"
 

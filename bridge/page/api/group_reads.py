@@ -141,13 +141,16 @@ class GroupReads:
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
-            search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
+            search = Search(asked.search_filter())
             await self._queries.search(search, self._clock.now_ms)
             return GroupListing(**search.listing().model_dump(), partitions=[*map(str, search.partitions)])
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
-        whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
+        whole = merge_listings(parts, self._clock.now_ms(), asked.limit, is_latest_first=asked.order == "latest")
         partitions = [name for part in parts for name in part.partitions]
+        if asked.content and not caller.is_from_peer:
+            named = asked.model_dump(exclude_defaults=True)
+            audit.log_action(caller, "read values", named, {"timers": len(whole.timers)})
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:

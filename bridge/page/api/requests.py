@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
@@ -14,6 +14,7 @@ from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
 from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64
+from kafka_timer.origin import TimerPartition
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"
@@ -59,6 +60,11 @@ def _place(value: object) -> object:
         raise ValueError("give `after` of the previous page") from None
 
 
+def _origins(value: object) -> object:
+    """Check and join them by single spaces: a browser sends other ones."""
+    return " ".join("/".join(map(str, Sent.parse(each))) for each in value.split()) if isinstance(value, str) else value
+
+
 After = Annotated[str | None, BeforeValidator(_place)]
 Instant = Annotated[int | None, BeforeValidator(_instant)]
 """Epoch ms, or ISO 8601 with a zone."""
@@ -76,29 +82,35 @@ class Selector(Question):
 
     topic: str | None = Field(None, description="The target topic.")
     key_prefix: str | None = Field(None, description="The beginning of the request's key.")
+    key: str | None = Field(None, description="Text anywhere in the request's key.")
     due_from: Instant = None
     due_to: Instant = Field(None, description="Exclusive.")
     header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+    origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
+        None, description="topic/partition/offset of their first requests, separated by spaces."
+    )
 
     @property
     def is_empty(self) -> bool:
         return self == Selector()
 
-    def filter_(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> TimerFilter:
+    def filter_(self, **more: Any) -> TimerFilter:
+        """Return the filter; `more`: its other fields."""
+        origins = [Sent.parse(each) for each in (self.origins or "").split()]
         name, equals, value = (self.header or "").partition("=")
         return TimerFilter(
             topic=self.topic or None,
             key_prefix=(self.key_prefix or "").encode(),
+            key_part=(self.key or "").encode(),
+            origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
             header=(name, value.encode() if equals else None) if name else None,
             due_from_ms=self.due_from or 0,
             due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
-            after=None if after is None else SearchPosition.parse(after),
-            limit=limit,
-            bucket_ms=bucket_ms,
+            **more,
         )
 
     def digest(self) -> str:
-        text = json.dumps(self.model_dump(), sort_keys=True)
+        text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -108,6 +120,18 @@ class TimersAsked(Selector, Read):
     bucket: Annotated[int | None, _parsed_by(parse_duration_ms), _WithUnit] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
+
+    order: Literal["first", "latest"] = Field("first", description="latest: in reverse order of due times.")
+    content: bool = Field(False, description="True: with key, rule, and the beginning of the value.")
+
+    def search_filter(self) -> TimerFilter:
+        return self.filter_(
+            after=None if self.after is None else SearchPosition.parse(self.after),
+            limit=self.limit,
+            bucket_ms=self.bucket,
+            is_latest_first=self.order == "latest",
+            has_content=self.content,
+        )
 
     @model_validator(mode="after")
     def _bounded(self) -> "TimersAsked":

@@ -1,6 +1,50 @@
 "use strict";
+// Times are shown in the zone that is chosen; without script, and in addresses, they are in UTC.
+const zone = document.getElementById("zone");
+const isLocal = () => zone?.value === "local";
+const wall = (date) => new Date(date - (isLocal() ? date.getTimezoneOffset() * 60000 : 0)).toISOString().slice(0, -1);
+const offset = (date) => {
+  const minutes = -date.getTimezoneOffset(), pad = (number) => String(Math.floor(number)).padStart(2, "0");
+  return `${minutes < 0 ? "-" : "+"}${pad(Math.abs(minutes) / 60)}:${pad(Math.abs(minutes) % 60)}`;
+};
+const showTimes = (root) => {
+  for (const each of root.querySelectorAll("time:not([title]), [data-at]")) {
+    const date = new Date(each.dataset.at ?? each.dateTime), [from, to] = (each.dataset.part ?? "0,23").split(",");
+    if (!isNaN(date)) each.textContent = wall(date).slice(from, to) + (from > 0 ? "" : isLocal() ? offset(date) : "Z");
+  }
+};
+const instants = [...document.querySelectorAll("[type=datetime-local]")].map((input) => [input, input.value && new Date(`${input.value}Z`)]);
+if (zone) {
+  zone.options[0].textContent = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  zone.value = localStorage.getItem("zone") ?? "local";
+  zone.hidden = false;
+  const change = () => {
+    for (const [input, date] of instants) if (date) input.value = wall(date);
+    showTimes(document);
+  };
+  zone.addEventListener("change", () => {
+    localStorage.setItem("zone", zone.value);
+    change();
+  });
+  change();
+}
+document.addEventListener("formdata", (event) => {
+  for (const input of event.target.querySelectorAll("[type=datetime-local]")) {
+    if (input.value) event.formData.set(input.name, new Date(input.value + (isLocal() ? "" : "Z")).toISOString());
+  }
+});
+
+const all = document.getElementById("all");
+if (all) {
+  all.hidden = false;
+  all.addEventListener("change", () => {
+    for (const each of document.querySelectorAll("td [type=checkbox]")) each.checked = all.checked;
+  });
+}
+
 // A text that is cut gets a button to copy all of it.
 const decorate = (root) => {
+  showTimes(root);
   for (const text of root.querySelectorAll(".cut")) {
     const box = text.closest("td, dd, h1, h2, li") ?? text;
     if (text.scrollWidth <= text.clientWidth || box.querySelector(".copy")) continue;

@@ -1,5 +1,8 @@
 """The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
 
+import csv
+import io
+import json
 import re
 from html import escape, unescape
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.sessions import Token
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
-from kafka_timer import headers_for
+from kafka_timer import Repeat, headers_for
 from schemas.tables import REQUESTS
 
 pytestmark = pytest.mark.thorough
@@ -245,13 +248,64 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     for number in range(3):
         send(place, **{"timer-id": f"s{number}"})
     browser = Browser(place.pages[0].url)
-    assert "Act on all that match" not in browser.show("/timers").text
+    assert "all that match" not in browser.show("/timers").text
+    assert "all that match" in browser.show("/timers?topic=orders").text
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
     assert "3 timers match" in counted
     fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
     assert "cancelled" in browser.send("/selection/cancel", fields).text
     assert browser.send("/selection/count", {"form_key": key}).status == 400
+
+
+def test_ticked_rows_alone_are_moved(place: Place) -> None:
+    for number in range(4):
+        place.producer.schedule("orders", f"v{number}", key=f"k{number}", delay="2h", id=f"s{number}")
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    rows = browser.show("/timers").text
+    names = re.findall(r'name="origins" value="([^"]+)" aria-label="Tick s([13])"', rows)
+    fields = [("form_key", browser.form_key("/timers?topic=orders")), ("scope", "ticked"), ("action", "move")]
+    refused = browser.ask("POST", "/selection/count", urlencode(fields).encode())
+    assert (refused.status, "no row is ticked" in refused.text) == (400, True)
+    ticked = [*fields, *(("origins", name) for name, _ in names)]
+    counted = browser.ask("POST", "/selection/count", urlencode(ticked).encode()).text
+    assert "2 timers match" in counted
+    assert re.findall(r'action="/selection/(\w+)"', counted) == ["move"]
+    form = re.search(r'<form method="post" action="/selection/move">.*?</form>', counted, re.DOTALL)
+    assert form is not None
+    assert "<dt>moved</dt><dd>2</dd>" in browser.send("/selection/move", pressed(form[0]) | {"by": "1h"}).text
+    due = {each["id"]: each["due_ms"] for each in place.pages[1].get("/api/v1/timers")[1]["timers"]}
+    assert due["s1"] - due["s0"] > 3_000_000 < due["s3"] - due["s2"]
+
+
+def test_timers_are_listed_with_key_value_and_rule_and_downloaded(place: Place) -> None:
+    place.producer.schedule("orders", "=1+1", key="eu-7", delay="2h", id="a")
+    place.producer.schedule("bills", b"\xff" * 300, key="\u05e9", delay="1h", id="b")
+    place.producer.schedule("bills", "tick", id="c", repeat=Repeat(every="3h"))
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    text = browser.show("/timers").text
+    assert re.findall(r"Tick (\w)\"", text) == ["b", "a", "c"]
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?order=latest").text) == ["c", "a", "b"]
+    assert "<option>bills</option><option>orders</option>" in text
+    for shown in (">eu-7<", ">\u05e9<", ">=1+1<", ">hex: ff ff", "\u21bb every 10800000 ms"):
+        assert shown in text, shown
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?key=u-&limit=50").text) == ["a"]
+    assert "0 match" in browser.show("/timers?due_from=1970-01-02T00:00&due_to=1970-01-03T00:00").text
+    assert "3 match" in browser.show("/timers?due_from=1970-01-01T00:00&due_to=1970-01-03T00:00:01.5").text
+    table = browser.show("/timers/download?format=csv&topic=orders")
+    assert table.headers["Content-Disposition"] == 'attachment; filename="timers.csv"'
+    (row,) = csv.DictReader(io.StringIO(table.text))
+    assert (row["id"], row["key"], row["value"], row["due"][-1]) == ("a", "eu-7", "'=1+1", "Z")
+    told = json.loads(browser.show("/timers/download?format=json").text)["timers"]
+    assert [(each["id"], each["value_bytes"], each["value"]["is_cut"]) for each in told] == [
+        ("b", 300, True),
+        ("a", 4, False),
+        ("c", 4, False),
+    ]
+    place.instances[1].is_running = False
+    assert browser.show("/timers/download").status == 503, "half of the timers are not all of them"
 
 
 def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from bridge.page.rendering import (
     timeline,
     value_text,
 )
-from bridge.query.details import MAX_SHOWN_BYTES, Content, Header, TimerDetail, content
+from bridge.query.details import Header, TimerDetail
+from bridge.query.search import MAX_SHOWN_BYTES, Content, content
 from bridge.query.summary import Bucket, merge_buckets
 from timer.index.due_counts import HOUR_MS
 
