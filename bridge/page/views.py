@@ -105,6 +105,7 @@ class HtmlPages:
             self._route("/timers", self._timers),
             self._route("/timers/download", self._download),
             self._route("/timer", self._timer),
+            self._route("/new", self._new, role="operate"),
             self._route("/rejected", self._rejected),
             self._route("/selection/progress", self._progress),
             self._route("/logout", self._logout, "POST"),
@@ -279,15 +280,22 @@ class HtmlPages:
         found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
         return self._page(request, caller, "rejected.html", found=found, asked=asked)
 
+    async def _new(self, request: Request, caller: Caller) -> Response:
+        pending = await self._api.reads.pending(caller, PendingAsked())
+        return self._page(request, caller, "new.html", topics=sorted(pending.topics))
+
     # -- changes
 
     async def _act(self, action: Action, request: Request, caller: Caller) -> Response:
         form = request.state.form
-        asked = _given(form, *form)
+        asked = {name: _zoned(text) if name == "at" else text for name, text in _given(form, *form).items()}
         if "value" in form:
             asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+        if "headers" in asked:
+            pairs = (line.partition(":") for line in form["headers"].splitlines() if line.strip())
+            asked["headers"] = [{"name": name.strip(), "value": value.strip()} for name, _, value in pairs]
         done = await self._api.actions.act(caller, action, action.request_model(**asked))
-        named = _given(form, "id", "id_base64", "origin")
+        named = _given(form, "id", "id_base64", "origin") or {"origin": done.sent[0]}
         back = "/timer" if action.about == "timer" else "/"
         return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
@@ -383,7 +391,11 @@ def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
 
 def _selector_in(fields: Mapping[str, str]) -> dict[str, Any]:
     found = _given(fields, *_SELECTOR)
-    return {name: f"{text}Z" if _WITHOUT_ZONE.fullmatch(text) else text for name, text in found.items()}
+    return {name: _zoned(text) if name.startswith("due_") else text for name, text in found.items()}
+
+
+def _zoned(text: str) -> str:
+    return f"{text}Z" if _WITHOUT_ZONE.fullmatch(text) else text
 
 
 def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:

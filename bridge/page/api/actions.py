@@ -21,6 +21,7 @@ from bridge.page.api.requests import (
     ReceiptsAsked,
     ReleaseAsked,
     ReplaceAsked,
+    ScheduleAsked,
     SelectionActed,
     SelectionMoved,
     TopicAsked,
@@ -29,7 +30,7 @@ from bridge.page.api.responses import Acted, LatestReceipts
 from bridge.page.api.timer_requests import RequestSender, SendProgress
 from bridge.page.sessions import Caller
 from bridge.query.search import NamedTimer
-from kafka_timer import Sent, TimerProducer
+from kafka_timer import Repeat, Sent, TimerProducer
 
 SentRequests = list["Future[Sent]"]
 
@@ -40,6 +41,7 @@ class FormField(NamedTuple):
     name: str
     label: str
     hint: str = ""
+    type: str = "text"
 
 
 class Action(NamedTuple):
@@ -70,7 +72,8 @@ class Action(NamedTuple):
 
     @property
     def has_receipts(self) -> bool:
-        return self.about == "timer"
+        """False for `schedule`, whose receipt is sent in one mode only."""
+        return self.about == "timer" and self.name != "schedule"
 
 
 def _cancel(timers: TimerProducer, asked: CancelAsked) -> SentRequests:
@@ -87,14 +90,18 @@ def _cancel_each(timers: TimerProducer, timer: NamedTimer, _: SelectionActed) ->
 def _replace(timers: TimerProducer, asked: ReplaceAsked) -> SentRequests:
     """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
     id_ = asked.raw()
-    given: dict[str, Any] = asked.model_dump(include={"key", "at", "delay", "level", "partition"})
-    given["headers"] = [(each.name, each.value) for each in asked.headers]
     if asked.everywhere:
-        return timers.replace_everywhere(id_, asked.topic, asked.value, **given)
-    sent = [timers.replace(id_, asked.topic, asked.value, **given)]
+        return timers.replace_everywhere(id_, asked.topic, asked.value, **asked.message())
+    sent = [timers.replace(id_, asked.topic, asked.value, **asked.message())]
     if asked.placed not in (None, sent[0].result().partition):
         sent.append(timers.cancel(id_, partition=asked.placed))
     return sent
+
+
+def _schedule(timers: TimerProducer, asked: ScheduleAsked) -> SentRequests:
+    is_recurring = asked.every is not None or asked.cron is not None
+    repeat = Repeat(cron=asked.cron, every=asked.every, zone=asked.zone) if is_recurring else None
+    return [timers.schedule(asked.topic, asked.value, id=asked.id, repeat=repeat, **asked.message())]
 
 
 def _move(timers: TimerProducer, asked: MoveAsked) -> SentRequests:
@@ -128,6 +135,7 @@ def _name(timer: NamedTimer) -> bytes | Sent:
 
 
 _ALL = (
+    Action("schedule", "New timer", "Deliver a message later, once or by a rule.", ScheduleAsked, _schedule),
     Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
     Action(
         "move",
@@ -138,8 +146,8 @@ _ALL = (
         selection_model=SelectionMoved,
         send_each=_move_each,
         still_matches=True,
-        entries=(FormField("delay", "to, from now", "2h30m"),),
-        entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
+        entries=(FormField("delay", "To, from now", "2h30m"), FormField("at", "or at", type="datetime-local")),
+        entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
     Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
     Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),

@@ -208,11 +208,7 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(_Named, ActionAsked):
-    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
-    placed: int | None = Field(
-        None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
-    )
+class MessageAsked(ActionAsked):
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")
     key: str | None = None
@@ -221,6 +217,25 @@ class ReplaceAsked(_Named, ActionAsked):
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
     partition: int | None = Field(None, description="The target topic's; by default the key chooses.")
+
+    def message(self) -> dict[str, Any]:
+        """Return the arguments of a TimerProducer, besides topic, value and id."""
+        given = self.model_dump(include={"key", "at", "delay", "level", "partition"})
+        return given | {"headers": [(each.name, each.value) for each in self.headers]}
+
+
+class ScheduleAsked(MessageAsked):
+    id: str | None = None
+    every: str | None = Field(None, description="Recurring: 90s, 1h.")
+    cron: str | None = Field(None, description="Recurring: five fields.")
+    zone: str | None = Field(None, description="IANA zone of `cron`; default UTC.")
+
+
+class ReplaceAsked(_Named, MessageAsked):
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
+    placed: int | None = Field(
+        None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
+    )
 
     @model_validator(mode="after")
     def _has_id(self) -> Self:

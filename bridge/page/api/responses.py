@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from bridge.observe.recent_traffic import Traffic
 from bridge.observe.status import Phase
 from bridge.query.details import Found
-from bridge.query.search import Listing
+from bridge.query.search import Listing, NamedTimer
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
 
@@ -131,6 +131,7 @@ class Counted(BaseModel):
         description="Number of timers that the token covers, the first by due time: the action is for these."
     )
     first: list[str] = Field(description="The first ones by id, or by position if they have none.")
+    samples: list[NamedTimer] = Field(description="The first ones.")
     token: str
     after: str | None = Field(None, description="To count the next ones; null: there are none.")
     missing: list[Missing]

@@ -272,7 +272,9 @@ def test_ticked_rows_alone_are_moved(place: Place) -> None:
     counted = browser.ask("POST", "/selection/count", urlencode(ticked).encode()).text
     assert "2 timers match" in counted
     assert re.findall(r'action="/selection/(\w+)"', counted) == ["move"]
-    form = re.search(r'<form method="post" action="/selection/move">.*?</form>', counted, re.DOTALL)
+    assert re.findall(r">(s\d|in 1 h 59 min)<", counted) == ["in 1 h 59 min", "s1", "in 1 h 59 min", "s3"]
+    assert 'class="danger"' not in counted, "a move loses nothing"
+    form = re.search(r'<form method="post" action="/selection/move".*?</form>', counted, re.DOTALL)
     assert form is not None
     assert "<dt>moved</dt><dd>2</dd>" in browser.send("/selection/move", pressed(form[0]) | {"by": "1h"}).text
     due = {each["id"]: each["due_ms"] for each in place.pages[1].get("/api/v1/timers")[1]["timers"]}
@@ -306,6 +308,30 @@ def test_timers_are_listed_with_key_value_and_rule_and_downloaded(place: Place) 
     ]
     place.instances[1].is_running = False
     assert browser.show("/timers/download").status == 503, "half of the timers are not all of them"
+
+
+def test_an_operator_sends_a_new_timer(guarded: Place) -> None:
+    browser, reader = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
+    browser.log_in("o" * 32)
+    reader.log_in("r" * 32)
+    assert (reader.show("/new").status, "/new" in reader.show("/timers").text) == (403, False)
+    key = browser.form_key("/new")
+    empty = dict.fromkeys(("delay", "at", "id", "key", "headers", "every", "cron", "zone"), "")
+    once = {**empty, "topic": "orders", "value": "a\r\nb", "key": "k", "headers": "tenant: a\r\nnote: b:c"}
+    done = browser.send("/timer/schedule", {**once, "at": "1970-01-01T01:00", "form_key": key})
+    assert "1 request was sent" in done.text
+    back = re.search(r'href="(/timer\?origin=[^"]+)">Back', done.text)
+    guarded.run(300)
+    assert back is not None
+    assert "1970-01-01T01:00:00.000Z" in browser.show(back[1]).text, "a time without a zone is in UTC"
+    rule = {**empty, "topic": "bills", "value": "", "cron": "0 9 * * *", "zone": "Europe/Berlin", "id": "daily"}
+    assert browser.send("/timer/schedule", {**rule, "form_key": key}).status == 200
+    guarded.run(300)
+    assert "0 9 * * * (Europe/Berlin)" in browser.show("/timer?id=daily").text
+    assert browser.send("/timer/schedule", {**once, "delay": "soon", "form_key": key}).status == 400
+    guarded.run(3_600_000)
+    (entry,) = guarded.kafka.read("orders")
+    assert (entry.key, entry.value, entry.headers[:2]) == (b"k", b"a\nb", [("tenant", b"a"), ("note", b"b:c")])
 
 
 def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,13 +505,16 @@ def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     send(place, **{"timer-id": "a"})
     browser = Browser(place.pages[0].url)
+    assert "1 are pending, the first due in 1 h 59 min" in browser.show("/").text
+    assert "/topic/resume" not in browser.show("/").text
     done = browser.send("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
     assert (done.status, "1 request was sent" in done.text) == (200, True)
     place.producer.pause("bills")
     place.run(300)
     overview = browser.show("/").text
-    assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
+    assert overview.count(">paused<") == 2, "one of which nothing is pending"
     assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
+    assert (overview.count('action="/topic/resume"'), overview.count('action="/topic/pause"')) == (2, 0), "by state"
 
 
 def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
