@@ -61,6 +61,7 @@ def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
         "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
         "second": lambda at_ms: instant_text(at_ms)[11:19],
         "away": away,
+        "span": lambda span_ms: span_text(max(0, span_ms)),
         "plain": plain,
         "lines": lambda text: plain(text, kept="\n\t"),
         "content": content_text,

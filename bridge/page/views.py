@@ -1,6 +1,6 @@
 """The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
-    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API; /timers/download: CSV or JSON
+    GET  /  /timers  /timers/download  /timer?id=  /outcomes  /rejected  /search?q=  /new  /login     reads of the API
     GET  /selection/progress?action=                       an action on a selection that takes long
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
@@ -26,10 +26,12 @@ from bridge.page import guard as audit
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.page.api.requests import (
     MAX_LISTED,
+    OutcomesAsked,
     PendingAsked,
     ReceiptsAsked,
     RedriveAsked,
     RejectedAsked,
+    RejectedRecordAsked,
     SelectionAsked,
     TimerAsked,
     TimersAsked,
@@ -60,6 +62,7 @@ from bridge.page.rendering import (
 from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
 from bridge.query.search import Content
+from schemas.receipts import Kind
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
@@ -80,6 +83,7 @@ _HEADERS = {
 _SELECTOR = ("topic", "key", "key_prefix", "due_from", "due_to", "header", "origins")
 _WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
 """What a browser sends of a field for a time. page.js adds the zone."""
+_ORIGIN = re.compile(r"[^/]+/\d+/\d+")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
@@ -105,6 +109,8 @@ class HtmlPages:
             self._route("/timers", self._timers),
             self._route("/timers/download", self._download),
             self._route("/timer", self._timer),
+            self._route("/search", self._search),
+            self._route("/outcomes", self._outcomes),
             self._route("/new", self._new, role="operate"),
             self._route("/rejected", self._rejected),
             self._route("/selection/progress", self._progress),
@@ -257,7 +263,7 @@ class HtmlPages:
     async def _timer(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "id", "id_base64", "origin")
         if not asked:
-            return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
+            return RedirectResponse("/timers", 303)
         with_value = request.query_params.get("value") == "true"
         found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
         is_told = request.query_params.get("history") == "true"
@@ -269,6 +275,20 @@ class HtmlPages:
             values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
         return self._page(request, caller, "timer.html", status, history=history, **values)
 
+    async def _search(self, request: Request, caller: Caller) -> Response:
+        """Lead to the timer with this id or position; if there is none, to the timers with this text in their key."""
+        text = request.query_params.get("q", "")
+        if _ORIGIN.fullmatch(text):
+            return RedirectResponse(f"/timer?{urlencode({'origin': text})}", 303)
+        if text and (await self._api.reads.timer(caller, TimerAsked(id=text))).timers:
+            return RedirectResponse(f"/timer?{urlencode({'id': text})}", 303)
+        return RedirectResponse(f"/timers?{urlencode({'key': text} if text else {})}", 303)
+
+    async def _outcomes(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "kind")
+        found = await self._api.actions.outcomes(OutcomesAsked(**asked))
+        return self._page(request, caller, "outcomes.html", found=found, asked=asked, kinds=get_args(Kind)[1:])
+
     async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
         """Return how a value is shown, and its text; None if it was not asked for."""
         if value is None:
@@ -276,7 +296,10 @@ class HtmlPages:
         return value_text(value) if self._registry is None else await self._registry.text_of(value)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
-        asked = _given(request.query_params, "code", "topic")
+        asked = _given(request.query_params, "code", "topic", "record")
+        if "record" in asked:
+            each = await self._api.rejected.record(caller, RejectedRecordAsked(record=asked["record"]))
+            return self._page(request, caller, "record.html", each=each, shown=await self._value_text(each.value))
         found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
         return self._page(request, caller, "rejected.html", found=found, asked=asked)
 

@@ -17,6 +17,7 @@ from bridge.page.api.requests import (
     ActionAsked,
     CancelAsked,
     MoveAsked,
+    OutcomesAsked,
     PlacedAsked,
     ReceiptsAsked,
     ReleaseAsked,
@@ -183,6 +184,10 @@ class TimerActions:
     async def receipts(self, asked: ReceiptsAsked) -> LatestReceipts:
         """Raises BridgeError (503)."""
         return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
+
+    async def outcomes(self, asked: OutcomesAsked) -> LatestReceipts:
+        """Raises BridgeError (503)."""
+        return await asyncio.to_thread(self._requests.latest_outcomes, asked.kind, asked.limit)
 
     def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
         topics, named = self._timer_topics, asked.timer_topic

@@ -15,6 +15,7 @@ from kafka_timer import Sent
 from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64
 from kafka_timer.origin import TimerPartition
+from schemas.receipts import Kind
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"
@@ -269,10 +270,19 @@ class ReceiptsAsked(_Named):
     """The id, or the position of a request."""
 
 
+class OutcomesAsked(Question):
+    kind: Kind | None = None
+    limit: int = Field(200, ge=1, le=_MAX_REJECTED)
+
+
 class RejectedAsked(Question):
     code: str | None = None
     topic: str | None = Field(None, description="The target topic.")
     limit: int = Field(100, ge=1, le=_MAX_REJECTED)
+
+
+class RejectedRecordAsked(Question):
+    record: str = Field(description="Its `parked`, as listed.")
 
 
 class RedriveAsked(Question):

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field
 
 from bridge.observe.recent_traffic import Traffic
 from bridge.observe.status import Phase
-from bridge.query.details import Found
-from bridge.query.search import Listing, NamedTimer
+from bridge.query.details import Found, Header
+from bridge.query.search import Content, Listing, NamedTimer
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
 
@@ -157,6 +157,14 @@ class Rejected(BaseModel):
         description="False: its contents are missing, its origin is not on a timer topic, or it was sent again already."
     )
     is_redriven: bool
+
+
+class RejectedRecord(Rejected):
+    """With the content of the request; values are cut at 64 KiB."""
+
+    key: Content | None
+    headers: list[Header]
+    value: Content | None
 
 
 class RejectedRecords(BaseModel):

@@ -105,10 +105,9 @@ if (keys) {
     const isTyped = event.target.closest("textarea, input:not([type=checkbox])");
     if (isTyped || !keys.checked || event.ctrlKey || event.altKey || event.metaKey) return;
     const named = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
-    if (!named && event.key !== "/") return;
+    if (!named) return;
     event.preventDefault();
-    if (!named) location.href = "/timer#search";
-    else if (named.matches("input")) named.focus();
+    if (named.matches("input")) named.focus();
     else named.click();
   });
 }

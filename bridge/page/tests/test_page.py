@@ -55,7 +55,8 @@ def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
         "/?span=hour",
         "/?span=month",
         "/timers",
-        "/timer",
+        "/outcomes",
+        "/new",
         "/timer?id=a",
         "/rejected",
         "/timers?after=x",
@@ -105,11 +106,15 @@ def test_message_content_is_escaped(place: Place) -> None:
             f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
             "/rejected",
             f"/rejected?{urlencode({'code': HOSTILE})}",
+            "/rejected?record=timer.rejected/0/0",
+            "/outcomes",
         )
     ]
     assert "&lt;script&gt;" in pages[1]
     assert pages[3].count("&lt;script&gt;") >= 5, "id, key, header, its value, value"
     assert "bad-header" in pages[4]
+    assert pages[6].count("&lt;script&gt;") >= 2, "key and value"
+    assert "bad-header" in pages[6]
     for text in pages:
         assert "<script>alert" not in text
         assert "<img" not in text
@@ -132,7 +137,7 @@ def test_a_long_text_is_cut_in_its_cell_and_a_time_stays_on_one_line(place: Plac
 
 def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
-    for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
+    for path in ("/", "/timers?topic=a", "/new", "/search?q=a", "/rejected"):
         answer = browser.show(path)
         assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
     assert browser.send("/timer/cancel", {"id": "a"}).status == 303
@@ -165,7 +170,7 @@ def test_a_timer_without_an_id_is_changed_by_its_origin(place: Place) -> None:
     assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
     shown = browser.show(f"/timer?origin={origin}").text
     assert 'action="/timer/replace"' not in shown
-    assert shown.count(f'name="origin" value="{origin}"') == 4
+    assert shown.count(f'name="origin" value="{origin}"') == 3
     assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
@@ -308,6 +313,51 @@ def test_timers_are_listed_with_key_value_and_rule_and_downloaded(place: Place) 
     ]
     place.instances[1].is_running = False
     assert browser.show("/timers/download").status == 503, "half of the timers are not all of them"
+
+
+def test_one_search_finds_ids_origins_and_texts_of_keys(place: Place) -> None:
+    sent = place.producer.schedule("orders", "v", key="customer-7", delay="2h", id="a b").result(0)
+    place.run(300)
+    browser, origin = Browser(place.pages[0].url), "/".join(map(str, sent))
+    assert '<form action="/search">' in browser.show("/rejected").text
+    for text, path in (("a b", "/timer?id=a+b"), ("omer-7", "/timers?key=omer-7"), ("", "/timers?")):
+        answer = browser.show(f"/search?{urlencode({'q': text})}")
+        assert (answer.status, answer.headers["Location"]) == (303, path)
+    assert browser.show(f"/search?q={origin}").headers["Location"] == f"/timer?{urlencode({'origin': origin})}"
+    assert "1 match" in browser.show("/timers?key=omer-7").text
+    assert browser.show("/timer").headers["Location"] == "/timers"
+
+
+def test_outcomes_are_the_latest_receipts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        place.producer.schedule("orders", "v", delay=f"{number + 1}s", id=f"o{number}").result(0)
+    place.run(2500)
+    place.producer.cancel("o2").result(0)
+    place.run(10)
+    send(place, **{"timer-delay-ms": "soon", "timer-id": HOSTILE})
+    browser = Browser(place.pages[0].url)
+    kinds = re.findall(r'class="badge(?: bad)?">([\w-]+)<', browser.show("/outcomes").text)
+    assert kinds == ["rejected", "cancelled", "delivered", "delivered"]
+    assert ">o0<" in browser.show("/outcomes?kind=delivered").text
+    assert ">o2<" not in browser.show("/outcomes?kind=delivered").text
+    assert browser.show("/outcomes?kind=x").status == 400
+    told = place.pages[1].get("/api/v1/outcomes?limit=2")[1]
+    assert [each["kind"] for each in told["receipts"]] == kinds[:2]
+    monkeypatch.setattr("bridge.page.api.timer_requests._OUTCOME_OFFSETS", 2)
+    assert place.pages[1].get("/api/v1/outcomes")[1]["has_older"]
+
+
+def test_a_rejected_record_is_shown_whole(place: Place) -> None:
+    send(place, **{"timer-delay-ms": "soon", "tenant": "a"})
+    browser = Browser(place.pages[0].url)
+    assert "/rejected?record=timer.rejected%2F0%2F0" in browser.show("/rejected").text.replace("/0/0", "%2F0%2F0")
+    text = browser.show("/rejected?record=timer.rejected/0/0").text
+    for shown in (">tenant<", ">soon<", "bad-header", "Confirm: send it again"):
+        assert shown in text, shown
+    told = place.pages[0].get("/api/v1/rejected/record?record=timer.rejected/0/0")[1]
+    assert (told["value"]["text"], told["code"]) == (HOSTILE, "bad-header")
+    for wrong, status in (("timer.rejected/0/99", 404), ("timer.rejected/9/0", 404), ("orders/0/0", 400)):
+        assert browser.show(f"/rejected?record={wrong}").status == status, wrong
 
 
 def test_an_operator_sends_a_new_timer(guarded: Place) -> None:
@@ -476,7 +526,7 @@ def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
     place.producer.schedule("orders", '{"a":[1]}', delay="2h", id="b").result(0)
     place.run(300)
     text = Browser(place.pages[0].url).show("/timer?id=a&value=true").text
-    assert "<pre>" + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
+    assert '<pre tabindex="0">' + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
     assert "hex: ff 01" in text
     fields = replacing(place, "b")
     assert fields is not None
@@ -492,7 +542,7 @@ def test_a_value_whose_registry_does_not_answer_is_shown_in_hex_and_replaced_as_
         text = browser.show("/timer?id=a&value=true").text
         assert "hex, as it could not be decoded: the schema registry gave no schema: " in text
         assert "00000000  00 00 00 00 07 7b 7d" in text
-        assert "<pre>plain</pre>" in browser.show("/timer?id=b&value=true").text
+        assert '<pre tabindex="0">plain</pre>' in browser.show("/timer?id=b&value=true").text
 
 
 def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
