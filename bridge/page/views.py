@@ -45,6 +45,7 @@ from bridge.page.guard import (
     caller_by_token,
     http_error,
     log_refusal,
+    proxied_caller,
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
@@ -137,7 +138,7 @@ class HtmlPages:
                 _require_own_origin(request)
                 response = await handler(request)
             except (HTTPException, BridgeError, ValueError) as raised:
-                error, caller = http_error(raised), self._caller(request)
+                error, caller = http_error(raised), getattr(request.state, "caller", None)
                 response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
                 response.headers.update(error.headers or {})
             response.headers.update(_HEADERS)
@@ -149,7 +150,7 @@ class HtmlPages:
         """Return a route that needs a session, for a POST the CSRF token of its form, and the role."""
 
         async def answer(request: Request) -> Response:
-            caller = self._caller(request)
+            caller = request.state.caller = self._caller(request)
             if caller is None:
                 asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 back = asked if request.method == "GET" else "/"
@@ -157,7 +158,7 @@ class HtmlPages:
             if request.method == "POST":
                 form = await _form(request)
                 key = form.pop("form_key", "")
-                if not self._access.is_form_key(key, _session(request)):
+                if not self._access.is_form_key(key, _form_of(request, caller)):
                     raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
                 request.state.form = form
             if role == "operate":
@@ -169,7 +170,7 @@ class HtmlPages:
     def _caller(self, request: Request) -> Caller | None:
         if self._access.is_open:
             return ANONYMOUS._replace(address=address_of(request))
-        caller = self._access.caller_by_session(_session(request))
+        caller = proxied_caller(request, self._access) or self._access.caller_by_session(_session(request))
         return caller and caller._replace(address=address_of(request))
 
     async def _login(self, request: Request) -> Response:
@@ -366,8 +367,9 @@ class HtmlPages:
     def _page(
         self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
     ) -> Response:
-        form_key = "" if caller is None else self._access.form_key(_session(request))
-        always = {"form_key": form_key, "is_open": self._access.is_open, "path": request.url.path}
+        form_key = "" if caller is None else self._access.form_key(_form_of(request, caller))
+        always = {"form_key": form_key, "has_session": bool(_session(request)), "path": request.url.path}
+        always["is_open"] = self._access.is_open
         text = self._templates.get_template(template).render(caller=caller, **always, **values)
         return HTMLResponse(text, status)
 
@@ -392,6 +394,11 @@ def _own_path(text: str) -> str:
 
 def _session(request: Request) -> str:
     return request.cookies.get(COOKIE, "")
+
+
+def _form_of(request: Request, caller: Caller) -> str:
+    """Return whose forms a CSRF token is for: a user of a trusted proxy has no session."""
+    return f"{_session(request)} {caller.name}"
 
 
 async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:

@@ -54,9 +54,9 @@ class RejectedTopic:
                 place.partition < (reader.partitions(self._topic) or 0) and _is_inside(reader.bounds(place), offset)
             ):
                 return None
-            (record,) = [*chain.from_iterable(reader.requests(place, offset, offset + 1))][:1] or [None]
-        described = record and record.offset == offset and self._describe(place, record, markers)
-        if not record or not described:
+            record = next(chain.from_iterable(reader.requests(place, offset, offset + 1)), None)
+        described = None if record is None else self._describe(place, record, markers)
+        if record is None or described is None or record.offset != offset:
             return None
         headers = [Header(name=name, value=content(value)) for name, value in record.headers]
         return RejectedRecord(
