@@ -22,6 +22,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bridge.errors import BridgeError
+from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.page import guard as audit
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.page.api.requests import (
@@ -50,11 +51,10 @@ from bridge.page.guard import (
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
 from bridge.page.rendering import (
-    MINUTE_MS,
     SPANS,
     Span,
     Timeline,
-    lateness_chart,
+    hour_charts,
     templates,
     timeline,
     timers_as_csv,
@@ -212,7 +212,7 @@ class HtmlPages:
             overview=overview,
             pending=pending,
             next_due_ms=min(due_ms, default=None),
-            late=lateness_chart(overview.lateness, overview.at_ms),
+            hour=hour_charts(overview.hour, overview.at_ms),
             chart=await self._timeline(caller, pending, SPANS[span], from_ms),
             span=span,
             spans=SPANS,

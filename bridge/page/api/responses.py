@@ -37,6 +37,8 @@ class Disk(BaseModel):
 class PartitionState(BaseModel):
     phase: Phase
     reason: str = ""
+    detail: str = ""
+    lag: int | None = Field(default=None, description="Offsets of the timer topic that are not read yet.")
     pending: int | None = Field(default=None, description="Null while it recovers.")
 
 
@@ -74,6 +76,13 @@ class Lateness(BaseModel):
     p99_ms: int | None
 
 
+class Minute(Lateness):
+    """A minute of the last hour."""
+
+    taken_in: int = Field(description="Requests read.")
+    pending: int | None = Field(description="Timers at its begin; null: not known.")
+
+
 class Overview(BaseModel):
     """The whole group."""
 
@@ -82,6 +91,7 @@ class Overview(BaseModel):
     late_p50_ms: int | None = Field(description="Over the last 5 minutes; null: nothing was delivered.")
     late_p99_ms: int | None
     lateness: list[Lateness] = Field(description="The last 5 minutes; 10 s without deliveries are left out.")
+    hour: list[Minute] = Field(description="The last hour.")
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bridge.observe.metrics import Lag
 from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.sessions import Token
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
 from kafka_timer import Repeat, headers_for
+from kafka_timer.origin import TimerPartition
 from schemas.tables import REQUESTS
 
 pytestmark = pytest.mark.thorough
@@ -567,15 +569,35 @@ def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     assert (overview.count('action="/topic/resume"'), overview.count('action="/topic/pause"')) == (2, 0), "by state"
 
 
-def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
+def test_the_last_hour_is_drawn(place: Place) -> None:
     browser = Browser(place.pages[0].url)
-    assert "Lateness, last" not in browser.show("/").text
     for _ in range(3):
         place.producer.schedule("orders", "v", delay="1s")
     place.run(3000)
     text = browser.show("/").text
-    assert re.search(r"<title>\d\d:\d\d:\d\d: 3 timers, p50 ≤ [\d,]+ ms, p99 ≤ [\d,]+ ms</title><rect", text)
-    assert re.search(r'data-label="Timers" class="number">3<.*data-label="p99" class="number">≤ [\d,]+ ms<', text)
+    assert re.search(r"<title>[\d-]+T\d\d:\d\dZ: p99 [\d,]+ ms, p50 [\d,]+ ms</title><rect", text)
+    assert re.search(
+        r'"In" class="number">3<.*"Timers" class="number">3<.*"Pending" class="number">0<.*≤ [\d,]+ ms<', text
+    )
+    for instance in place.instances:
+        instance.status.traffic.sample_pending(lambda: 5, 3_700_000 + place.kafka.timeline.now_ms)
+    place.run(3_700_000)
+    assert [each["pending"] for each in place.pages[0].get("/api/v1/overview")[1]["hour"]] == [10], "of both"
+
+
+def test_partitions_are_shown_with_lag_and_the_reason_of_a_pause(place: Place) -> None:
+    partition = TimerPartition(TIMERS, 0)
+    place.instances[0].status.pauses.pause(partition, "disk", "/data has 12 MB free")
+    place.instances[0].metrics.lags_checked({partition: Lag(7, 0)}, {})
+    owner = place.pages[0 if place.group.owner[partition] == "one" else 1]
+    (shown,) = [each for each in owner.get("/api/v1/overview")[1]["partitions"] if each["partition"] == str(partition)]
+    assert (shown["phase"], shown["reason"], shown["detail"], shown["lag"]) == (
+        "paused",
+        "disk",
+        "/data has 12 MB free",
+        7,
+    )
+    assert "disk: /data has 12 MB free" in Browser(place.pages[1].url).show("/").text
 
 
 def test_a_topic_that_takes_no_records_is_marked_with_the_time_since_when(place: Place) -> None:

@@ -274,6 +274,8 @@ class Place:
             for instance in running * 3:
                 instance.bridge.wake()
                 instance.turn()
+                pending = sum(instance.bridge.pending.values())
+                instance.status.traffic.sample_pending(lambda pending=pending: pending, end_ms)  # type: ignore[misc]
 
     def _listening(self) -> tuple[str, Callable[[Starlette], AbstractContextManager[None]]]:
         """Return the address of the next instance, and what serves it."""
