@@ -10,7 +10,9 @@ const offset = (date) => {
 const showTimes = (root) => {
   for (const each of root.querySelectorAll("time:not([title]), [data-at]")) {
     const date = new Date(each.dataset.at ?? each.dateTime), [from, to] = (each.dataset.part ?? "0,23").split(",");
-    if (!isNaN(date)) each.textContent = wall(date).slice(from, to) + (from > 0 ? "" : isLocal() ? offset(date) : "Z");
+    if (isNaN(date)) continue;
+    const text = wall(date).slice(from, to), isExact = to > 19; // the zone of the others is that of the choice above
+    each.textContent = isExact ? text + (isLocal() ? offset(date) : "Z") : text.replace("T", " ") + (isLocal() || from > 0 ? "" : "Z");
   }
 };
 const instants = [...document.querySelectorAll("[type=datetime-local]")].map((input) => [input, input.value && new Date(`${input.value}Z`)]);
