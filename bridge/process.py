@@ -292,6 +292,9 @@ class BridgeRunner:
             bridge.turn()
             bridge.monitors.check_jump(time.monotonic_ns() // 1_000_000)
             self._shared.status.turn_ended()
+            self._shared.status.traffic.sample_pending(
+                lambda: sum(bridge.pending.values()), time.time_ns() // 1_000_000
+            )
             memory.turn_ended(is_idle=bridge.is_idle)
             self._shared.query_queue.run_next(bridge)
             if bridge.options is not self._growth.options:

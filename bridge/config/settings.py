@@ -172,6 +172,13 @@ class Settings(BaseModel):
     page_secret: Path | None = Field(
         None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
     )
+    page_proxy: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
+        (), description="Addresses of proxies that log users in, such as oauth2-proxy: the page believes their header."
+    )
+    page_proxy_header: str = Field("X-Forwarded-User", description="Header in which page_proxy names the user.")
+    page_proxy_operators: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        (), description="Patterns (* and ?) of the users of page_proxy who may change something; others may read."
+    )
     schema_registry: str | None = Field(
         None, description="URL of a schema registry, by which the page shows values of Avro, Protobuf and JSON Schema."
     )
@@ -212,12 +219,15 @@ class Settings(BaseModel):
 
     @property
     def has_tokens(self) -> bool:
-        return self.page_read_tokens is not None or self.page_operator_tokens is not None
+        """True if callers have to prove who they are: by a token, or by page_proxy."""
+        return self.page_read_tokens is not None or self.page_operator_tokens is not None or bool(self.page_proxy)
 
     def _check_page(self) -> None:
         """Raise ValueError if the page's settings do not fit together."""
         if self.page and not self.http_port:
             raise ValueError("page: give --http-port, the port to serve it on")
+        if self.page_proxy and self.page_secret is None:
+            raise ValueError("page_proxy: give page_secret too, by which instances sign reads for its users")
         if self.page and not self.has_tokens and not is_loopback(self.http_host):
             raise ValueError(
                 f"page: on {self.http_host} others reach it: give --page-operator-tokens or --page-read-tokens, files"

@@ -111,6 +111,11 @@ class Bridge:
         """Pending timers of each partition that is ours."""
         return {timer_partition: counts.total() for timer_partition, counts in self.pending_by_topic().items()}
 
+    @property
+    def lags(self) -> dict[TimerPartition, int]:
+        """Return the offsets that are not read yet, of each partition for which they are known."""
+        return {timer_partition: each.lag for timer_partition, each in self._metrics.lags.items()}
+
     def pending_by_topic(self) -> dict[TimerPartition, Counter[str]]:
         """Pending timers of each partition that is ours, by target topic."""
         return {timer_partition: owned.pending_by_topic() for timer_partition, owned in self.partitions.items()}

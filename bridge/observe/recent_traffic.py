@@ -1,6 +1,7 @@
 """Count requests, deliveries and their lateness over the last minutes. The loop's thread writes, any thread reads.
 
-    10 s slots, 30 of them:   | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
+    10 s slots, 30 of them:     | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
+    minutes, 60 of them:        | the same, and the timers that were pending         | ... |
 
 Lateness is the time from a timer's due time to the end of its transaction, when consumers see it, in steps of a tenth.
 Timers that waited for a paused or rate-limited target are left out.
@@ -8,7 +9,7 @@ Timers that waited for a paused or rate-limited target are left out.
 
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -20,6 +21,8 @@ from timer.format.unit import unique_counts
 
 SLOT_MS = 10_000
 SLOTS = 30
+MINUTE_MS = 60_000
+MINUTES = 60
 _RATE_SLOTS = 6
 _STEP = 1.1
 _STEPS = 264
@@ -35,6 +38,13 @@ class Deliveries(BaseModel):
     late: dict[int, int] = Field(description="Timers by lateness: upper bound in ms, number of timers.")
 
 
+class Minute(Deliveries):
+    """A minute of the last hour. pending: at its begin; null: not known."""
+
+    taken_in: int
+    pending: int | None
+
+
 class Traffic(BaseModel):
     """Requests read and timers delivered each second, over the last minute; deliveries of the last 5 minutes.
 
@@ -46,6 +56,8 @@ class Traffic(BaseModel):
     slots: list[Deliveries] = Field(
         default_factory=list, description="The last 5 minutes, 10 s each; one without deliveries is left out."
     )
+
+    minutes: list[Minute] = Field(default_factory=list, description="The last hour.")
 
     @computed_field(description="Timers of all slots, by lateness.")  # type: ignore[prop-decorator]
     @property
@@ -75,7 +87,24 @@ def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
             Deliveries(from_ms=at_ms, timers=sum(each.timers for each in own), late=_summed(each.late for each in own))
             for at_ms, own in sorted(by_start.items())
         ],
+        minutes=_joined_minutes(chain.from_iterable(each.minutes for each in all_)),
     )
+
+
+def _joined_minutes(parts: Iterable[Minute]) -> list[Minute]:
+    by_start: defaultdict[int, list[Minute]] = defaultdict(list)
+    for minute in parts:
+        by_start[minute.from_ms].append(minute)
+    return [
+        Minute(
+            from_ms=at_ms,
+            timers=sum(each.timers for each in own),
+            late=_summed(each.late for each in own),
+            taken_in=sum(each.taken_in for each in own),
+            pending=None if all(each.pending is None for each in own) else sum(each.pending or 0 for each in own),
+        )
+        for at_ms, own in sorted(by_start.items())
+    ]
 
 
 def _summed(parts: Iterable[Mapping[int, int]]) -> Counter[int]:
@@ -91,6 +120,7 @@ class _Slot:
     taken_in: int = 0
     delivered: int = 0
     late: Counter[int] = field(default_factory=Counter)
+    pending: int | None = None
 
 
 class TrafficMeter:
@@ -98,21 +128,30 @@ class TrafficMeter:
 
     def __init__(self) -> None:
         self._slots: deque[_Slot] = deque(maxlen=SLOTS)
+        self._minutes: deque[_Slot] = deque(maxlen=MINUTES)
         self._began_ms: int | None = None
         self._lock = threading.Lock()
 
     def requests_polled(self, requests: int, now_ms: int) -> None:
         with self._lock:
-            self._slot(now_ms).taken_in += requests
+            for slot in self._current(now_ms):
+                slot.taken_in += requests
 
     def timers_delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
         """Count deliveries. due_ms: of timers whose lateness counts. waited: number of others, which waited."""
         step = np.searchsorted(_BOUNDS_MS[:-1], now_ms - due_ms)
         bounds, counts = unique_counts(_BOUNDS_MS[step])
         with self._lock:
-            slot = self._slot(now_ms)
-            slot.delivered += len(due_ms) + waited
-            slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
+            for slot in self._current(now_ms):
+                slot.delivered += len(due_ms) + waited
+                slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
+
+    def sample_pending(self, count: Callable[[], int], now_ms: int) -> None:
+        """Note once a minute how many timers are pending."""
+        with self._lock:
+            _, minute = self._current(now_ms)
+            if minute.pending is None:
+                minute.pending = count()
 
     def recent(self, now_ms: int) -> Traffic:
         with self._lock:
@@ -126,18 +165,34 @@ class TrafficMeter:
                 for slot in slots
                 if slot.delivered
             ]
+            minutes = [
+                Minute(
+                    from_ms=each.number * MINUTE_MS,
+                    timers=each.delivered,
+                    late=dict(each.late),
+                    taken_in=each.taken_in,
+                    pending=each.pending,
+                )
+                for each in self._minutes
+                if now_ms // MINUTE_MS - MINUTES < each.number <= now_ms // MINUTE_MS
+            ]
         return Traffic(
             in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
             out_per_s=sum(slot.delivered for slot in of_a_minute) / span_s,
             slots=deliveries,
+            minutes=minutes,
         )
 
-    def _slot(self, now_ms: int) -> _Slot:
-        number = now_ms // SLOT_MS
+    def _current(self, now_ms: int) -> tuple[_Slot, _Slot]:
+        """Return the slot and the minute of that time."""
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
-        while self._slots and self._slots[-1].number > number:
-            self._slots.pop()
-        if not self._slots or self._slots[-1].number < number:
-            self._slots.append(_Slot(number))
-        return self._slots[-1]
+        return _last(self._slots, now_ms // SLOT_MS), _last(self._minutes, now_ms // MINUTE_MS)
+
+
+def _last(slots: deque[_Slot], number: int) -> _Slot:
+    while slots and slots[-1].number > number:
+        slots.pop()
+    if not slots or slots[-1].number < number:
+        slots.append(_Slot(number))
+    return slots[-1]

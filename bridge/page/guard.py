@@ -13,6 +13,7 @@ Errors: BridgeError is status 503, ValueError 400; the body of the API's errors 
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from bridge.config.http_address import TWO_LENGTHS, is_known_host, known_names
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
 from bridge.page.api.requests import error_text
+from bridge.page.peers import PeerNetworks
 from bridge.page.sessions import ANONYMOUS, Authenticator, Caller
 
 log = logging.getLogger("bridge.audit")
@@ -36,6 +38,7 @@ log.setLevel(logging.INFO)
 
 MAX_BODY_BYTES = 2 << 20
 _ITEMS_PER_LINE = 100
+_USER = re.compile(r"[A-Za-z0-9._+@-]{1,100}")
 _SHOWN: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("key", "key_prefix", "value"), lambda text: f"{len(text.encode())} bytes"),
     "header": lambda text: text.partition("=")[0],
@@ -141,10 +144,11 @@ def _truncated(request: dict[str, Any]) -> dict[str, Any]:
 
 def caller_of(request: Request, access: Authenticator) -> Caller:
     """Authenticate by the header Authorization. Raises HTTPException."""
-    if access.is_open:
+    found = ANONYMOUS if access.is_open else proxied_caller(request, access)
+    if found is not None:  # without a token, a form of another site must not be taken
         if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise HTTPException(400, "send JSON, as Content-Type: application/json")
-        return ANONYMOUS._replace(address=address_of(request))
+        return found._replace(address=address_of(request))
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     caller = None
     if kind.lower() == "bearer":
@@ -155,6 +159,22 @@ def caller_of(request: Request, access: Authenticator) -> Caller:
         log_refusal(request, access, "refused: no known token")
         raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
     return caller._replace(address=address_of(request))
+
+
+def proxied_caller(request: Request, access: Authenticator) -> Caller | None:
+    """Return the user whom the trusted proxy names; None if there is no proxy, or it names no user.
+
+    Raises HTTPException 403 if another address names a user, or if the name is given twice.
+    """
+    if access.proxy is None or not (users := request.headers.getlist(access.proxy.header)):
+        return None
+    address = address_of(request)
+    if not address or not PeerNetworks(access.proxy.networks).allows(address):
+        log_refusal(request, access, f"refused: {access.proxy.header} is not from page_proxy")
+        raise HTTPException(403, f"{access.proxy.header} from {address}: only page_proxy may send it")
+    if len(users) > 1 or not _USER.fullmatch(users[0]):
+        raise HTTPException(403, f"{access.proxy.header}: one name is needed, of letters, digits and . _ + @ -")
+    return access.proxy.caller(users[0], address)
 
 
 def caller_by_token(request: Request, access: Authenticator, token: str) -> Caller | None:

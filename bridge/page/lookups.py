@@ -24,7 +24,7 @@ from bridge.page.api.responses import ActedOnSelection
 from bridge.page.api.selections import SelectionProgress
 from bridge.page.decode_value import schema_id
 from bridge.page.rendering import hex_dump, value_text
-from bridge.query.details import Content
+from bridge.query.search import Content
 
 _TIMEOUT_S = 10.0
 _MOST_AT_ONCE = 2

@@ -1,12 +1,14 @@
-"""Render the pages: templates, texts of times and messages, and two charts. Everything is escaped.
+"""Render the pages: templates, texts of times and messages, and charts. Everything is escaped.
 
     Pending.topics (by hour or day), Listing.topics (by minute) -> timeline()        stacks of topics, by due time
-    Overview.lateness                                           -> lateness_chart()  10 s each, p50 in front of p99
+    Overview.hour                                               -> hour_charts()     in, out, pending, lateness
 
-overview.html draws both as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
+overview.html draws them as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
 """
 
 import base64
+import csv
+import io
 import json
 import re
 from collections import Counter
@@ -16,10 +18,11 @@ from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bridge.observe.recent_traffic import SLOT_MS, SLOTS
-from bridge.page.api.responses import Lateness
+from bridge.observe.recent_traffic import MINUTE_MS, MINUTES
+from bridge.page.api.responses import Minute
 from bridge.partition.options import instant_text
-from bridge.query.details import Content, TimerDetail
+from bridge.query.details import TimerDetail
+from bridge.query.search import Content, NamedTimer
 from bridge.query.summary import Bucket
 from kafka_timer.headers import EXPIRE_MS, KEY, PROFILE
 from timer.index.due_counts import HOUR_MS
@@ -32,9 +35,8 @@ _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
 _MAX_DEPTH = 20
 """Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
 _DUMPED_BYTES = 16
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
-_COLUMNS_PER_LABEL = 6
-MINUTE_MS = 60_000
 _DAY_MS = 24 * HOUR_MS
 _TOPICS = 5
 """Topics with a colour of their own; page.css has one more, for the others."""
@@ -57,6 +59,7 @@ def templates(folder: Path, now_ms: Callable[[], int]) -> Environment:
         "minute": lambda at_ms: instant_text(at_ms).replace(":00.000Z", "Z"),
         "second": lambda at_ms: instant_text(at_ms)[11:19],
         "away": away,
+        "span": lambda span_ms: span_text(max(0, span_ms)),
         "plain": plain,
         "lines": lambda text: plain(text, kept="\n\t"),
         "content": content_text,
@@ -110,6 +113,20 @@ def content_text(content: Content | None) -> str:
     return f"hex: {base64.b64decode(content.base64 or '').hex(' ')}"
 
 
+def timers_as_csv(timers: Iterable[NamedTimer]) -> str:
+    """Return a line for each timer. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    lines = csv.writer(text)
+    lines.writerow(("due", "id", "topic", "key", "value", "value_bytes", "recurs", "state", "origin", "rolls"))
+    for each in timers:
+        id_ = each.id if each.id_base64 is None else f"base64: {each.id_base64}"
+        key, value = ("" if part is None else content_text(part) for part in (each.key, each.value))
+        texts = (instant_text(each.due_ms), id_ or "", each.topic, key, value, each.value_bytes, each.recurs)
+        row = (*texts, each.state, f"{each.shard}/{each.origin}", each.rolls)
+        lines.writerow([f"'{one}" if str(one).startswith(_FORMULA) else one for one in row])
+    return text.getvalue()
+
+
 def value_text(content: Content) -> tuple[str, str]:
     """Return how the value is shown, and its text: indented JSON, else text, else a hex dump."""
     if content.text is None:
@@ -158,43 +175,61 @@ def hex_dump(raw: bytes) -> str:
     return "\n".join(lines)
 
 
-class LatenessColumn(NamedTuple):
-    """bars: name, top and height, the one behind first."""
+class HourColumn(NamedTuple):
+    """values: texts. bars: class, top and height, the one behind first."""
 
     left: float
-    of: Lateness
+    from_ms: int
+    values: list[str]
     bars: list[tuple[str, float, float]]
 
 
-class LatenessChart(NamedTuple):
+class HourChart(NamedTuple):
     """labels: where each begins, and its time."""
 
-    most_ms: int
+    label: str
+    most: str
+    names: list[str]
     labels: list[tuple[float, int]]
-    columns: list[LatenessColumn]
-    column_width: float = round(100 / SLOTS, 2)
+    columns: list[HourColumn]
+    column_width: float = round(100 / MINUTES, 2)
     lines: tuple[float, float] = (_LINES_TOP, _LINES_BOTTOM)
 
 
-def lateness_chart(slots: Sequence[Lateness], at_ms: int) -> LatenessChart:
-    """Return the chart up to `at_ms`. slots: those with deliveries; one whose timers all had to wait has no bar."""
-    start_ms = (at_ms // SLOT_MS - SLOTS + 1) * SLOT_MS
-    most_ms = max((each.p99_ms for each in slots if each.p99_ms is not None), default=0)
+def hour_charts(minutes: Sequence[Minute], at_ms: int) -> list[HourChart]:
+    """Return the charts of the hour up to `at_ms`: requests in, timers out, pending, lateness."""
+    late = {"p99": [each.p99_ms for each in minutes], "p50": [each.p50_ms for each in minutes]}
+    return [
+        _hour_chart("In", "", {"requests": [each.taken_in for each in minutes]}, minutes, at_ms),
+        _hour_chart("Out", "", {"timers": [each.timers for each in minutes]}, minutes, at_ms),
+        _hour_chart("Pending", "", {"pending": [each.pending for each in minutes]}, minutes, at_ms),
+        _hour_chart("Late", " ms", late, minutes, at_ms),
+    ]
 
-    def bar(name: str, late_ms: int) -> tuple[str, float, float]:
-        height = round(late_ms * (_LINES_BOTTOM - _LINES_TOP) / max(1, most_ms), 2)
+
+def _hour_chart(
+    label: str, unit: str, series: Mapping[str, Sequence[int | None]], minutes: Sequence[Minute], at_ms: int
+) -> HourChart:
+    start_ms = (at_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS
+    most = max((each for values in series.values() for each in values if each is not None), default=0)
+
+    def bar(name: str, value: int) -> tuple[str, float, float]:
+        height = round(value * (_LINES_BOTTOM - _LINES_TOP) / max(1, most), 2)
         return name, round(_LINES_BOTTOM - height, 2), height
 
-    def left(slot_ms: int) -> float:
-        return round((slot_ms - start_ms) / SLOT_MS * 100 / SLOTS, 2)
+    def left(minute_ms: int) -> float:
+        return round((minute_ms - start_ms) / MINUTE_MS * 100 / MINUTES, 2)
 
-    columns = [
-        LatenessColumn(left(each.from_ms), each, [bar("p99", each.p99_ms), bar("p50", each.p50_ms)])
-        for each in slots
-        if each.p50_ms is not None and each.p99_ms is not None
-    ]
-    times = range(start_ms, start_ms + SLOTS * SLOT_MS, _COLUMNS_PER_LABEL * SLOT_MS)
-    return LatenessChart(most_ms, [(left(time_ms), time_ms) for time_ms in times], columns)
+    columns = []
+    for number, minute in enumerate(minutes):
+        known = {name: value for name, values in series.items() if (value := values[number]) is not None}
+        texts = [f"{name} {value:,}{unit}" for name, value in known.items()]
+        if known:
+            bars = [bar(name, value) for name, value in known.items()]
+            columns.append(HourColumn(left(minute.from_ms), minute.from_ms, texts, bars))
+    times = range(start_ms, start_ms + MINUTES * MINUTE_MS, MINUTES * MINUTE_MS // 4)
+    labels = [(left(time_ms), time_ms) for time_ms in times]
+    return HourChart(label, f"{most:,}{unit}", list(series), labels, columns)
 
 
 class Span(NamedTuple):

@@ -34,7 +34,16 @@ from bridge.query.summary import InstanceNamed, InstancePending, merge_pending
 
 _QUICK_S, _PENDING_S = 5.0, 15.0
 """For probes and metrics; Prometheus waits 10 s. For /pending, which waits for the loop for 10 s."""
-_OF_CONNECTION = (b"connection", b"keep-alive", b"expect", b"te", b"upgrade", b"forwarded")
+_OF_CONNECTION = (
+    b"connection",
+    b"keep-alive",
+    b"expect",
+    b"te",
+    b"upgrade",
+    b"forwarded",
+    b"x-forwarded-for",
+    b"x-forwarded-proto",
+)
 _OF_RESPONSE = (b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"date")
 _OK, _NOT_FOUND, _UNAVAILABLE = 200, 404, 503
 
@@ -181,11 +190,7 @@ def _get(path: str, *headers: tuple[bytes, bytes]) -> h11.Request:
 
 
 def _passed_on(request: Request) -> h11.Request:
-    kept = [
-        (name, value)
-        for name, value in request.headers.raw
-        if name not in _OF_CONNECTION and not name.startswith(b"x-forwarded-")
-    ]
+    kept = [(name, value) for name, value in request.headers.raw if name not in _OF_CONNECTION]
     if "host" not in request.headers:
         kept.append((b"host", b"localhost"))
     kept.append((b"x-forwarded-for", request.client.host.encode() if request.client else b""))

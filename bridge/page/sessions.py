@@ -4,6 +4,7 @@
                                                without a name, that of the file
     API               Authorization: Bearer <token>
     page              a cookie with a random session id; sessions are in memory, until logout or 8 h
+    trusted proxy     a header with the user whom it logged in, from its address alone (guard.proxied_caller)
     peer              Authorization: Pass <name>.<end>.<signature>, for one read at one address, 30 s long
 
 Without tokens every client may do everything, so that is allowed on loopback only (bridge.config.settings).
@@ -18,6 +19,8 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -100,6 +103,18 @@ class Caller(NamedTuple):
         return self.role == "operate"
 
 
+class TrustedProxy(NamedTuple):
+    """A proxy that logs users in and names them in `header`. operators: patterns of users who may operate."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...]
+    header: str
+    operators: tuple[str, ...] = ()
+
+    def caller(self, user: str, address: str) -> Caller:
+        may_operate = any(fnmatchcase(user, pattern) for pattern in self.operators)
+        return Caller(user, "operate" if may_operate else "read", address)
+
+
 ANONYMOUS = Caller("anybody", "operate")
 
 
@@ -145,8 +160,14 @@ class Authenticator:
     """
 
     def __init__(
-        self, tokens: Iterable[Token], now_s: Callable[[], float], address: str = "", key: bytes = b""
+        self,
+        tokens: Iterable[Token],
+        now_s: Callable[[], float],
+        address: str = "",
+        key: bytes = b"",
+        proxy: TrustedProxy | None = None,
     ) -> None:
+        self.proxy = proxy
         self.now_s = now_s
         self.wrong_tokens = WrongTokens(now_s)
         self.warnings = LogRateLimit(log)
@@ -162,7 +183,7 @@ class Authenticator:
 
     @property
     def is_open(self) -> bool:
-        return not self._tokens
+        return not self._tokens and self.proxy is None
 
     def caller_by_token(self, secret: str) -> Caller | None:
         """Return who has this token, in constant time."""
@@ -201,10 +222,10 @@ class Authenticator:
     def verify_peer_token(self, text: str, path_query: str) -> Caller | None:
         """Return its caller, who may only read, or None if the token is not valid."""
         try:
-            name, end_s = self._signer(self._address, path_query).unsign(text).decode().split(".")
+            name, _, end_s = self._signer(self._address, path_query).unsign(text).decode().rpartition(".")
         except BadSignature:
             return None
-        is_good = name in self._tokens and self.now_s() < int(end_s)
+        is_good = (name in self._tokens or self.proxy is not None) and self.now_s() < int(end_s)
         return Caller(name, "read", is_from_peer=True) if is_good else None
 
     def _signer(self, address: str, path_query: str) -> Signer:
@@ -225,4 +246,5 @@ def access_of(settings: Settings) -> Authenticator:
         )
     else:
         key = peer_key(tokens)
-    return Authenticator(tokens, time.time, own_address(settings), key)
+    proxy = TrustedProxy(settings.page_proxy, settings.page_proxy_header, settings.page_proxy_operators)
+    return Authenticator(tokens, time.time, own_address(settings), key, proxy if settings.page_proxy else None)

@@ -1,17 +1,18 @@
 """The page: the operations of the API as plain HTML and forms. It works on a phone, and with a keyboard alone.
 
-    GET  /  /timers  /timer?id=  /rejected  /login         reads of the API
+    GET  /  /timers  /timers/download  /timer?id=  /outcomes  /rejected  /search?q=  /new  /login     reads of the API
     GET  /selection/progress?action=                       an action on a selection that takes long
     POST /timer/<action>  /selection/count  /selection/<action>  /topic/<action>  /rejected/redrive  /login  /logout
 
 A form needs the CSRF token of its session (`form_key`). Everything that a sender wrote is shown as text.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.exceptions import HTTPException
@@ -21,13 +22,17 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from bridge.errors import BridgeError
+from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.page import guard as audit
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.page.api.requests import (
+    MAX_LISTED,
+    OutcomesAsked,
     PendingAsked,
     ReceiptsAsked,
     RedriveAsked,
     RejectedAsked,
+    RejectedRecordAsked,
     SelectionAsked,
     TimerAsked,
     TimersAsked,
@@ -41,18 +46,30 @@ from bridge.page.guard import (
     caller_by_token,
     http_error,
     log_refusal,
+    proxied_caller,
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
-from bridge.page.rendering import MINUTE_MS, SPANS, Span, Timeline, lateness_chart, templates, timeline, value_text
+from bridge.page.rendering import (
+    SPANS,
+    Span,
+    Timeline,
+    hour_charts,
+    templates,
+    timeline,
+    timers_as_csv,
+    value_text,
+)
 from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
-from bridge.query.details import Content
+from bridge.query.search import Content
+from schemas.receipts import Kind
 
 Handler = Callable[[Request, Caller], Awaitable[Response]]
 
 COOKIE = "timer_session"
-PAGE_ROWS = 100
+PAGE_ROWS = ("50", "100", "200")
+"""Rows of a page of timers. All of them can be ticked: their origins are part of reads of peers."""
 _FOLDER = Path(__file__).parent
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
@@ -64,7 +81,10 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_SELECTOR = ("topic", "key_prefix", "due_from", "due_to", "header")
+_SELECTOR = ("topic", "key", "key_prefix", "due_from", "due_to", "header", "origins")
+_WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
+"""What a browser sends of a field for a time. page.js adds the zone."""
+_ORIGIN = re.compile(r"[^/]+/\d+/\d+")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10
 """Most bytes of the login form, which needs no session."""
@@ -88,7 +108,11 @@ class HtmlPages:
             Route("/login", self._guarded(self._login), methods=["GET", "POST"]),
             self._route("/", self._overview),
             self._route("/timers", self._timers),
+            self._route("/timers/download", self._download),
             self._route("/timer", self._timer),
+            self._route("/search", self._search),
+            self._route("/outcomes", self._outcomes),
+            self._route("/new", self._new, role="operate"),
             self._route("/rejected", self._rejected),
             self._route("/selection/progress", self._progress),
             self._route("/logout", self._logout, "POST"),
@@ -114,7 +138,7 @@ class HtmlPages:
                 _require_own_origin(request)
                 response = await handler(request)
             except (HTTPException, BridgeError, ValueError) as raised:
-                error, caller = http_error(raised), self._caller(request)
+                error, caller = http_error(raised), getattr(request.state, "caller", None)
                 response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
                 response.headers.update(error.headers or {})
             response.headers.update(_HEADERS)
@@ -126,7 +150,7 @@ class HtmlPages:
         """Return a route that needs a session, for a POST the CSRF token of its form, and the role."""
 
         async def answer(request: Request) -> Response:
-            caller = self._caller(request)
+            caller = request.state.caller = self._caller(request)
             if caller is None:
                 asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
                 back = asked if request.method == "GET" else "/"
@@ -134,7 +158,7 @@ class HtmlPages:
             if request.method == "POST":
                 form = await _form(request)
                 key = form.pop("form_key", "")
-                if not self._access.is_form_key(key, _session(request)):
+                if not self._access.is_form_key(key, _form_of(request, caller)):
                     raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
                 request.state.form = form
             if role == "operate":
@@ -146,7 +170,7 @@ class HtmlPages:
     def _caller(self, request: Request) -> Caller | None:
         if self._access.is_open:
             return ANONYMOUS._replace(address=address_of(request))
-        caller = self._access.caller_by_session(_session(request))
+        caller = proxied_caller(request, self._access) or self._access.caller_by_session(_session(request))
         return caller and caller._replace(address=address_of(request))
 
     async def _login(self, request: Request) -> Response:
@@ -188,7 +212,7 @@ class HtmlPages:
             overview=overview,
             pending=pending,
             next_due_ms=min(due_ms, default=None),
-            late=lateness_chart(overview.lateness, overview.at_ms),
+            hour=hour_charts(overview.hour, overview.at_ms),
             chart=await self._timeline(caller, pending, SPANS[span], from_ms),
             span=span,
             spans=SPANS,
@@ -208,18 +232,39 @@ class HtmlPages:
         return timeline(found.topics, found.histogram, total, span, from_ms)
 
     async def _timers(self, request: Request, caller: Caller) -> Response:
-        selector = _given(request.query_params, *_SELECTOR)
-        after = request.query_params.get("after") or None
-        found = await self._api.reads.timers(caller, TimersAsked(**selector, limit=PAGE_ROWS, after=after))
-        following = f"/timers?{urlencode(selector | {'after': found.after})}" if found.after else None
-        return self._page(
-            request, caller, "timers.html", found=found, selector=selector, following=following, is_first=not after
-        )
+        selector, paging = _selector_in(request.query_params), _given(request.query_params, "order", "limit")
+        if paging.get("limit", "100") not in PAGE_ROWS:
+            del paging["limit"]
+        after = _given(request.query_params, "after")
+        asked = TimersAsked(**selector, **({"limit": 100} | paging), **after, content=True)
+        found = await self._api.reads.timers(caller, asked)
+        pending = await self._api.reads.pending(caller, PendingAsked())
+        topics = sorted({*pending.topics, *filter(None, [asked.topic])})
+        values: dict[str, Any] = {
+            "selector": selector,
+            "paging": paging,
+            "is_first": not after,
+            "topics": topics,
+            "sizes": PAGE_ROWS,
+        }
+        return self._page(request, caller, "timers.html", found=found, asked=asked, actions=SELECTION_ACTIONS, **values)
+
+    async def _download(self, request: Request, caller: Caller) -> Response:
+        asked = TimersAsked(**_selector_in(request.query_params), limit=MAX_LISTED, content=True)
+        found = await self._api.reads.timers(caller, asked)
+        if found.missing:
+            raise HTTPException(503, f"{found.missing[0].partition}: {found.missing[0].why}; nothing was downloaded")
+        if request.query_params.get("format") == "json":
+            text, kind = found.model_dump_json(include={"at_ms", "matching", "timers"}), "json"
+        else:
+            text, kind = timers_as_csv(found.timers), "csv"
+        headers = {"Content-Disposition": f'attachment; filename="timers.{kind}"'}
+        return Response(text, headers=headers, media_type="application/json" if kind == "json" else "text/csv")
 
     async def _timer(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "id", "id_base64", "origin")
         if not asked:
-            return self._page(request, caller, "timer.html", asked={}, found=None, actions=())
+            return RedirectResponse("/timers", 303)
         with_value = request.query_params.get("value") == "true"
         found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
         is_told = request.query_params.get("history") == "true"
@@ -231,6 +276,20 @@ class HtmlPages:
             values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
         return self._page(request, caller, "timer.html", status, history=history, **values)
 
+    async def _search(self, request: Request, caller: Caller) -> Response:
+        """Lead to the timer with this id or position; if there is none, to the timers with this text in their key."""
+        text = request.query_params.get("q", "")
+        if _ORIGIN.fullmatch(text):
+            return RedirectResponse(f"/timer?{urlencode({'origin': text})}", 303)
+        if text and (await self._api.reads.timer(caller, TimerAsked(id=text))).timers:
+            return RedirectResponse(f"/timer?{urlencode({'id': text})}", 303)
+        return RedirectResponse(f"/timers?{urlencode({'key': text} if text else {})}", 303)
+
+    async def _outcomes(self, request: Request, caller: Caller) -> Response:
+        asked = _given(request.query_params, "kind")
+        found = await self._api.actions.outcomes(OutcomesAsked(**asked))
+        return self._page(request, caller, "outcomes.html", found=found, asked=asked, kinds=get_args(Kind)[1:])
+
     async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
         """Return how a value is shown, and its text; None if it was not asked for."""
         if value is None:
@@ -238,28 +297,40 @@ class HtmlPages:
         return value_text(value) if self._registry is None else await self._registry.text_of(value)
 
     async def _rejected(self, request: Request, caller: Caller) -> Response:
-        asked = _given(request.query_params, "code", "topic")
+        asked = _given(request.query_params, "code", "topic", "record")
+        if "record" in asked:
+            each = await self._api.rejected.record(caller, RejectedRecordAsked(record=asked["record"]))
+            return self._page(request, caller, "record.html", each=each, shown=await self._value_text(each.value))
         found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
         return self._page(request, caller, "rejected.html", found=found, asked=asked)
+
+    async def _new(self, request: Request, caller: Caller) -> Response:
+        pending = await self._api.reads.pending(caller, PendingAsked())
+        return self._page(request, caller, "new.html", topics=sorted(pending.topics))
 
     # -- changes
 
     async def _act(self, action: Action, request: Request, caller: Caller) -> Response:
         form = request.state.form
-        asked = _given(form, *form)
+        asked = {name: _zoned(text) if name == "at" else text for name, text in _given(form, *form).items()}
         if "value" in form:
             asked["value"] = form["value"].replace("\r\n", "\n")  # browsers send \r\n
+        if "headers" in asked:
+            pairs = (line.partition(":") for line in form["headers"].splitlines() if line.strip())
+            asked["headers"] = [{"name": name.strip(), "value": value.strip()} for name, _, value in pairs]
         done = await self._api.actions.act(caller, action, action.request_model(**asked))
-        named = _given(form, "id", "id_base64", "origin")
+        named = _given(form, "id", "id_base64", "origin") or {"origin": done.sent[0]}
         back = "/timer" if action.about == "timer" else "/"
         return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
 
     async def _count(self, request: Request, caller: Caller) -> Response:
-        selector = _given(request.state.form, *_SELECTOR)
+        form = request.state.form
+        selector = _given(form, "origins") if form.get("scope") == "ticked" else _selector_in(form)
+        if not selector and "scope" in form:
+            raise HTTPException(400, "no row is ticked: tick rows, or choose all that match")
         counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
-        return self._page(
-            request, caller, "counted.html", counted=counted, selector=selector, actions=SELECTION_ACTIONS
-        )
+        actions = [each for each in SELECTION_ACTIONS if form.get("action", each.name) == each.name]
+        return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
 
     async def _act_on_selection(self, action: Action, request: Request, caller: Caller) -> Response:
         form = request.state.form
@@ -296,8 +367,9 @@ class HtmlPages:
     def _page(
         self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
     ) -> Response:
-        form_key = "" if caller is None else self._access.form_key(_session(request))
-        always = {"form_key": form_key, "is_open": self._access.is_open, "path": request.url.path}
+        form_key = "" if caller is None else self._access.form_key(_form_of(request, caller))
+        always = {"form_key": form_key, "has_session": bool(_session(request)), "path": request.url.path}
+        always["is_open"] = self._access.is_open
         text = self._templates.get_template(template).render(caller=caller, **always, **values)
         return HTMLResponse(text, status)
 
@@ -324,6 +396,11 @@ def _session(request: Request) -> str:
     return request.cookies.get(COOKIE, "")
 
 
+def _form_of(request: Request, caller: Caller) -> str:
+    """Return whose forms a CSRF token is for: a user of a trusted proxy has no session."""
+    return f"{_session(request)} {caller.name}"
+
+
 async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
     """Parse a form; fields with the same name become lines of one text. Raises HTTPException."""
     body = await body_of(request, max_bytes)
@@ -340,6 +417,15 @@ async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, 
 def _given(fields: Mapping[str, str], *names: str) -> dict[str, Any]:
     """Return the fields of these names that are not empty."""
     return {name: fields[name] for name in names if fields.get(name)}
+
+
+def _selector_in(fields: Mapping[str, str]) -> dict[str, Any]:
+    found = _given(fields, *_SELECTOR)
+    return {name: _zoned(text) if name.startswith("due_") else text for name, text in found.items()}
+
+
+def _zoned(text: str) -> str:
+    return f"{text}Z" if _WITHOUT_ZONE.fullmatch(text) else text
 
 
 def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:

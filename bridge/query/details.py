@@ -4,30 +4,14 @@ A timer is found by its id through the index, which is fast, or by the offset of
 log is scanned step by step. Bytes that are not UTF-8 are given in base64.
 """
 
-import base64
-from codecs import utf_8_decode
-
 from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.partition.request import occurrence_of
-from bridge.query.search import NamedTimer, id_fields
+from bridge.query.search import MAX_SHOWN_BYTES, Content, NamedTimer, content, content_fields, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
 from kafka_timer.origin import TimerPartition
-from schemas.recurrence import described
 from timer.format.body import Body, unpack_headers
-
-MAX_SHOWN_BYTES = 64 << 10
-"""Most bytes of a value that are shown."""
-
-
-class Content(BaseModel):
-    """Bytes of a message: `text`, or `base64` if they are not UTF-8."""
-
-    bytes: int
-    text: str | None = None
-    base64: str | None = None
-    is_cut: bool = Field(default=False, description="Only the beginning is shown.")
 
 
 class Header(BaseModel):
@@ -38,15 +22,11 @@ class Header(BaseModel):
 
 
 class TimerDetail(NamedTimer):
-    """A timer with the content of its request. While it is `rolling`, only the id is known."""
+    """A timer with all of its request, and the value if it was asked for."""
 
-    key: Content | None = None
     headers: list[Header] = Field(default_factory=list)
-    recurs: str | None = Field(default=None, description="The rule of a recurring timer.")
     occurrence: int | None = Field(default=None, description="Number of the occurrence that it waits for.")
     requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
-    value_bytes: int | None = Field(default=None, description="Null: the value is null.")
-    value: Content | None = Field(default=None, description="Only if it was asked for.")
 
 
 class Found(BaseModel):
@@ -54,18 +34,6 @@ class Found(BaseModel):
 
     at_ms: int
     timers: list[TimerDetail]
-
-
-def content(raw: bytes | None) -> Content | None:
-    """Return the bytes as text or base64, at most the first MAX_SHOWN_BYTES."""
-    if raw is None:
-        return None
-    shown, is_cut = raw[:MAX_SHOWN_BYTES], len(raw) > MAX_SHOWN_BYTES
-    try:
-        text, _ = utf_8_decode(shown, "strict", not is_cut)  # the cut may be inside a character
-    except UnicodeDecodeError:
-        return Content(bytes=len(raw), base64=base64.b64encode(shown).decode(), is_cut=is_cut)
-    return Content(bytes=len(raw), text=text, is_cut=is_cut)
 
 
 def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> Found:
@@ -96,11 +64,8 @@ def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: b
     occurrence = occurrence_of(body)
     return TimerDetail(
         **fields,
-        key=content(body.key),
+        **content_fields(body, MAX_SHOWN_BYTES if with_value else 0),
         headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
-        recurs=None if occurrence is None else described(occurrence.rule),
         occurrence=None if occurrence is None else max(1, occurrence.number),
         requested_ms=body.timestamp_ms,
-        value_bytes=None if body.value is None else len(body.value),
-        value=content(body.value) if with_value else None,
     )

@@ -1,4 +1,4 @@
-"""List pending timers in due order, searched in short steps so that deliveries do not wait.
+"""List pending timers in due order, or the latest first, searched in short steps so that deliveries do not wait.
 
     search = Search(filter_)
     until search.step(bridge, now_ms, should_stop): ...    one step after each turn, as long as not should_stop()
@@ -9,9 +9,10 @@ that is rolled meanwhile may be counted twice or not at all, but is never listed
 """
 
 import base64
+from codecs import utf_8_decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +20,19 @@ from pydantic import BaseModel, Field
 
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
+from bridge.partition.request import occurrence_of
 from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
 from kafka_timer.headers import MAX_INT64
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from timer.format.body import Body, unpack_headers
+from schemas.recurrence import described
+from timer.format.body import Body, Peek, unpack_headers
 from timer.format.unit import TIMER_ROW, Rows, topic_hash
 
 _BODIES_AT_ONCE = 64
+MAX_SHOWN_BYTES = 64 << 10
+"""Most bytes of a value that are shown."""
+_PREVIEW_BYTES = 200
 
 
 class SearchPosition(NamedTuple):
@@ -47,10 +53,13 @@ class SearchPosition(NamedTuple):
 
 
 class TimerFilter(NamedTuple):
-    """Which timers. None or empty matches all. `due_to_ms` is exclusive."""
+    """Which timers, and what of them. None or empty matches all. `due_to_ms` is exclusive."""
 
     topic: str | None = None
     key_prefix: bytes = b""
+    key_part: bytes = b""
+    """Bytes anywhere in the key."""
+    origins: frozenset[tuple[TimerPartition, int]] = frozenset()
     header: tuple[str, bytes | None] | None = None
     """A header of the request; a value of None matches any."""
     due_from_ms: int = 0
@@ -59,14 +68,18 @@ class TimerFilter(NamedTuple):
     limit: int = 100
     bucket_ms: int | None = None
     """If given, also count by due time in buckets of this width."""
+    is_latest_first: bool = False
+    has_content: bool = False
+    """True if keys, rules and the beginning of values are listed too."""
 
     @property
     def needs_bodies(self) -> bool:
-        return bool(self.key_prefix) or self.header is not None
+        return bool(self.key_prefix or self.key_part) or self.header is not None
 
     def matches_body(self, body: Body) -> bool:
         """True if topic, key and header match."""
-        if self.topic not in (None, body.target) or not (body.key or b"").startswith(self.key_prefix):
+        key = body.key or b""
+        if self.topic not in (None, body.target) or not key.startswith(self.key_prefix) or self.key_part not in key:
             return False
         if self.header is None:
             return True
@@ -74,11 +87,39 @@ class TimerFilter(NamedTuple):
         return any(own == name and value in (None, given) for own, given in unpack_headers(body.headers))
 
 
+class Content(BaseModel):
+    """Bytes of a message: `text`, or `base64` if they are not UTF-8."""
+
+    bytes: int
+    text: str | None = None
+    base64: str | None = None
+    is_cut: bool = Field(default=False, description="Only the beginning is shown.")
+
+
+def content(raw: bytes | None, most: int = MAX_SHOWN_BYTES) -> Content | None:
+    """Return the bytes as text or base64, at most the first `most`."""
+    if raw is None:
+        return None
+    shown, is_cut = raw[:most], len(raw) > most
+    try:
+        text, _ = utf_8_decode(shown, "strict", not is_cut)  # the cut may be inside a character
+    except UnicodeDecodeError:
+        return Content(bytes=len(raw), base64=base64.b64encode(shown).decode(), is_cut=is_cut)
+    return Content(bytes=len(raw), text=text, is_cut=is_cut)
+
+
 class NamedTimer(Timer):
-    """A timer with its id: as text, or in base64 if it is not UTF-8."""
+    """A timer with its id: as text, or in base64 if it is not UTF-8. The content of its request is there if asked for.
+
+    While it is `rolling`, only the id is known.
+    """
 
     id: str | None = None
     id_base64: str | None = None
+    key: Content | None = None
+    recurs: str | None = Field(default=None, description="The rule of a recurring timer.")
+    value_bytes: int | None = Field(default=None, description="Null: the value is null, or unknown.")
+    value: Content | None = Field(default=None, description="Only if it was asked for; in lists the beginning.")
 
     @property
     def raw_id(self) -> bytes | None:
@@ -117,7 +158,18 @@ def id_fields(raw: bytes | None) -> dict[str, str | None]:
         return {"id_base64": base64.b64encode(raw).decode()}
 
 
-def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing:
+def content_fields(body: Body, most_bytes: int) -> dict[str, Any]:
+    """Return the fields of a NamedTimer that come from its request. most_bytes: of the value; 0 leaves it out."""
+    occurrence = occurrence_of(body)
+    return {
+        "key": content(body.key, most_bytes or MAX_SHOWN_BYTES),
+        "recurs": None if occurrence is None else described(occurrence.rule),
+        "value_bytes": None if body.value is None else len(body.value),
+        "value": content(body.value, most_bytes) if most_bytes else None,
+    }
+
+
+def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_latest_first: bool = False) -> Listing:
     """Return the first `limit` timers of all parts, up to where every part is complete.
 
     A timer that left between count and list is in `matching` only.
@@ -127,9 +179,12 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int) -> Listing:
     for each in listings:
         for topic, buckets in each.topics.items():
             of_topic[topic] += buckets
-    complete_to = min((SearchPosition.parse(each.after) for each in listings if each.after is not None), default=None)
+    ends = [SearchPosition.parse(each.after) for each in listings if each.after is not None]
+    complete_to = (max if is_latest_first else min)(ends, default=None)
     places = ((timer.place, timer) for each in listings for timer in each.timers)
-    found = sorted((each for each in places if complete_to is None or each[0] <= complete_to), key=lambda each: each[0])
+    found = sorted(places, key=lambda each: each[0], reverse=is_latest_first)
+    if complete_to is not None:
+        found = [each for each in found if each[0] == complete_to or (each[0] < complete_to) != is_latest_first]
     if len(found) > limit:
         found = found[:limit]
         complete_to = found[-1][0]
@@ -148,6 +203,7 @@ class Search:
 
     def __init__(self, filter_: TimerFilter) -> None:
         self._filter = filter_
+        self._sign = -1 if filter_.is_latest_first else 1
         self.partitions: list[TimerPartition] = []
         """The searched partitions; once done, only those that stayed open all the time."""
         self._partitions: dict[TimerPartition, Partition] = {}
@@ -232,10 +288,16 @@ class Search:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
         if filter_.after is not None:
             due_ms, at, origin_offset = filter_.after
+            sign = self._sign
             is_after = (
-                rows["origin"] > origin_offset if timer_partition == at else np.full(len(rows), timer_partition > at)
+                sign * (rows["origin"] - origin_offset) > 0
+                if timer_partition == at
+                else np.full(len(rows), (timer_partition > at) != filter_.is_latest_first)
             )
-            matches &= (due > due_ms) | ((due == due_ms) & is_after)
+            matches &= (sign * (due - due_ms) > 0) | ((due == due_ms) & is_after)
+        if filter_.origins:
+            own = [offset for partition, offset in filter_.origins if partition == timer_partition]
+            matches &= np.isin(rows["origin"], own)
         return matches
 
     def _match_bodies(self, owned: Partition, rows: Rows) -> tuple[Rows, int | None]:
@@ -255,12 +317,13 @@ class Search:
             self._count(rows, self._filter.bucket_ms)
         limit, kept = self._filter.limit, self._rows.get(timer_partition, np.empty(0, TIMER_ROW))
         if limit == len(kept):  # the usual case, and a sort is expensive
-            rows = rows[rows["due_ms"] <= kept["due_ms"].max(initial=-1)]
+            due, sign = rows["due_ms"], self._sign
+            rows = rows[sign * due <= (sign * kept["due_ms"]).max(initial=-MAX_INT64)]
         if len(rows) == 0:
             return
         kept = np.concatenate([kept, rows])
         if len(kept) > limit:
-            kept = kept[np.lexsort((kept["origin"], kept["due_ms"]))]
+            kept = kept[np.lexsort((self._sign * kept["origin"], self._sign * kept["due_ms"]))]
             _, first = np.unique(kept["origin"], return_index=True)
             kept = kept[np.sort(first)][:limit]
         self._rows[timer_partition] = kept
@@ -283,8 +346,9 @@ class Search:
             place = SearchPosition(flight.due_ms, timer_partition, flight.origin_offset)
             if (
                 filter_.topic in (None, flight.target)
+                and (not filter_.origins or (timer_partition, flight.origin_offset) in filter_.origins)
                 and filter_.due_from_ms <= flight.due_ms < filter_.due_to_ms
-                and (filter_.after is None or place > filter_.after)
+                and (filter_.after is None or (place != filter_.after and (place > filter_.after) == (self._sign > 0)))
             ):
                 self._matching += 1
                 if filter_.bucket_ms is not None:
@@ -301,7 +365,8 @@ class Search:
                 found[timer_partition, origin_offset] = SearchPosition(due_ms, timer_partition, origin_offset), unit
         for place, flight in self._flights:
             found.setdefault((place.partition, place.origin_offset), (place, flight))
-        return sorted(found.values(), key=lambda each: each[0])[: self._filter.limit]
+        ordered = sorted(found.values(), key=lambda each: each[0], reverse=self._filter.is_latest_first)
+        return ordered[: self._filter.limit]
 
     def _list_timer(self, place: SearchPosition, at: int | CopyInFlight) -> None:
         """List the timer, unless it has left or ended meanwhile."""
@@ -319,12 +384,16 @@ class Search:
                 if flight.origin_offset == place.origin_offset
             ]
             return
-        peek = owned.store.queries.peek(row)
+        more: dict[str, Any] = {}
+        peek: Body | Peek = owned.store.queries.peek(row)
+        if self._filter.has_content:
+            (peek,) = owned.store.queries.bodies(row)
+            more = content_fields(peek, _PREVIEW_BYTES)
         if self._filter.topic in (None, peek.target):
             key = (int(row["visit_ms"][0]), place.origin_offset)
             is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
             state = state_of(place.due_ms, self._at_ms, is_held=is_held)
-            of_id = id_fields(peek.id)
+            more |= id_fields(peek.id)
             self._timers.append(
-                NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **of_id)
+                NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **more)
             )

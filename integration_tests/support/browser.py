@@ -19,7 +19,7 @@ _QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PHONE = {"width": 360, "height": 740}
+PHONE = {"width": 390, "height": 844}
 DESK = {"width": 1100, "height": 900}
 
 

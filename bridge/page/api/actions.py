@@ -17,10 +17,12 @@ from bridge.page.api.requests import (
     ActionAsked,
     CancelAsked,
     MoveAsked,
+    OutcomesAsked,
     PlacedAsked,
     ReceiptsAsked,
     ReleaseAsked,
     ReplaceAsked,
+    ScheduleAsked,
     SelectionActed,
     SelectionMoved,
     TopicAsked,
@@ -29,7 +31,7 @@ from bridge.page.api.responses import Acted, LatestReceipts
 from bridge.page.api.timer_requests import RequestSender, SendProgress
 from bridge.page.sessions import Caller
 from bridge.query.search import NamedTimer
-from kafka_timer import Sent, TimerOperator
+from kafka_timer import Repeat, Sent, TimerOperator
 
 SentRequests = list["Future[Sent]"]
 
@@ -40,6 +42,7 @@ class FormField(NamedTuple):
     name: str
     label: str
     hint: str = ""
+    type: str = "text"
 
 
 class Action(NamedTuple):
@@ -64,8 +67,14 @@ class Action(NamedTuple):
         return issubclass(self.request_model, PlacedAsked)
 
     @property
+    def is_destructive(self) -> bool:
+        """True if a message is lost by it."""
+        return self.name in ("cancel", "replace")
+
+    @property
     def has_receipts(self) -> bool:
-        return self.about == "timer"
+        """False for `schedule`, whose receipt is sent in one mode only."""
+        return self.about == "timer" and self.name != "schedule"
 
 
 def _cancel(timers: TimerOperator, asked: CancelAsked) -> SentRequests:
@@ -82,14 +91,18 @@ def _cancel_each(timers: TimerOperator, timer: NamedTimer, _: SelectionActed) ->
 def _replace(timers: TimerOperator, asked: ReplaceAsked) -> SentRequests:
     """Send the replacement; after its acknowledgement, cancel what it replaces in another partition."""
     id_ = asked.raw()
-    given: dict[str, Any] = asked.model_dump(include={"key", "at", "delay", "level", "partition"})
-    given["headers"] = [(each.name, each.value) for each in asked.headers]
     if asked.everywhere:
-        return timers.replace_everywhere(id_, asked.topic, asked.value, **given)
-    sent = [timers.replace(id_, asked.topic, asked.value, **given)]
+        return timers.replace_everywhere(id_, asked.topic, asked.value, **asked.message())
+    sent = [timers.replace(id_, asked.topic, asked.value, **asked.message())]
     if asked.placed not in (None, sent[0].result().partition):
         sent.append(timers.cancel(id_, partition=asked.placed))
     return sent
+
+
+def _schedule(timers: TimerOperator, asked: ScheduleAsked) -> SentRequests:
+    is_recurring = asked.every is not None or asked.cron is not None
+    repeat = Repeat(cron=asked.cron, every=asked.every, zone=asked.zone) if is_recurring else None
+    return [timers.schedule(asked.topic, asked.value, id=asked.id, repeat=repeat, **asked.message())]
 
 
 def _move(timers: TimerOperator, asked: MoveAsked) -> SentRequests:
@@ -123,6 +136,7 @@ def _name(timer: NamedTimer) -> bytes | Sent:
 
 
 _ALL = (
+    Action("schedule", "New timer", "Deliver a message later, once or by a rule.", ScheduleAsked, _schedule),
     Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
     Action(
         "move",
@@ -133,8 +147,8 @@ _ALL = (
         selection_model=SelectionMoved,
         send_each=_move_each,
         still_matches=True,
-        entries=(FormField("delay", "to, from now", "2h30m"),),
-        entries_of_selection=(FormField("by", "by", "1h, or -1h"),),
+        entries=(FormField("delay", "To, from now", "2h30m"), FormField("at", "or at", type="datetime-local")),
+        entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
     Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
     Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
@@ -170,6 +184,10 @@ class TimerActions:
     async def receipts(self, asked: ReceiptsAsked) -> LatestReceipts:
         """Raises BridgeError (503)."""
         return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
+
+    async def outcomes(self, asked: OutcomesAsked) -> LatestReceipts:
+        """Raises BridgeError (503)."""
+        return await asyncio.to_thread(self._requests.latest_outcomes, asked.kind, asked.limit)
 
     def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
         topics, named = self._timer_topics, asked.timer_topic

@@ -23,6 +23,7 @@ from bridge.page.api.responses import (
     GroupPending,
     Instance,
     Lateness,
+    Minute,
     Overview,
     Owned,
     PartitionState,
@@ -91,6 +92,10 @@ class GroupReads:
             late_p50_ms=lateness_ms(late, 0.5),
             late_p99_ms=lateness_ms(late, 0.99),
             lateness=[_lateness_of(slot) for slot in traffic.slots],
+            hour=[
+                Minute(**dict(_lateness_of(each)), taken_in=each.taken_in, pending=each.pending)
+                for each in traffic.minutes
+            ],
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
@@ -104,8 +109,11 @@ class GroupReads:
         """Return the state of this instance, also while its loop waits for a broker."""
         counts: dict[str, int] = {}
         paused: set[str] = set()
+        lags: dict[TimerPartition, int] = {}
         with suppress(HTTPException):
-            pending, paused = await self._queries.ask(lambda bridge: (bridge.pending, _paused(bridge)))
+            pending, paused, lags = await self._queries.ask(
+                lambda bridge: (bridge.pending, _paused(bridge), bridge.lags)
+            )
             counts = {str(timer_partition): count for timer_partition, count in pending.items()}
         now_ms = self._clock.now_ms()
         return Instance(
@@ -115,7 +123,7 @@ class GroupReads:
             not_ready=self._status.ready().reason,
             partitions={
                 str(timer_partition): PartitionState(
-                    phase=each.phase, reason=each.reason, pending=counts.get(str(timer_partition))
+                    **each._asdict(), lag=lags.get(timer_partition), pending=counts.get(str(timer_partition))
                 )
                 for timer_partition, each in sorted(self._status.partitions().items())
             },
@@ -141,13 +149,16 @@ class GroupReads:
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:
-            search = Search(asked.filter_(limit=asked.limit, after=asked.after, bucket_ms=asked.bucket))
+            search = Search(asked.search_filter())
             await self._queries.search(search, self._clock.now_ms)
             return GroupListing(**search.listing().model_dump(), partitions=[*map(str, search.partitions)])
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
-        whole = merge_listings(parts, self._clock.now_ms(), asked.limit)
+        whole = merge_listings(parts, self._clock.now_ms(), asked.limit, is_latest_first=asked.order == "latest")
         partitions = [name for part in parts for name in part.partitions]
+        if asked.content and not caller.is_from_peer:
+            named = asked.model_dump(exclude_defaults=True)
+            audit.log_action(caller, "read values", named, {"timers": len(whole.timers)})
         return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:

@@ -6,14 +6,18 @@ A list reads only the last MAX_READ_PER_PARTITION records of each partition of t
 import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+
+from starlette.exceptions import HTTPException
 
 from bridge.page import guard as audit
 from bridge.page.api.kafka import KafkaPort
-from bridge.page.api.requests import RedriveAsked, RejectedAsked
-from bridge.page.api.responses import Redriven, Rejected, RejectedRecords
+from bridge.page.api.requests import RedriveAsked, RejectedAsked, RejectedRecordAsked
+from bridge.page.api.responses import Redriven, Rejected, RejectedRecord, RejectedRecords
 from bridge.page.sessions import Caller
 from bridge.ports import Record
-from bridge.query.search import id_fields
+from bridge.query.details import Header
+from bridge.query.search import content, id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
 from kafka_timer.headers import ERROR_DETAIL
 from kafka_timer.origin import TimerPartition
@@ -33,6 +37,31 @@ class RejectedTopic:
 
     async def latest(self, asked: RejectedAsked) -> RejectedRecords:
         return await asyncio.to_thread(self._latest, asked)
+
+    async def record(self, caller: Caller, asked: RejectedRecordAsked) -> RejectedRecord:
+        """Return one record with its content. Raises HTTPException 404 if it is gone."""
+        place, offset = self._place(asked.record)
+        found = await asyncio.to_thread(self._record, place, offset)
+        if found is None:
+            raise HTTPException(404, f"{asked.record} is no rejected record any more: retention deleted it")
+        audit.log_action(caller, "read value", asked.model_dump(), {})
+        return found
+
+    def _record(self, place: TimerPartition, offset: int) -> RejectedRecord | None:
+        markers = self._kafka.redriven()
+        with self._kafka.reader() as reader:
+            if not (
+                place.partition < (reader.partitions(self._topic) or 0) and _is_inside(reader.bounds(place), offset)
+            ):
+                return None
+            record = next(chain.from_iterable(reader.requests(place, offset, offset + 1)), None)
+        described = None if record is None else self._describe(place, record, markers)
+        if record is None or described is None or record.offset != offset:
+            return None
+        headers = [Header(name=name, value=content(value)) for name, value in record.headers]
+        return RejectedRecord(
+            **described.model_dump(), key=content(record.key), headers=headers, value=content(record.value)
+        )
 
     async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
         """Send again the records that are still there and were not sent before."""
@@ -99,6 +128,10 @@ class RejectedTopic:
             is_redriven=is_redriven,
             **id_fields(found.id),
         )
+
+
+def _is_inside(bounds: tuple[int, int], offset: int) -> bool:
+    return bounds[0] <= offset < bounds[1]
 
 
 def _name(parked: Parked) -> str:

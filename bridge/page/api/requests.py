@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable
-from typing import Annotated, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
@@ -14,6 +14,8 @@ from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
 from kafka_timer.durations import duration_text, parse_duration_ms
 from kafka_timer.headers import MAX_INT64
+from kafka_timer.origin import TimerPartition
+from schemas.receipts import Kind
 from timer.index.due_counts import HOUR_MS
 
 API = "/api/v1"
@@ -59,6 +61,11 @@ def _place(value: object) -> object:
         raise ValueError("give `after` of the previous page") from None
 
 
+def _origins(value: object) -> object:
+    """Check and join them by single spaces: a browser sends other ones."""
+    return " ".join("/".join(map(str, Sent.parse(each))) for each in value.split()) if isinstance(value, str) else value
+
+
 After = Annotated[str | None, BeforeValidator(_place)]
 Instant = Annotated[int | None, BeforeValidator(_instant)]
 """Epoch ms, or ISO 8601 with a zone."""
@@ -76,29 +83,35 @@ class Selector(Question):
 
     topic: str | None = Field(None, description="The target topic.")
     key_prefix: str | None = Field(None, description="The beginning of the request's key.")
+    key: str | None = Field(None, description="Text anywhere in the request's key.")
     due_from: Instant = None
     due_to: Instant = Field(None, description="Exclusive.")
     header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+    origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
+        None, description="topic/partition/offset of their first requests, separated by spaces."
+    )
 
     @property
     def is_empty(self) -> bool:
         return self == Selector()
 
-    def filter_(self, *, limit: int, after: str | None = None, bucket_ms: int | None = None) -> TimerFilter:
+    def filter_(self, **more: Any) -> TimerFilter:
+        """Return the filter; `more`: its other fields."""
+        origins = [Sent.parse(each) for each in (self.origins or "").split()]
         name, equals, value = (self.header or "").partition("=")
         return TimerFilter(
             topic=self.topic or None,
             key_prefix=(self.key_prefix or "").encode(),
+            key_part=(self.key or "").encode(),
+            origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
             header=(name, value.encode() if equals else None) if name else None,
             due_from_ms=self.due_from or 0,
             due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
-            after=None if after is None else SearchPosition.parse(after),
-            limit=limit,
-            bucket_ms=bucket_ms,
+            **more,
         )
 
     def digest(self) -> str:
-        text = json.dumps(self.model_dump(), sort_keys=True)
+        text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -108,6 +121,18 @@ class TimersAsked(Selector, Read):
     bucket: Annotated[int | None, _parsed_by(parse_duration_ms), _WithUnit] = Field(
         None, gt=0, description="Counts by due time too: 1m, 1h; give due_from and due_to."
     )
+
+    order: Literal["first", "latest"] = Field("first", description="latest: in reverse order of due times.")
+    content: bool = Field(False, description="True: with key, rule, and the beginning of the value.")
+
+    def search_filter(self) -> TimerFilter:
+        return self.filter_(
+            after=None if self.after is None else SearchPosition.parse(self.after),
+            limit=self.limit,
+            bucket_ms=self.bucket,
+            is_latest_first=self.order == "latest",
+            has_content=self.content,
+        )
 
     @model_validator(mode="after")
     def _bounded(self) -> "TimersAsked":
@@ -184,11 +209,7 @@ class SentHeader(Question):
     value: str | None
 
 
-class ReplaceAsked(_Named, ActionAsked):
-    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
-    placed: int | None = Field(
-        None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
-    )
+class MessageAsked(ActionAsked):
     topic: str
     value: str | None = Field(None, description="Null: a tombstone.")
     key: str | None = None
@@ -197,6 +218,25 @@ class ReplaceAsked(_Named, ActionAsked):
     at: str | None = Field(None, description="ISO 8601 with a zone, or epoch ms.")
     level: int | None = Field(None, description="A delay level, such as 3 for 10 s.")
     partition: int | None = Field(None, description="The target topic's; by default the key chooses.")
+
+    def message(self) -> dict[str, Any]:
+        """Return the arguments of a TimerProducer, besides topic, value and id."""
+        given = self.model_dump(include={"key", "at", "delay", "level", "partition"})
+        return given | {"headers": [(each.name, each.value) for each in self.headers]}
+
+
+class ScheduleAsked(MessageAsked):
+    id: str | None = None
+    every: str | None = Field(None, description="Recurring: 90s, 1h.")
+    cron: str | None = Field(None, description="Recurring: five fields.")
+    zone: str | None = Field(None, description="IANA zone of `cron`; default UTC.")
+
+
+class ReplaceAsked(_Named, MessageAsked):
+    everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
+    placed: int | None = Field(
+        None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
+    )
 
     @model_validator(mode="after")
     def _has_id(self) -> Self:
@@ -230,10 +270,19 @@ class ReceiptsAsked(_Named):
     """The id, or the position of a request."""
 
 
+class OutcomesAsked(Question):
+    kind: Kind | None = None
+    limit: int = Field(200, ge=1, le=_MAX_REJECTED)
+
+
 class RejectedAsked(Question):
     code: str | None = None
     topic: str | None = Field(None, description="The target topic.")
     limit: int = Field(100, ge=1, le=_MAX_REJECTED)
+
+
+class RejectedRecordAsked(Question):
+    record: str = Field(description="Its `parked`, as listed.")
 
 
 class RedriveAsked(Question):

@@ -7,8 +7,8 @@ from pydantic import BaseModel, Field
 
 from bridge.observe.recent_traffic import Traffic
 from bridge.observe.status import Phase
-from bridge.query.details import Found
-from bridge.query.search import Listing
+from bridge.query.details import Found, Header
+from bridge.query.search import Content, Listing, NamedTimer
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
 
@@ -37,6 +37,8 @@ class Disk(BaseModel):
 class PartitionState(BaseModel):
     phase: Phase
     reason: str = ""
+    detail: str = ""
+    lag: int | None = Field(default=None, description="Offsets of the timer topic that are not read yet.")
     pending: int | None = Field(default=None, description="Null while it recovers.")
 
 
@@ -74,6 +76,13 @@ class Lateness(BaseModel):
     p99_ms: int | None
 
 
+class Minute(Lateness):
+    """A minute of the last hour."""
+
+    taken_in: int = Field(description="Requests read.")
+    pending: int | None = Field(description="Timers at its begin; null: not known.")
+
+
 class Overview(BaseModel):
     """The whole group."""
 
@@ -82,6 +91,7 @@ class Overview(BaseModel):
     late_p50_ms: int | None = Field(description="Over the last 5 minutes; null: nothing was delivered.")
     late_p99_ms: int | None
     lateness: list[Lateness] = Field(description="The last 5 minutes; 10 s without deliveries are left out.")
+    hour: list[Minute] = Field(description="The last hour.")
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]
@@ -131,6 +141,7 @@ class Counted(BaseModel):
         description="Number of timers that the token covers, the first by due time: the action is for these."
     )
     first: list[str] = Field(description="The first ones by id, or by position if they have none.")
+    samples: list[NamedTimer] = Field(description="The first ones.")
     token: str
     after: str | None = Field(None, description="To count the next ones; null: there are none.")
     missing: list[Missing]
@@ -156,6 +167,14 @@ class Rejected(BaseModel):
         description="False: its contents are missing, its origin is not on a timer topic, or it was sent again already."
     )
     is_redriven: bool
+
+
+class RejectedRecord(Rejected):
+    """With the content of the request; values are cut at 64 KiB."""
+
+    key: Content | None
+    headers: list[Header]
+    value: Content | None
 
 
 class RejectedRecords(BaseModel):

@@ -112,9 +112,27 @@ def _add_reads(app: FastAPI, api: Api) -> None:
             response.status_code = 404
         return found
 
+    _add_reads_of_kafka(app, api)
+
+
+def _add_reads_of_kafka(app: FastAPI, api: Api) -> None:
     @app.get("/receipts", summary="Receipts of an id or of the request at a position, of the latest ones.")
     async def receipts(_: Reader, asked: Annotated[requests.ReceiptsAsked, Query()]) -> responses.LatestReceipts:
         return await api.actions.receipts(asked)
+
+    @app.get("/outcomes", summary="The latest receipts of timers that ended and of refused requests.")
+    async def outcomes(_: Reader, asked: Annotated[requests.OutcomesAsked, Query()]) -> responses.LatestReceipts:
+        return await api.actions.outcomes(asked)
+
+    @app.get(
+        "/rejected/record",
+        summary="A rejected record with its content.",
+        responses=_errors({404: "It is gone."}),
+    )
+    async def rejected_record(
+        caller: Reader, asked: Annotated[requests.RejectedRecordAsked, Query()]
+    ) -> responses.RejectedRecord:
+        return await api.rejected.record(caller, asked)
 
     @app.get("/rejected", summary="Rejected records with their reason, the latest first.")
     async def rejected(_: Reader, asked: Annotated[requests.RejectedAsked, Query()]) -> responses.RejectedRecords:

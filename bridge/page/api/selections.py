@@ -81,6 +81,7 @@ class Selections:
             matching=found.matching,
             taken=len(found.timers),
             first=[*map(_printed, found.timers[:_FIRST_SHOWN])],
+            samples=found.timers[:_FIRST_SHOWN],
             token=token_of(asked.selector, found.timers, self._clock.now_ms()),
             after=found.after,
             missing=found.missing,

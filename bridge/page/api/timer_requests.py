@@ -35,6 +35,8 @@ _RECEIPTS_PER_S = 1000
 _UNACKNOWLEDGED = "no broker has acknowledged it in time: check whether it was sent, then repeat it"
 _LATEST_RECEIPTS = 10_000
 """Offsets of each partition in which the receipts of one timer are searched: about 2 MB."""
+_OUTCOME_OFFSETS = 1000
+"""Offsets of each partition that the latest outcomes are read from."""
 
 
 @dataclass
@@ -80,12 +82,23 @@ class RequestSender:
 
     def latest_receipts(self, name: bytes | Sent) -> LatestReceipts:
         """Return the receipts of an id, or of the request or timer at a position, by time."""
+        return self._latest(lambda each: _is_about(each, name), _LATEST_RECEIPTS)
+
+    def latest_outcomes(self, kind: str | None, most: int) -> LatestReceipts:
+        """Return the latest `most` receipts but for accepted requests, or those of one kind; the newest first."""
+        found = self._latest(
+            lambda each: each.kind != "accepted" if kind is None else each.kind == kind, _OUTCOME_OFFSETS
+        )
+        return LatestReceipts(receipts=found.receipts[: -most - 1 : -1], has_older=found.has_older)
+
+    def _latest(self, is_wanted: Callable[[Receipt], bool], offsets: int) -> LatestReceipts:
+        """Return receipts by time, from the last `offsets` of each partition."""
         with self._kafka.reader() as reader:
             bounds = self._bounds(reader)
-            begins = {place: max(first, end - _LATEST_RECEIPTS) for place, (first, end) in bounds.items()}
+            begins = {place: max(first, end - offsets) for place, (first, end) in bounds.items()}
             has_older = any(begins[place] > first for place, (first, _) in bounds.items())
-            found = [each for each in self._new_receipts(reader, begins) if _is_about(each, name)]
-        return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
+            found = filter(is_wanted, self._new_receipts(reader, begins))
+            return LatestReceipts(receipts=sorted(found, key=lambda each: each.at_ms), has_older=has_older)
 
     def _await_receipts(self, ends: dict[TimerPartition, int], progress: SendProgress) -> None:
         """Wait for the receipts. The requests are already sent, so a broker error only means fewer receipts."""

@@ -55,10 +55,11 @@ def test_every_operation_is_described_with_its_errors(place: Place) -> None:
     }
     errors = {"200", "400", "401", "403", "429", "503", "default"}
     expected = {}
-    for name in ("overview", "instance", "pending", "timers", "receipts", "rejected"):
+    for name in ("overview", "instance", "pending", "timers", "receipts", "outcomes", "rejected"):
         expected[name] = ("get", f"/api/v1/{name}", errors)
+    expected["rejected_record"] = ("get", "/api/v1/rejected/record", errors | {"404"})
     expected["timer"] = ("get", "/api/v1/timer", errors | {"404"})
-    for name in ("cancel", "move", "release", "replace"):
+    for name in ("schedule", "cancel", "move", "release", "replace"):
         expected[name] = ("post", f"/api/v1/timer/{name}", errors)
     for name in ("pause", "resume"):
         expected[name] = ("post", f"/api/v1/topic/{name}", errors)

@@ -1,5 +1,8 @@
 """The page as HTML, without a browser: permissions, escaping, and forms of other sites."""
 
+import csv
+import io
+import json
 import re
 from html import escape, unescape
 from pathlib import Path
@@ -9,10 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bridge.observe.metrics import Lag
 from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.sessions import Token
 from bridge.tests.simulation.http_fakes import OPERATOR, TIMERS, Answer, Page, Place
-from kafka_timer import headers_for
+from kafka_timer import Repeat, headers_for
+from kafka_timer.origin import TimerPartition
 from schemas.tables import REQUESTS
 
 pytestmark = pytest.mark.thorough
@@ -52,7 +57,8 @@ def test_every_page_forbids_scripts_and_frames_of_others(place: Place) -> None:
         "/?span=hour",
         "/?span=month",
         "/timers",
-        "/timer",
+        "/outcomes",
+        "/new",
         "/timer?id=a",
         "/rejected",
         "/timers?after=x",
@@ -102,20 +108,38 @@ def test_message_content_is_escaped(place: Place) -> None:
             f"/timer?{urlencode({'id': HOSTILE, 'value': 'true'})}",
             "/rejected",
             f"/rejected?{urlencode({'code': HOSTILE})}",
+            "/rejected?record=timer.rejected/0/0",
+            "/outcomes",
         )
     ]
     assert "&lt;script&gt;" in pages[1]
     assert pages[3].count("&lt;script&gt;") >= 5, "id, key, header, its value, value"
     assert "bad-header" in pages[4]
+    assert pages[6].count("&lt;script&gt;") >= 2, "key and value"
+    assert "bad-header" in pages[6]
     for text in pages:
         assert "<script>alert" not in text
         assert "<img" not in text
         assert "\u202e" not in text
 
 
+def test_a_long_text_is_cut_in_its_cell_and_a_time_stays_on_one_line(place: Place) -> None:
+    long = "x" * 1000
+    place.producer.schedule("orders", "v", key=long, headers=[(long, long)], delay="2h", id=long)
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    for path in ("/timers", f"/timer?id={long}"):
+        text = re.sub(r'<span class="cut" title="[^"]*">[^<]*</span>', "", browser.show(path).text)
+        assert long not in re.sub(r'"[^"]*"', "", text), path
+        assert not re.search(r"<t[dh][^>]*>\d{4}-", text), "each time is a <time>"
+    css = browser.show("/static/page.css").text
+    assert "table-layout: fixed" in css
+    assert "time { white-space: nowrap; }" in css
+
+
 def test_nothing_is_shown_before_the_login(guarded: Place) -> None:
     browser = Browser(guarded.pages[0].url)
-    for path in ("/", "/timers?topic=a", "/timer", "/rejected"):
+    for path in ("/", "/timers?topic=a", "/new", "/search?q=a", "/rejected"):
         answer = browser.show(path)
         assert (answer.status, answer.headers["Location"]) == (303, f"/login?{urlencode({'next': path})}")
     assert browser.send("/timer/cancel", {"id": "a"}).status == 303
@@ -148,7 +172,7 @@ def test_a_timer_without_an_id_is_changed_by_its_origin(place: Place) -> None:
     assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
     shown = browser.show(f"/timer?origin={origin}").text
     assert 'action="/timer/replace"' not in shown
-    assert shown.count(f'name="origin" value="{origin}"') == 4
+    assert shown.count(f'name="origin" value="{origin}"') == 3
     assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
@@ -231,13 +255,135 @@ def test_a_selection_is_counted_before_it_is_cancelled(place: Place) -> None:
     for number in range(3):
         send(place, **{"timer-id": f"s{number}"})
     browser = Browser(place.pages[0].url)
-    assert "Act on all that match" not in browser.show("/timers").text
+    assert "all that match" not in browser.show("/timers").text
+    assert "all that match" in browser.show("/timers?topic=orders").text
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"topic": "orders", "form_key": key}).text
     assert "3 timers match" in counted
     fields = {"topic": "orders", "token": count(browser, key), "form_key": key}
     assert "cancelled" in browser.send("/selection/cancel", fields).text
     assert browser.send("/selection/count", {"form_key": key}).status == 400
+
+
+def test_ticked_rows_alone_are_moved(place: Place) -> None:
+    for number in range(4):
+        place.producer.schedule("orders", f"v{number}", key=f"k{number}", delay="2h", id=f"s{number}")
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    rows = browser.show("/timers").text
+    names = re.findall(r'name="origins" value="([^"]+)" aria-label="Tick s([13])"', rows)
+    fields = [("form_key", browser.form_key("/timers?topic=orders")), ("scope", "ticked"), ("action", "move")]
+    refused = browser.ask("POST", "/selection/count", urlencode(fields).encode())
+    assert (refused.status, "no row is ticked" in refused.text) == (400, True)
+    ticked = [*fields, *(("origins", name) for name, _ in names)]
+    counted = browser.ask("POST", "/selection/count", urlencode(ticked).encode()).text
+    assert "2 timers match" in counted
+    assert re.findall(r'action="/selection/(\w+)"', counted) == ["move"]
+    assert re.findall(r">(s\d|in 1 h 59 min)<", counted) == ["in 1 h 59 min", "s1", "in 1 h 59 min", "s3"]
+    assert 'class="danger"' not in counted, "a move loses nothing"
+    form = re.search(r'<form method="post" action="/selection/move".*?</form>', counted, re.DOTALL)
+    assert form is not None
+    assert "<dt>moved</dt><dd>2</dd>" in browser.send("/selection/move", pressed(form[0]) | {"by": "1h"}).text
+    due = {each["id"]: each["due_ms"] for each in place.pages[1].get("/api/v1/timers")[1]["timers"]}
+    assert due["s1"] - due["s0"] > 3_000_000 < due["s3"] - due["s2"]
+
+
+def test_timers_are_listed_with_key_value_and_rule_and_downloaded(place: Place) -> None:
+    place.producer.schedule("orders", "=1+1", key="eu-7", delay="2h", id="a")
+    place.producer.schedule("bills", b"\xff" * 300, key="\u05e9", delay="1h", id="b")
+    place.producer.schedule("bills", "tick", id="c", repeat=Repeat(every="3h"))
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    text = browser.show("/timers").text
+    assert re.findall(r"Tick (\w)\"", text) == ["b", "a", "c"]
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?order=latest").text) == ["c", "a", "b"]
+    assert "<option>bills</option><option>orders</option>" in text
+    for shown in (">eu-7<", ">\u05e9<", ">=1+1<", ">hex: ff ff", "\u21bb every 10800000 ms"):
+        assert shown in text, shown
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?key=u-&limit=50").text) == ["a"]
+    assert "0 match" in browser.show("/timers?due_from=1970-01-02T00:00&due_to=1970-01-03T00:00").text
+    assert "3 match" in browser.show("/timers?due_from=1970-01-01T00:00&due_to=1970-01-03T00:00:01.5").text
+    table = browser.show("/timers/download?format=csv&topic=orders")
+    assert table.headers["Content-Disposition"] == 'attachment; filename="timers.csv"'
+    (row,) = csv.DictReader(io.StringIO(table.text))
+    assert (row["id"], row["key"], row["value"], row["due"][-1]) == ("a", "eu-7", "'=1+1", "Z")
+    told = json.loads(browser.show("/timers/download?format=json").text)["timers"]
+    assert [(each["id"], each["value_bytes"], each["value"]["is_cut"]) for each in told] == [
+        ("b", 300, True),
+        ("a", 4, False),
+        ("c", 4, False),
+    ]
+    place.instances[1].is_running = False
+    assert browser.show("/timers/download").status == 503, "half of the timers are not all of them"
+
+
+def test_one_search_finds_ids_origins_and_texts_of_keys(place: Place) -> None:
+    sent = place.producer.schedule("orders", "v", key="customer-7", delay="2h", id="a b").result(0)
+    place.run(300)
+    browser, origin = Browser(place.pages[0].url), "/".join(map(str, sent))
+    assert '<form action="/search">' in browser.show("/rejected").text
+    for text, path in (("a b", "/timer?id=a+b"), ("omer-7", "/timers?key=omer-7"), ("", "/timers?")):
+        answer = browser.show(f"/search?{urlencode({'q': text})}")
+        assert (answer.status, answer.headers["Location"]) == (303, path)
+    assert browser.show(f"/search?q={origin}").headers["Location"] == f"/timer?{urlencode({'origin': origin})}"
+    assert "1 match" in browser.show("/timers?key=omer-7").text
+    assert browser.show("/timer").headers["Location"] == "/timers"
+
+
+def test_outcomes_are_the_latest_receipts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3):
+        place.producer.schedule("orders", "v", delay=f"{number + 1}s", id=f"o{number}").result(0)
+    place.run(2500)
+    place.producer.cancel("o2").result(0)
+    place.run(10)
+    send(place, **{"timer-delay-ms": "soon", "timer-id": HOSTILE})
+    browser = Browser(place.pages[0].url)
+    kinds = re.findall(r'class="badge(?: bad)?">([\w-]+)<', browser.show("/outcomes").text)
+    assert kinds == ["rejected", "cancelled", "delivered", "delivered"]
+    assert ">o0<" in browser.show("/outcomes?kind=delivered").text
+    assert ">o2<" not in browser.show("/outcomes?kind=delivered").text
+    assert browser.show("/outcomes?kind=x").status == 400
+    told = place.pages[1].get("/api/v1/outcomes?limit=2")[1]
+    assert [each["kind"] for each in told["receipts"]] == kinds[:2]
+    monkeypatch.setattr("bridge.page.api.timer_requests._OUTCOME_OFFSETS", 2)
+    assert place.pages[1].get("/api/v1/outcomes")[1]["has_older"]
+
+
+def test_a_rejected_record_is_shown_whole(place: Place) -> None:
+    send(place, **{"timer-delay-ms": "soon", "tenant": "a"})
+    browser = Browser(place.pages[0].url)
+    assert "/rejected?record=timer.rejected%2F0%2F0" in browser.show("/rejected").text.replace("/0/0", "%2F0%2F0")
+    text = browser.show("/rejected?record=timer.rejected/0/0").text
+    for shown in (">tenant<", ">soon<", "bad-header", "Confirm: send it again"):
+        assert shown in text, shown
+    told = place.pages[0].get("/api/v1/rejected/record?record=timer.rejected/0/0")[1]
+    assert (told["value"]["text"], told["code"]) == (HOSTILE, "bad-header")
+    for wrong, status in (("timer.rejected/0/99", 404), ("timer.rejected/9/0", 404), ("orders/0/0", 400)):
+        assert browser.show(f"/rejected?record={wrong}").status == status, wrong
+
+
+def test_an_operator_sends_a_new_timer(guarded: Place) -> None:
+    browser, reader = Browser(guarded.pages[0].url), Browser(guarded.pages[0].url)
+    browser.log_in("o" * 32)
+    reader.log_in("r" * 32)
+    assert (reader.show("/new").status, "/new" in reader.show("/timers").text) == (403, False)
+    key = browser.form_key("/new")
+    empty = dict.fromkeys(("delay", "at", "id", "key", "headers", "every", "cron", "zone"), "")
+    once = {**empty, "topic": "orders", "value": "a\r\nb", "key": "k", "headers": "tenant: a\r\nnote: b:c"}
+    done = browser.send("/timer/schedule", {**once, "at": "1970-01-01T01:00", "form_key": key})
+    assert "1 request was sent" in done.text
+    back = re.search(r'href="(/timer\?origin=[^"]+)">Back', done.text)
+    guarded.run(300)
+    assert back is not None
+    assert "1970-01-01T01:00:00.000Z" in browser.show(back[1]).text, "a time without a zone is in UTC"
+    rule = {**empty, "topic": "bills", "value": "", "cron": "0 9 * * *", "zone": "Europe/Berlin", "id": "daily"}
+    assert browser.send("/timer/schedule", {**rule, "form_key": key}).status == 200
+    guarded.run(300)
+    assert "0 9 * * * (Europe/Berlin)" in browser.show("/timer?id=daily").text
+    assert browser.send("/timer/schedule", {**once, "delay": "soon", "form_key": key}).status == 400
+    guarded.run(3_600_000)
+    (entry,) = guarded.kafka.read("orders")
+    assert (entry.key, entry.value, entry.headers[:2]) == (b"k", b"a\nb", [("tenant", b"a"), ("note", b"b:c")])
 
 
 def test_an_action_that_takes_long_shows_how_far_it_is(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,7 +518,7 @@ def test_the_history_has_the_verdict_of_an_audit(tmp_path: Path) -> None:
         text = browser.show(path).text
         assert "duplicate <strong>duplicate, early</strong>" in text
         assert f"{escape(HOSTILE, quote=False)}/1/3".replace('"', "&#34;").replace("'", "&#39;") in text
-        assert "1970-01-01T00:00:00.000Z by LogAppendTime" in text
+        assert "1970-01-01T00:00:00.000Z</time> by LogAppendTime" in text
         other = f"/timer?{urlencode({'origin': 'timer.requests/0/77', 'history': 'true'})}"
         assert "No audit has judged it yet" in browser.show(other).text
 
@@ -382,7 +528,7 @@ def test_json_is_indented_but_replaced_as_it_was_sent(place: Place) -> None:
     place.producer.schedule("orders", '{"a":[1]}', delay="2h", id="b").result(0)
     place.run(300)
     text = Browser(place.pages[0].url).show("/timer?id=a&value=true").text
-    assert "<pre>" + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
+    assert '<pre tabindex="0">' + escape('{\n  "a": [\n    1\n  ]\n}') + "</pre>" in text.replace("&#34;", "&quot;")
     assert "hex: ff 01" in text
     fields = replacing(place, "b")
     assert fields is not None
@@ -398,7 +544,7 @@ def test_a_value_whose_registry_does_not_answer_is_shown_in_hex_and_replaced_as_
         text = browser.show("/timer?id=a&value=true").text
         assert "hex, as it could not be decoded: the schema registry gave no schema: " in text
         assert "00000000  00 00 00 00 07 7b 7d" in text
-        assert "<pre>plain</pre>" in browser.show("/timer?id=b&value=true").text
+        assert '<pre tabindex="0">plain</pre>' in browser.show("/timer?id=b&value=true").text
 
 
 def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
@@ -411,24 +557,47 @@ def test_a_value_is_shown_before_it_is_replaced(place: Place) -> None:
 def test_a_topic_is_paused_by_a_button(place: Place) -> None:
     send(place, **{"timer-id": "a"})
     browser = Browser(place.pages[0].url)
+    assert "1 are pending, the first due in 1 h 59 min" in browser.show("/").text
+    assert "/topic/resume" not in browser.show("/").text
     done = browser.send("/topic/pause", {"topic": "orders", "form_key": browser.form_key("/")})
     assert (done.status, "1 request was sent" in done.text) == (200, True)
     place.producer.pause("bills")
     place.run(300)
     overview = browser.show("/").text
-    assert overview.count("<strong>paused</strong>") == 2, "one of which nothing is pending"
+    assert overview.count(">paused<") == 2, "one of which nothing is pending"
     assert "<dt>Next due</dt><dd>none</dd>" in overview, "what waits is not due next"
+    assert (overview.count('action="/topic/resume"'), overview.count('action="/topic/pause"')) == (2, 0), "by state"
 
 
-def test_the_lateness_of_the_last_minutes_is_drawn(place: Place) -> None:
+def test_the_last_hour_is_drawn(place: Place) -> None:
     browser = Browser(place.pages[0].url)
-    assert "Lateness, last" not in browser.show("/").text
     for _ in range(3):
         place.producer.schedule("orders", "v", delay="1s")
     place.run(3000)
     text = browser.show("/").text
-    assert re.search(r"<title>\d\d:\d\d:\d\d: 3 timers, p50 ≤ [\d,]+ ms, p99 ≤ [\d,]+ ms</title><rect", text)
-    assert re.search(r'data-label="Timers" class="number">3<.*data-label="p99" class="number">≤ [\d,]+ ms<', text)
+    assert re.search(r"<title>[\d-]+T\d\d:\d\dZ: p99 [\d,]+ ms, p50 [\d,]+ ms</title><rect", text)
+    assert re.search(
+        r'"In" class="number">3<.*"Timers" class="number">3<.*"Pending" class="number">0<.*≤ [\d,]+ ms<', text
+    )
+    for instance in place.instances:
+        instance.status.traffic.sample_pending(lambda: 5, 3_700_000 + place.kafka.timeline.now_ms)
+    place.run(3_700_000)
+    assert [each["pending"] for each in place.pages[0].get("/api/v1/overview")[1]["hour"]] == [10], "of both"
+
+
+def test_partitions_are_shown_with_lag_and_the_reason_of_a_pause(place: Place) -> None:
+    partition = TimerPartition(TIMERS, 0)
+    place.instances[0].status.pauses.pause(partition, "disk", "/data has 12 MB free")
+    place.instances[0].metrics.lags_checked({partition: Lag(7, 0)}, {})
+    owner = place.pages[0 if place.group.owner[partition] == "one" else 1]
+    (shown,) = [each for each in owner.get("/api/v1/overview")[1]["partitions"] if each["partition"] == str(partition)]
+    assert (shown["phase"], shown["reason"], shown["detail"], shown["lag"]) == (
+        "paused",
+        "disk",
+        "/data has 12 MB free",
+        7,
+    )
+    assert "disk: /data has 12 MB free" in Browser(place.pages[1].url).show("/").text
 
 
 def test_a_topic_that_takes_no_records_is_marked_with_the_time_since_when(place: Place) -> None:

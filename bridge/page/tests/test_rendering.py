@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from bridge.page import rendering
-from bridge.page.api.responses import Lateness
+from bridge.page.api.responses import Minute
 from bridge.page.rendering import (
     SPANS,
     Timeline,
     hex_dump,
+    hour_charts,
     indented_json,
     is_editable,
-    lateness_chart,
     plain,
     span_text,
     timeline,
     value_text,
 )
-from bridge.query.details import MAX_SHOWN_BYTES, Content, Header, TimerDetail, content
+from bridge.query.details import Header, TimerDetail
+from bridge.query.search import MAX_SHOWN_BYTES, Content, content
 from bridge.query.summary import Bucket, merge_buckets
 from timer.index.due_counts import HOUR_MS
 
@@ -198,25 +199,28 @@ def test_an_hour_that_begins_amid_another_leads_to_the_rest_of_it() -> None:
 NOW_MS = 1_000_000_000_000
 
 
-def test_the_newest_ten_seconds_are_the_last_column_and_the_latest_reaches_the_top() -> None:
-    slots = [
-        Lateness(from_ms=NOW_MS - 150_000, timers=2, p50_ms=10, p99_ms=40),
-        Lateness(from_ms=NOW_MS - 10_000, timers=1, p50_ms=None, p99_ms=None),
-        Lateness(from_ms=NOW_MS, timers=2, p50_ms=80, p99_ms=80),
+def minute(from_ms: int, pending: int | None, p50_ms: int | None, p99_ms: int | None) -> Minute:
+    return Minute(from_ms=from_ms, timers=2, p50_ms=p50_ms, p99_ms=p99_ms, taken_in=3, pending=pending)
+
+
+def test_the_newest_minute_is_the_last_column_and_the_latest_reaches_the_top() -> None:
+    now_ms = NOW_MS - NOW_MS % 60_000
+    minutes = [minute(now_ms - 1_800_000, None, 10, 40), minute(now_ms, 7, 80, 80)]
+    into, _, pending, late = hour_charts(minutes, now_ms + 59_999)
+    assert (late.most, late.lines, late.names) == ("80 ms", (12.0, 84.0), ["p99", "p50"])
+    assert late.labels[0] == (0.0, now_ms - 59 * 60_000)
+    assert [(column.left, column.bars) for column in late.columns] == [
+        (48.33, [("p99", 48.0, 36.0), ("p50", 75.0, 9.0)]),
+        (98.33, [("p99", 12.0, 72.0), ("p50", 12.0, 72.0)]),
     ]
-    chart = lateness_chart(slots, NOW_MS + 9_999)
-    assert (chart.most_ms, chart.lines) == (80, (12.0, 84.0))
-    assert chart.labels[0] == (0.0, NOW_MS - 290_000)
-    assert [(column.left, column.bars) for column in chart.columns] == [
-        (46.67, [("p99", 48.0, 36.0), ("p50", 75.0, 9.0)]),
-        (96.67, [("p99", 12.0, 72.0), ("p50", 12.0, 72.0)]),
-    ]
+    assert [column.values for column in into.columns] == [["requests 3"], ["requests 3"]]
+    assert [column.left for column in pending.columns] == [98.33], "what is not known has no bar"
 
 
 def test_timers_that_are_not_late_have_no_bar_and_no_division_by_zero() -> None:
-    chart = lateness_chart([Lateness(from_ms=NOW_MS, timers=1, p50_ms=0, p99_ms=0)], NOW_MS)
-    assert [bar[2] for bar in chart.columns[0].bars] == [0, 0]
-    assert lateness_chart([], NOW_MS).columns == []
+    *_, late = hour_charts([minute(NOW_MS, None, 0, 0)], NOW_MS)
+    assert [bar[2] for bar in late.columns[0].bars] == [0, 0]
+    assert [each.columns for each in hour_charts([], NOW_MS)] == [[], [], [], []]
 
 
 # -- colours

@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pb2, message_factory, timestamp_pb2
 from google.protobuf.descriptor_pool import DescriptorPool
 
 from bridge.page.lookups import SchemaRegistry
-from bridge.query.details import Content, content
+from bridge.query.search import Content, content
 
 pytestmark = pytest.mark.thorough
 

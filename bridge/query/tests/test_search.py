@@ -9,8 +9,17 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
-from bridge.query.details import MAX_SHOWN_BYTES, Found, TimerDetail, content, find_by_id, find_by_origin
-from bridge.query.search import Listing, NamedTimer, Search, SearchPosition, TimerFilter, merge_listings
+from bridge.query.details import Found, TimerDetail, find_by_id, find_by_origin
+from bridge.query.search import (
+    MAX_SHOWN_BYTES,
+    Listing,
+    NamedTimer,
+    Search,
+    SearchPosition,
+    TimerFilter,
+    content,
+    merge_listings,
+)
 from bridge.testing.timer_world import TIMERS
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
@@ -64,6 +73,9 @@ def test_pages_list_each_pending_timer_once_in_due_order(world: World) -> None:
     timers = paged(world, TimerFilter(topic="orders", limit=7))
     places = [timer.place for timer in timers]
     assert places == sorted(set(places))
+    assert [timer.place for timer in paged(world, TimerFilter(limit=7, is_latest_first=True))] == places[::-1]
+    chosen = TimerFilter(origins=frozenset((each.partition, each.origin_offset) for each in places[3:90:5]))
+    assert [timer.place for timer in listed(world, chosen).timers] == places[3:90:5]
     assert len(timers) == world.pending() == 250
     assert listed(world, TimerFilter(limit=0)).matching == 250
     assert {timer.id for timer in timers if timer.id} == {f"i{number}" for number in range(101, 300, 2)}
@@ -108,6 +120,7 @@ def test_timers_are_chosen_by_key_header_and_due_time(world: World) -> None:
 
     assert chosen(TimerFilter(key_prefix=b"eu-1")) == [n for n in range(100) if n % 3 == 1]
     assert chosen(TimerFilter(key_prefix=b"us")) == []
+    assert chosen(TimerFilter(key_part=b"-1")) == [n for n in range(100) if n % 3 == 1]
     assert chosen(TimerFilter(header=("tenant", b"a"))) == list(range(1, 100, 2))
     assert chosen(TimerFilter(header=("tenant", None))) == list(range(100))
     assert chosen(TimerFilter(header=("nobody", None))) == []

@@ -36,7 +36,7 @@ from bridge.page.guard import KnownHosts
 from bridge.page.lookups import AuditTables, SchemaRegistry
 from bridge.page.peers import PeerNetworks, Peers
 from bridge.page.server import LoopQueries, application, serving
-from bridge.page.sessions import Authenticator, Token
+from bridge.page.sessions import Authenticator, Token, TrustedProxy
 from bridge.page.views import HtmlPages
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.ports import Member
@@ -225,6 +225,7 @@ class Place:
         looked_at: int = 2000,
         registry: SchemaRegistry | None = None,
         audit_tables: AuditTables | None = None,
+        proxy: TrustedProxy | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.kafka = FakeKafka(Timeline(1_700_000_000_000))
@@ -246,6 +247,7 @@ class Place:
         self._looked_at = looked_at
         self._registry = registry
         self._audit_tables = audit_tables
+        self._proxy = proxy
         self._served: list[ExitStack] = []
 
     def __enter__(self) -> Self:
@@ -272,6 +274,8 @@ class Place:
             for instance in running * 3:
                 instance.bridge.wake()
                 instance.turn()
+                pending = sum(instance.bridge.pending.values())
+                instance.status.traffic.sample_pending(lambda pending=pending: pending, end_ms)  # type: ignore[misc]
 
     def _listening(self) -> tuple[str, Callable[[Starlette], AbstractContextManager[None]]]:
         """Return the address of the next instance, and what serves it."""
@@ -283,7 +287,7 @@ class Place:
         address, serve = self._listening()
         side = MemorySide(self)
         query_queue = Served(instance, self.lock)
-        access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY)
+        access = Authenticator(self._tokens, lambda: self.kafka.timeline.now_ms / 1000, address, KEY, self._proxy)
         queries = LoopQueries(instance.status, query_queue, 1.0)
         peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
         reads = GroupReads(instance.status, queries, instance.clock, peers, Path(__file__).parent, "0")
