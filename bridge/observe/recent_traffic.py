@@ -31,18 +31,13 @@ _BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_STEPS)).astype(np.int64))
 
 
 class Deliveries(BaseModel):
-    """Deliveries of a slot."""
+    """Deliveries of a slot or a minute."""
 
     from_ms: int
     timers: int = Field(description="With those whose lateness does not count.")
     late: dict[int, int] = Field(description="Timers by lateness: upper bound in ms, number of timers.")
-
-
-class Minute(Deliveries):
-    """A minute of the last hour. pending: at its begin; null: not known."""
-
-    taken_in: int
-    pending: int | None
+    taken_in: int = Field(0, description="Requests read.")
+    pending: int | None = Field(None, description="Timers at the begin of a minute; null: not known.")
 
 
 class Traffic(BaseModel):
@@ -57,7 +52,7 @@ class Traffic(BaseModel):
         default_factory=list, description="The last 5 minutes, 10 s each; one without deliveries is left out."
     )
 
-    minutes: list[Minute] = Field(default_factory=list, description="The last hour.")
+    minutes: list[Deliveries] = Field(default_factory=list, description="The last hour.")
 
     @computed_field(description="Timers of all slots, by lateness.")  # type: ignore[prop-decorator]
     @property
@@ -77,26 +72,20 @@ def lateness_ms(late: Mapping[int, int], share: float) -> int | None:
 
 def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
     all_ = list(parts)
-    by_start: defaultdict[int, list[Deliveries]] = defaultdict(list)
-    for slot in chain.from_iterable(each.slots for each in all_):
-        by_start[slot.from_ms].append(slot)
     return Traffic(
         in_per_s=sum(each.in_per_s for each in all_),
         out_per_s=sum(each.out_per_s for each in all_),
-        slots=[
-            Deliveries(from_ms=at_ms, timers=sum(each.timers for each in own), late=_summed(each.late for each in own))
-            for at_ms, own in sorted(by_start.items())
-        ],
-        minutes=_joined_minutes(chain.from_iterable(each.minutes for each in all_)),
+        slots=_joined(each.slots for each in all_),
+        minutes=_joined(each.minutes for each in all_),
     )
 
 
-def _joined_minutes(parts: Iterable[Minute]) -> list[Minute]:
-    by_start: defaultdict[int, list[Minute]] = defaultdict(list)
-    for minute in parts:
-        by_start[minute.from_ms].append(minute)
+def _joined(parts: Iterable[Iterable[Deliveries]]) -> list[Deliveries]:
+    by_start: defaultdict[int, list[Deliveries]] = defaultdict(list)
+    for slot in chain.from_iterable(parts):
+        by_start[slot.from_ms].append(slot)
     return [
-        Minute(
+        Deliveries(
             from_ms=at_ms,
             timers=sum(each.timers for each in own),
             late=_summed(each.late for each in own),
@@ -121,6 +110,15 @@ class _Slot:
     delivered: int = 0
     late: Counter[int] = field(default_factory=Counter)
     pending: int | None = None
+
+    def described(self, width_ms: int) -> Deliveries:
+        return Deliveries(
+            from_ms=self.number * width_ms,
+            timers=self.delivered,
+            late=dict(self.late),
+            taken_in=self.taken_in,
+            pending=self.pending,
+        )
 
 
 class TrafficMeter:
@@ -160,22 +158,9 @@ class TrafficMeter:
             of_a_minute = [slot for slot in slots if number - _RATE_SLOTS < slot.number]
             began_ms = max(now_ms if self._began_ms is None else self._began_ms, (number - _RATE_SLOTS + 1) * SLOT_MS)
             span_s = max(1.0, (now_ms - began_ms) / 1000)
-            deliveries = [
-                Deliveries(from_ms=slot.number * SLOT_MS, timers=slot.delivered, late=dict(slot.late))
-                for slot in slots
-                if slot.delivered
-            ]
-            minutes = [
-                Minute(
-                    from_ms=each.number * MINUTE_MS,
-                    timers=each.delivered,
-                    late=dict(each.late),
-                    taken_in=each.taken_in,
-                    pending=each.pending,
-                )
-                for each in self._minutes
-                if now_ms // MINUTE_MS - MINUTES < each.number <= now_ms // MINUTE_MS
-            ]
+            deliveries = [slot.described(SLOT_MS) for slot in slots if slot.delivered]
+            minute = now_ms // MINUTE_MS
+            minutes = [each.described(MINUTE_MS) for each in self._minutes if minute - MINUTES < each.number <= minute]
         return Traffic(
             in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
             out_per_s=sum(slot.delivered for slot in of_a_minute) / span_s,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.observe.recent_traffic import MINUTE_MS, MINUTES
-from bridge.page.api.responses import Minute
+from bridge.page.api.responses import Lateness
 from bridge.partition.options import instant_text
 from bridge.query.details import TimerDetail
 from bridge.query.search import Content, NamedTimer
@@ -196,22 +196,22 @@ class HourChart(NamedTuple):
     lines: tuple[float, float] = (_LINES_TOP, _LINES_BOTTOM)
 
 
-def hour_charts(minutes: Sequence[Minute], at_ms: int) -> list[HourChart]:
+def hour_charts(minutes: Sequence[Lateness], at_ms: int) -> list[HourChart]:
     """Return the charts of the hour up to `at_ms`: requests in, timers out, pending, lateness."""
-    late = {"p99": [each.p99_ms for each in minutes], "p50": [each.p50_ms for each in minutes]}
-    return [
-        _hour_chart("In", "", {"requests": [each.taken_in for each in minutes]}, minutes, at_ms),
-        _hour_chart("Out", "", {"timers": [each.timers for each in minutes]}, minutes, at_ms),
-        _hour_chart("Pending", "", {"pending": [each.pending for each in minutes]}, minutes, at_ms),
-        _hour_chart("Late", " ms", late, minutes, at_ms),
-    ]
+    series: dict[str, dict[str, str]] = {
+        "In": {"requests": "taken_in"},
+        "Out": {"timers": "timers"},
+        "Pending": {"pending": "pending"},
+        "Late": {"p99": "p99_ms", "p50": "p50_ms"},
+    }
+    return [_hour_chart(label, fields, minutes, at_ms) for label, fields in series.items()]
 
 
-def _hour_chart(
-    label: str, unit: str, series: Mapping[str, Sequence[int | None]], minutes: Sequence[Minute], at_ms: int
-) -> HourChart:
+def _hour_chart(label: str, fields: Mapping[str, str], minutes: Sequence[Lateness], at_ms: int) -> HourChart:
+    unit = " ms" if label == "Late" else ""
+    drawn = [(each, {name: getattr(each, field) for name, field in fields.items()}) for each in minutes]
     start_ms = (at_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS
-    most = max((each for values in series.values() for each in values if each is not None), default=0)
+    most = max((value for _, values in drawn for value in values.values() if value is not None), default=0)
 
     def bar(name: str, value: int) -> tuple[str, float, float]:
         height = round(value * (_LINES_BOTTOM - _LINES_TOP) / max(1, most), 2)
@@ -221,15 +221,13 @@ def _hour_chart(
         return round((minute_ms - start_ms) / MINUTE_MS * 100 / MINUTES, 2)
 
     columns = []
-    for number, minute in enumerate(minutes):
-        known = {name: value for name, values in series.items() if (value := values[number]) is not None}
-        texts = [f"{name} {value:,}{unit}" for name, value in known.items()]
-        if known:
-            bars = [bar(name, value) for name, value in known.items()]
-            columns.append(HourColumn(left(minute.from_ms), minute.from_ms, texts, bars))
+    for minute, values in drawn:
+        bars = [bar(name, value) for name, value in values.items() if value is not None]
+        texts = [f"{name} {value:,}{unit}" for name, value in values.items() if value is not None]
+        columns += [HourColumn(left(minute.from_ms), minute.from_ms, texts, bars)] if bars else []
     times = range(start_ms, start_ms + MINUTES * MINUTE_MS, MINUTES * MINUTE_MS // 4)
     labels = [(left(time_ms), time_ms) for time_ms in times]
-    return HourChart(label, f"{most:,}{unit}", list(series), labels, columns)
+    return HourChart(label, f"{most:,}{unit}", list(fields), labels, columns)
 
 
 class Span(NamedTuple):

@@ -23,7 +23,6 @@ from bridge.page.api.responses import (
     GroupPending,
     Instance,
     Lateness,
-    Minute,
     Overview,
     Owned,
     PartitionState,
@@ -92,10 +91,7 @@ class GroupReads:
             late_p50_ms=lateness_ms(late, 0.5),
             late_p99_ms=lateness_ms(late, 0.99),
             lateness=[_lateness_of(slot) for slot in traffic.slots],
-            hour=[
-                Minute(**dict(_lateness_of(each)), taken_in=each.taken_in, pending=each.pending)
-                for each in traffic.minutes
-            ],
+            hour=[_lateness_of(minute) for minute in traffic.minutes],
             in_per_s=traffic.in_per_s,
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
@@ -192,7 +188,7 @@ class GroupReads:
 
 def _lateness_of(slot: Deliveries) -> Lateness:
     p50_ms, p99_ms = lateness_ms(slot.late, 0.5), lateness_ms(slot.late, 0.99)
-    return Lateness(from_ms=slot.from_ms, timers=slot.timers, p50_ms=p50_ms, p99_ms=p99_ms)
+    return Lateness(**slot.model_dump(exclude={"late"}), p50_ms=p50_ms, p99_ms=p99_ms)
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -68,19 +68,14 @@ class Owned(PartitionState):
 
 
 class Lateness(BaseModel):
-    """Deliveries of 10 s, and the lateness that half and 99 % of them did not exceed."""
+    """Deliveries of 10 s or a minute, and the lateness that half and 99 % of them did not exceed."""
 
     from_ms: int
     timers: int
     p50_ms: int | None = Field(description="Null: all waited for a paused or rate-limited target.")
     p99_ms: int | None
-
-
-class Minute(Lateness):
-    """A minute of the last hour."""
-
-    taken_in: int = Field(description="Requests read.")
-    pending: int | None = Field(description="Timers at its begin; null: not known.")
+    taken_in: int = Field(0, description="Requests read.")
+    pending: int | None = Field(None, description="Timers at the begin of a minute; null: not known.")
 
 
 class Overview(BaseModel):
@@ -91,7 +86,7 @@ class Overview(BaseModel):
     late_p50_ms: int | None = Field(description="Over the last 5 minutes; null: nothing was delivered.")
     late_p99_ms: int | None
     lateness: list[Lateness] = Field(description="The last 5 minutes; 10 s without deliveries are left out.")
-    hour: list[Minute] = Field(description="The last hour.")
+    hour: list[Lateness] = Field(description="The last hour, by the minute.")
     in_per_s: float = Field(description="Requests read, over the last minute.")
     out_per_s: float = Field(description="Timers delivered, over the last minute.")
     partitions: list[Owned]

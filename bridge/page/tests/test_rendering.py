@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bridge.page import rendering
-from bridge.page.api.responses import Minute
+from bridge.page.api.responses import Lateness
 from bridge.page.rendering import (
     SPANS,
     Timeline,
@@ -199,8 +199,8 @@ def test_an_hour_that_begins_amid_another_leads_to_the_rest_of_it() -> None:
 NOW_MS = 1_000_000_000_000
 
 
-def minute(from_ms: int, pending: int | None, p50_ms: int | None, p99_ms: int | None) -> Minute:
-    return Minute(from_ms=from_ms, timers=2, p50_ms=p50_ms, p99_ms=p99_ms, taken_in=3, pending=pending)
+def minute(from_ms: int, pending: int | None, p50_ms: int | None, p99_ms: int | None) -> Lateness:
+    return Lateness(from_ms=from_ms, timers=2, p50_ms=p50_ms, p99_ms=p99_ms, taken_in=3, pending=pending)
 
 
 def test_the_newest_minute_is_the_last_column_and_the_latest_reaches_the_top() -> None:
