@@ -261,7 +261,7 @@ def test_times_are_local_or_utc_and_picked_in_the_same_zone(browser: Browser, gr
     page.goto("/timer?id=id-1")
     due = page.locator("dd time").first
     expect(due).to_have_text(re.compile("Z$"))
-    page.get_by_label("Time zone").select_option("Asia/Kolkata")
+    page.get_by_label("Time zone").select_option("local")
     expect(due).to_have_text(re.compile(r"\+05:30$"))
     context.close()
 
@@ -482,7 +482,7 @@ def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
 ) -> None:
     """The last test of this module: an instance that was stopped may lose its partitions for some seconds after it."""
     page = visitor().page
-    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
+    page.goto("/timers?key=eu-")
     page.get_by_label("Act on").select_option("all that match")
     page.get_by_role("button", name="Release now").click()
     page.get_by_role("heading", name="Release now: ").wait_for()
