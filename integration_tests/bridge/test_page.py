@@ -482,7 +482,7 @@ def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
 ) -> None:
     """The last test of this module: an instance that was stopped may lose its partitions for some seconds after it."""
     page = visitor().page
-    page.goto("/timers?key=eu-")
+    page.goto(f"/timers?{urlencode({'topic': group.names.target})}")
     page.get_by_label("Act on").select_option("all that match")
     page.get_by_role("button", name="Release now").click()
     page.get_by_role("heading", name="Release now: ").wait_for()
