@@ -5,7 +5,7 @@ Answers about all instances list as `missing` the partitions that no instance an
 
 from pydantic import BaseModel, Field
 
-from bridge.observe.recent_traffic import Traffic
+from bridge.observe.recent_traffic import Counts, Traffic
 from bridge.observe.status import Phase
 from bridge.query.details import Found, Header
 from bridge.query.search import Content, Listing, NamedTimer
@@ -67,15 +67,11 @@ class Owned(PartitionState):
     owner: str = Field(description="Address of the owner.")
 
 
-class Lateness(BaseModel):
-    """Deliveries of 10 s or a minute, and the lateness that half and 99 % of them did not exceed."""
+class Lateness(Counts):
+    """Traffic of 10 s or a minute, and the lateness that half and 99 % of its timers did not exceed."""
 
-    from_ms: int
-    timers: int
     p50_ms: int | None = Field(description="Null: all waited for a paused or rate-limited target.")
     p99_ms: int | None
-    taken_in: int = Field(0, description="Requests read.")
-    pending: int | None = Field(None, description="Timers at the begin of a minute; null: not known.")
 
 
 class Overview(BaseModel):
