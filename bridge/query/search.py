@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
-from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
+from bridge.query.summary import Bucket, Timer, merge_buckets, state_in
 from kafka_timer.headers import MAX_INT64
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
@@ -129,6 +129,10 @@ class NamedTimer(Timer):
         if self.id_base64 is not None:
             return base64.b64decode(self.id_base64)
         return None if self.id is None else self.id.encode()
+
+    @property
+    def origin_text(self) -> str:
+        return f"{self.shard}/{self.origin}"
 
     @property
     def place(self) -> SearchPosition:
@@ -372,10 +376,8 @@ class Search:
             (peek,) = owned.store.queries.bodies(row)
             more = content_fields(peek, _PREVIEW_BYTES)
         if self._filter.topic in (None, peek.target):
-            key = (int(row["visit_ms"][0]), place.origin_offset)
-            is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
-            state = state_of(place.due_ms, self._at_ms, is_held=is_held)
             more |= id_fields(peek.id)
+            state = state_in(owned, row, peek.target, self._at_ms)
             self._timers.append(
                 NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **more)
             )

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from bridge.observe.recent_traffic import Counts, Traffic
 from bridge.observe.status import Phase
-from bridge.query.details import Found, Header
+from bridge.query.details import Header, TimerDetail
 from bridge.query.search import Content, Listing, NamedTimer
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
@@ -104,7 +104,11 @@ class GroupListing(Listing):
     missing: list[Missing] = Field(default_factory=list)
 
 
-class GroupFound(Found):
+class GroupFound(BaseModel):
+    """At most one timer for each partition."""
+
+    at_ms: int
+    timers: list[TimerDetail]
     partitions: list[str] = Field(description="Partitions that the answer covers.")
     is_local: bool = False
     missing: list[Missing] = Field(default_factory=list)
