@@ -191,11 +191,8 @@ def _lateness_of(slot: Deliveries) -> Lateness:
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in parts:
-        for topic, at_ms in part.items():
-            found[topic] = min(at_ms, found.get(topic, at_ms))
-    return dict(sorted(found.items()))
+    latest_first = sorted((each for part in parts for each in part.items()), reverse=True)
+    return dict(reversed(dict(latest_first).items()))
 
 
 def _paused(bridge: Bridge) -> set[str]:
