@@ -10,7 +10,6 @@ Timers that waited for a paused or rate-limited target are left out.
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -23,21 +22,23 @@ SLOT_MS = 10_000
 SLOTS = 30
 MINUTE_MS = 60_000
 MINUTES = 60
-_RATE_SLOTS = 6
 _STEP = 1.1
 _STEPS = 264
 """The last step is a hundred days; later timers count as that."""
 _BOUNDS_MS = np.unique(np.ceil(_STEP ** np.arange(_STEPS)).astype(np.int64))
 
 
-class Deliveries(BaseModel):
-    """Deliveries of a slot or a minute."""
+class Counts(BaseModel):
+    """Traffic of a slot or a minute."""
 
     from_ms: int
-    timers: int = Field(description="With those whose lateness does not count.")
-    late: dict[int, int] = Field(description="Timers by lateness: upper bound in ms, number of timers.")
+    timers: int = Field(description="Timers delivered, with those whose lateness does not count.")
     taken_in: int = Field(0, description="Requests read.")
     pending: int | None = Field(None, description="Timers at the begin of a minute; null: not known.")
+
+
+class Deliveries(Counts):
+    late: dict[int, int] = Field(description="Timers by lateness: upper bound in ms, number of timers.")
 
 
 class Traffic(BaseModel):
@@ -103,30 +104,12 @@ def _summed(parts: Iterable[Mapping[int, int]]) -> Counter[int]:
     return total
 
 
-@dataclass(slots=True)
-class _Slot:
-    number: int
-    taken_in: int = 0
-    delivered: int = 0
-    late: Counter[int] = field(default_factory=Counter)
-    pending: int | None = None
-
-    def described(self, width_ms: int) -> Deliveries:
-        return Deliveries(
-            from_ms=self.number * width_ms,
-            timers=self.delivered,
-            late=dict(self.late),
-            taken_in=self.taken_in,
-            pending=self.pending,
-        )
-
-
 class TrafficMeter:
     """Counts traffic in slots. `now_ms` is the bridge's clock. If it jumps back, later slots are forgotten."""
 
     def __init__(self) -> None:
-        self._slots: deque[_Slot] = deque(maxlen=SLOTS)
-        self._minutes: deque[_Slot] = deque(maxlen=MINUTES)
+        self._slots: deque[Deliveries] = deque(maxlen=SLOTS)
+        self._minutes: deque[Deliveries] = deque(maxlen=MINUTES)
         self._began_ms: int | None = None
         self._lock = threading.Lock()
 
@@ -139,10 +122,11 @@ class TrafficMeter:
         """Count deliveries. due_ms: of timers whose lateness counts. waited: number of others, which waited."""
         step = np.searchsorted(_BOUNDS_MS[:-1], now_ms - due_ms)
         bounds, counts = unique_counts(_BOUNDS_MS[step])
+        late = dict(zip(bounds.tolist(), counts.tolist(), strict=True))
         with self._lock:
             for slot in self._current(now_ms):
-                slot.delivered += len(due_ms) + waited
-                slot.late.update(dict(zip(bounds.tolist(), counts.tolist(), strict=True)))
+                slot.timers += len(due_ms) + waited
+                slot.late = _summed((slot.late, late))
 
     def sample_pending(self, count: Callable[[], int], now_ms: int) -> None:
         """Note once a minute how many timers are pending."""
@@ -153,31 +137,34 @@ class TrafficMeter:
 
     def recent(self, now_ms: int) -> Traffic:
         with self._lock:
-            number = now_ms // SLOT_MS
-            slots = [slot for slot in self._slots if number - SLOTS < slot.number <= number]
-            of_a_minute = [slot for slot in slots if number - _RATE_SLOTS < slot.number]
-            began_ms = max(now_ms if self._began_ms is None else self._began_ms, (number - _RATE_SLOTS + 1) * SLOT_MS)
-            span_s = max(1.0, (now_ms - began_ms) / 1000)
-            deliveries = [slot.described(SLOT_MS) for slot in slots if slot.delivered]
-            minute = now_ms // MINUTE_MS
-            minutes = [each.described(MINUTE_MS) for each in self._minutes if minute - MINUTES < each.number <= minute]
+            slots = _since(now_ms - SLOTS * SLOT_MS, self._slots, now_ms)
+            minutes = _since(now_ms - MINUTES * MINUTE_MS, self._minutes, now_ms)
+            began_ms = now_ms if self._began_ms is None else self._began_ms
+        of_a_minute = _since(now_ms - MINUTE_MS, slots, now_ms)
+        first_ms = now_ms // SLOT_MS * SLOT_MS - MINUTE_MS + SLOT_MS
+        span_s = max(1.0, (now_ms - max(began_ms, first_ms)) / 1000)
         return Traffic(
             in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
-            out_per_s=sum(slot.delivered for slot in of_a_minute) / span_s,
-            slots=deliveries,
+            out_per_s=sum(slot.timers for slot in of_a_minute) / span_s,
+            slots=[slot for slot in slots if slot.timers],
             minutes=minutes,
         )
 
-    def _current(self, now_ms: int) -> tuple[_Slot, _Slot]:
+    def _current(self, now_ms: int) -> tuple[Deliveries, Deliveries]:
         """Return the slot and the minute of that time."""
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
-        return _last(self._slots, now_ms // SLOT_MS), _last(self._minutes, now_ms // MINUTE_MS)
+        return _last(self._slots, now_ms - now_ms % SLOT_MS), _last(self._minutes, now_ms - now_ms % MINUTE_MS)
 
 
-def _last(slots: deque[_Slot], number: int) -> _Slot:
-    while slots and slots[-1].number > number:
+def _since(after_ms: int, slots: Iterable[Deliveries], now_ms: int) -> list[Deliveries]:
+    """Return copies, which the loop's thread does not change; it replaces `late` rather than changing it."""
+    return [slot.model_copy() for slot in slots if after_ms < slot.from_ms <= now_ms]
+
+
+def _last(slots: deque[Deliveries], from_ms: int) -> Deliveries:
+    while slots and slots[-1].from_ms > from_ms:
         slots.pop()
-    if not slots or slots[-1].number < number:
-        slots.append(_Slot(number))
+    if not slots or slots[-1].from_ms < from_ms:
+        slots.append(Deliveries(from_ms=from_ms, timers=0, late={}))
     return slots[-1]

@@ -144,11 +144,11 @@ def _truncated(request: dict[str, Any]) -> dict[str, Any]:
 
 def caller_of(request: Request, access: Authenticator) -> Caller:
     """Authenticate by the header Authorization. Raises HTTPException."""
-    found = ANONYMOUS if access.is_open else proxied_caller(request, access)
+    found = caller_without_token(request, access)
     if found is not None:  # without a token, a form of another site must not be taken
         if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise HTTPException(400, "send JSON, as Content-Type: application/json")
-        return found._replace(address=address_of(request))
+        return found
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     caller = None
     if kind.lower() == "bearer":
@@ -161,14 +161,16 @@ def caller_of(request: Request, access: Authenticator) -> Caller:
     return caller._replace(address=address_of(request))
 
 
-def proxied_caller(request: Request, access: Authenticator) -> Caller | None:
-    """Return the user whom the trusted proxy names; None if there is no proxy, or it names no user.
+def caller_without_token(request: Request, access: Authenticator) -> Caller | None:
+    """Return the user whom the trusted proxy names, or anybody if access is open; None if a token is needed.
 
     Raises HTTPException 403 if another address names a user, or if the name is given twice.
     """
+    address = address_of(request)
+    if access.is_open:
+        return ANONYMOUS._replace(address=address)
     if access.proxy is None or not (users := request.headers.getlist(access.proxy.header)):
         return None
-    address = address_of(request)
     if not address or not PeerNetworks(access.proxy.networks).allows(address):
         log_refusal(request, access, f"refused: {access.proxy.header} is not from page_proxy")
         raise HTTPException(403, f"{access.proxy.header} from {address}: only page_proxy may send it")

@@ -21,7 +21,7 @@ from typing import Any
 from bridge.config.secret_file import read_private
 from bridge.page.api.actions import Action
 from bridge.page.api.responses import ActedOnSelection
-from bridge.page.api.selections import SelectionProgress
+from bridge.page.api.timer_requests import SendProgress
 from bridge.page.decode_value import schema_id
 from bridge.page.rendering import hex_dump, value_text
 from bridge.query.search import Content
@@ -107,7 +107,7 @@ class BackgroundAction:
     action: Action
     selector: dict[str, str]
     task: "asyncio.Task[ActedOnSelection]"
-    progress: SelectionProgress
+    progress: SendProgress
     name: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
 
@@ -121,10 +121,10 @@ class BackgroundActions:
         self,
         action: Action,
         selector: dict[str, str],
-        act: Callable[[SelectionProgress], Awaitable[ActedOnSelection]],
+        act: Callable[[SendProgress], Awaitable[ActedOnSelection]],
     ) -> BackgroundAction:
         """Start `act`, and wait for its end at most PROMPT_S."""
-        progress = SelectionProgress()
+        progress = SendProgress()
         task = asyncio.ensure_future(act(progress))
         started = BackgroundAction(action, selector, task, progress)
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the audit log has it

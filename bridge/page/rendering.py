@@ -1,9 +1,9 @@
 """Render the pages: templates, texts of times and messages, and charts. Everything is escaped.
 
     Pending.topics (by hour or day), Listing.topics (by minute) -> timeline()        stacks of topics, by due time
-    Overview.hour                                               -> hour_charts()     in, out, pending, lateness
+    Overview.hour                                               -> hour_charts.html  in, out, pending, lateness
 
-overview.html draws them as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
+Templates draw them as SVG. Lengths are percent of the picture. Times are epoch ms, columns are in UTC.
 """
 
 import base64
@@ -12,14 +12,13 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from bridge.observe.recent_traffic import MINUTE_MS, MINUTES
-from bridge.page.api.responses import Lateness
+from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.partition.options import instant_text
 from bridge.query.details import TimerDetail
 from bridge.query.search import Content, NamedTimer
@@ -36,7 +35,6 @@ _MAX_DEPTH = 20
 """Deeper JSON stays as it was sent: the indentation of 64 KiB of brackets would take gigabytes."""
 _DUMPED_BYTES = 16
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-_LINES_TOP, _LINES_BOTTOM = 12.0, 84.0
 _DAY_MS = 24 * HOUR_MS
 _TOPICS = 5
 """Topics with a colour of their own; page.css has one more, for the others."""
@@ -122,7 +120,7 @@ def timers_as_csv(timers: Iterable[NamedTimer]) -> str:
         id_ = each.id if each.id_base64 is None else f"base64: {each.id_base64}"
         key, value = ("" if part is None else content_text(part) for part in (each.key, each.value))
         texts = (instant_text(each.due_ms), id_ or "", each.topic, key, value, each.value_bytes, each.recurs)
-        row = (*texts, each.state, f"{each.shard}/{each.origin}", each.rolls)
+        row = (*texts, each.state, each.origin_text, each.rolls)
         lines.writerow([f"'{one}" if str(one).startswith(_FORMULA) else one for one in row])
     return text.getvalue()
 
@@ -173,61 +171,6 @@ def hex_dump(raw: bytes) -> str:
         ascii_ = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
         lines.append(f"{at:08x}  {part.hex(' '):47}  |{ascii_}|")
     return "\n".join(lines)
-
-
-class HourColumn(NamedTuple):
-    """values: texts. bars: class, top and height, the one behind first."""
-
-    left: float
-    from_ms: int
-    values: list[str]
-    bars: list[tuple[str, float, float]]
-
-
-class HourChart(NamedTuple):
-    """labels: where each begins, and its time."""
-
-    label: str
-    most: str
-    names: list[str]
-    labels: list[tuple[float, int]]
-    columns: list[HourColumn]
-    column_width: float = round(100 / MINUTES, 2)
-    lines: tuple[float, float] = (_LINES_TOP, _LINES_BOTTOM)
-
-
-def hour_charts(minutes: Sequence[Lateness], at_ms: int) -> list[HourChart]:
-    """Return the charts of the hour up to `at_ms`: requests in, timers out, pending, lateness."""
-    series: dict[str, dict[str, str]] = {
-        "In": {"requests": "taken_in"},
-        "Out": {"timers": "timers"},
-        "Pending": {"pending": "pending"},
-        "Late": {"p99": "p99_ms", "p50": "p50_ms"},
-    }
-    return [_hour_chart(label, fields, minutes, at_ms) for label, fields in series.items()]
-
-
-def _hour_chart(label: str, fields: Mapping[str, str], minutes: Sequence[Lateness], at_ms: int) -> HourChart:
-    unit = " ms" if label == "Late" else ""
-    drawn = [(each, {name: getattr(each, field) for name, field in fields.items()}) for each in minutes]
-    start_ms = (at_ms // MINUTE_MS - MINUTES + 1) * MINUTE_MS
-    most = max((value for _, values in drawn for value in values.values() if value is not None), default=0)
-
-    def bar(name: str, value: int) -> tuple[str, float, float]:
-        height = round(value * (_LINES_BOTTOM - _LINES_TOP) / max(1, most), 2)
-        return name, round(_LINES_BOTTOM - height, 2), height
-
-    def left(minute_ms: int) -> float:
-        return round((minute_ms - start_ms) / MINUTE_MS * 100 / MINUTES, 2)
-
-    columns = []
-    for minute, values in drawn:
-        bars = [bar(name, value) for name, value in values.items() if value is not None]
-        texts = [f"{name} {value:,}{unit}" for name, value in values.items() if value is not None]
-        columns += [HourColumn(left(minute.from_ms), minute.from_ms, texts, bars)] if bars else []
-    times = range(start_ms, start_ms + MINUTES * MINUTE_MS, MINUTES * MINUTE_MS // 4)
-    labels = [(left(time_ms), time_ms) for time_ms in times]
-    return HourChart(label, f"{most:,}{unit}", list(fields), labels, columns)
 
 
 class Span(NamedTuple):

@@ -4,7 +4,7 @@
                                                without a name, that of the file
     API               Authorization: Bearer <token>
     page              a cookie with a random session id; sessions are in memory, until logout or 8 h
-    trusted proxy     a header with the user whom it logged in, from its address alone (guard.proxied_caller)
+    trusted proxy     a header with the user whom it logged in, from its address alone (guard.caller_without_token)
     peer              Authorization: Pass <name>.<end>.<signature>, for one read at one address, 30 s long
 
 Without tokens every client may do everything, so that is allowed on loopback only (bridge.config.settings).

@@ -27,9 +27,9 @@ from bridge.page import guard as audit
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
 from bridge.page.api.requests import (
     MAX_LISTED,
+    Named,
     OutcomesAsked,
     PendingAsked,
-    ReceiptsAsked,
     RedriveAsked,
     RejectedAsked,
     RejectedRecordAsked,
@@ -44,9 +44,9 @@ from bridge.page.guard import (
     address_of,
     body_of,
     caller_by_token,
+    caller_without_token,
     http_error,
     log_refusal,
-    proxied_caller,
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
@@ -54,13 +54,12 @@ from bridge.page.rendering import (
     SPANS,
     Span,
     Timeline,
-    hour_charts,
     templates,
     timeline,
     timers_as_csv,
     value_text,
 )
-from bridge.page.sessions import ANONYMOUS, SESSION_S, Authenticator, Caller, Role
+from bridge.page.sessions import SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
 from bridge.query.search import Content
 from schemas.receipts import Kind
@@ -168,9 +167,7 @@ class HtmlPages:
         return Route(path, self._guarded(answer), methods=[method])
 
     def _caller(self, request: Request) -> Caller | None:
-        if self._access.is_open:
-            return ANONYMOUS._replace(address=address_of(request))
-        caller = proxied_caller(request, self._access) or self._access.caller_by_session(_session(request))
+        caller = caller_without_token(request, self._access) or self._access.caller_by_session(_session(request))
         return caller and caller._replace(address=address_of(request))
 
     async def _login(self, request: Request) -> Response:
@@ -212,7 +209,6 @@ class HtmlPages:
             overview=overview,
             pending=pending,
             next_due_ms=min(due_ms, default=None),
-            hour=hour_charts(overview.hour, overview.at_ms),
             chart=await self._timeline(caller, pending, SPANS[span], from_ms),
             span=span,
             spans=SPANS,
@@ -268,7 +264,7 @@ class HtmlPages:
         with_value = request.query_params.get("value") == "true"
         found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
         is_told = request.query_params.get("history") == "true"
-        history = await self._api.actions.receipts(ReceiptsAsked(**asked)) if is_told else None
+        history = await self._api.actions.receipts(Named(**asked)) if is_told else None
         status = 200 if found.timers or found.missing else 404
         shown = [await self._value_text(timer.value) for timer in found.timers]
         values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
@@ -430,6 +426,6 @@ def _zoned(text: str) -> str:
 
 def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:
     """Return the requests of the timers that are shown."""
-    pending = {f"{timer.shard}/{timer.origin}" for timer in found.timers}
+    pending = {timer.origin_text for timer in found.timers}
     told = {each.origin for each in history.receipts if each.origin}
     return pending | told | {asked["origin"]} if "origin" in asked else pending | told

@@ -29,31 +29,24 @@ class TimerDetail(NamedTimer):
     requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
 
 
-class Found(BaseModel):
-    """At most one timer for each partition."""
-
-    at_ms: int
-    timers: list[TimerDetail]
-
-
-def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> Found:
+def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> list[TimerDetail]:
     """Return the timers under an id in all partitions that are open here."""
     found = named_bodies(bridge, id_, now_ms)
-    return Found(at_ms=now_ms, timers=[_detail(timer, body, id_, with_value=with_value) for timer, body in found])
+    return [_detail(timer, body, id_, with_value=with_value) for timer, body in found]
 
 
 def find_by_origin(
     bridge: Bridge, partition: TimerPartition, origin_offset: int, now_ms: int, *, with_value: bool
-) -> Found | None:
-    """Return the timer whose first request has this offset; None if the partition is not open here."""
+) -> list[TimerDetail]:
+    """Return the timer whose first request has this offset; none if the partition is not open here."""
     owned = bridge.partitions.get(partition)
     if owned is None:
-        return None
+        return []
     leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
     row = owned.store.queries.find_origin(origin_offset)
     rows = [row] if len(row) else []
     found = timers_with_bodies(partition, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
-    return Found(at_ms=now_ms, timers=[_detail(timer, body, None, with_value=with_value) for timer, body in found])
+    return [_detail(timer, body, None, with_value=with_value) for timer, body in found]
 
 
 def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:

@@ -21,18 +21,20 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
-from bridge.query.summary import Bucket, Timer, merge_buckets, state_of
+from bridge.query.summary import Bucket, Timer, merge_buckets, state_in
 from kafka_timer.headers import MAX_INT64
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.recurrence import described
 from timer.format.body import Body, Peek, unpack_headers
-from timer.format.unit import TIMER_ROW, Rows, topic_hash
+from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, topic_hash
 
 _BODIES_AT_ONCE = 64
 MAX_SHOWN_BYTES = 64 << 10
 """Most bytes of a value that are shown."""
 _PREVIEW_BYTES = 200
+_IN_FLIGHT = -1
+"""The unit of a timer whose copy is in flight."""
 
 
 class SearchPosition(NamedTuple):
@@ -129,6 +131,10 @@ class NamedTimer(Timer):
         return None if self.id is None else self.id.encode()
 
     @property
+    def origin_text(self) -> str:
+        return f"{self.shard}/{self.origin}"
+
+    @property
     def place(self) -> SearchPosition:
         topic, _, partition = self.shard.rpartition("/")
         return SearchPosition(self.due_ms, TimerPartition(topic, int(partition)), self.origin)
@@ -208,12 +214,13 @@ class Search:
         """The searched partitions; once done, only those that stayed open all the time."""
         self._partitions: dict[TimerPartition, Partition] = {}
         self._rows: dict[TimerPartition, Rows] = {}
-        self._flights: list[tuple[SearchPosition, CopyInFlight]] = []
         self._matching = 0
         self._buckets: dict[int, Counter[int]] = defaultdict(Counter)
         """By the topic's hash: start of the bucket to number of timers."""
         self._topics: dict[int, str] = {}
-        self._chosen: list[tuple[SearchPosition, int | CopyInFlight]] = []
+        self._flights: dict[tuple[TimerPartition, int], CopyInFlight] = {}
+        self._chosen: list[tuple[SearchPosition, int]] = []
+        """Each with its unit; _IN_FLIGHT if it has none now."""
         self._timers: list[NamedTimer] = []
         self._steps = self._search()
 
@@ -275,9 +282,12 @@ class Search:
         if self._filter.needs_bodies:
             rows, stopped_at = self._match_bodies(owned, rows)
             following = following if stopped_at is None else stopped_at
+        elif following is None:  # keys and headers of copies in flight are not here
+            alive = owned.flights.alive()
+            self._flights |= {(timer_partition, each.origin_offset): each for each in alive}
+            flights = np.array([_row_of(each) for each in alive], TIMER_ROW)
+            rows = np.concatenate([rows, flights[self._matches_row(timer_partition, flights)]])
         self._keep(timer_partition, rows)
-        if following is None:
-            self._scan_flights(timer_partition, owned)
         return following
 
     def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
@@ -302,7 +312,7 @@ class Search:
 
     def _match_bodies(self, owned: Partition, rows: Rows) -> tuple[Rows, int | None]:
         """Return the rows whose bodies match, and the unit at which the end of a step cut the scan, if it did."""
-        found = [np.empty(0, TIMER_ROW)]
+        found = [NO_ROWS]
         for at in range(0, len(rows), _BODIES_AT_ONCE):
             if at and self._should_stop():
                 return np.concatenate(found), int(rows["unit"][at])
@@ -315,7 +325,7 @@ class Search:
         self._matching += len(rows)
         if self._filter.bucket_ms is not None:
             self._count(rows, self._filter.bucket_ms)
-        limit, kept = self._filter.limit, self._rows.get(timer_partition, np.empty(0, TIMER_ROW))
+        limit, kept = self._filter.limit, self._rows.get(timer_partition, NO_ROWS)
         if limit == len(kept):  # the usual case, and a sort is expensive
             due, sign = rows["due_ms"], self._sign
             rows = rows[sign * due <= (sign * kept["due_ms"]).max(initial=-MAX_INT64)]
@@ -337,51 +347,27 @@ class Search:
             topic, start = divmod(cell, len(starts))
             self._buckets[int(topics[topic])][int(starts[start])] += count
 
-    def _scan_flights(self, timer_partition: TimerPartition, owned: Partition) -> None:
-        """Match the copies in flight. Their keys and headers are not here."""
-        filter_ = self._filter
-        if filter_.needs_bodies:
-            return
-        for flight in owned.flights.alive():
-            place = SearchPosition(flight.due_ms, timer_partition, flight.origin_offset)
-            if (
-                filter_.topic in (None, flight.target)
-                and (not filter_.origins or (timer_partition, flight.origin_offset) in filter_.origins)
-                and filter_.due_from_ms <= flight.due_ms < filter_.due_to_ms
-                and (filter_.after is None or (place != filter_.after and (place > filter_.after) == (self._sign > 0)))
-            ):
-                self._matching += 1
-                if filter_.bucket_ms is not None:
-                    start_ms = flight.due_ms // filter_.bucket_ms * filter_.bucket_ms
-                    self._buckets[topic_hash(flight.target)][start_ms] += 1
-                self._flights.append((place, flight))
-
     # -- list
 
-    def _choose_first(self) -> list[tuple[SearchPosition, int | CopyInFlight]]:
-        found: dict[tuple[TimerPartition, int], tuple[SearchPosition, int | CopyInFlight]] = {}
+    def _choose_first(self) -> list[tuple[SearchPosition, int]]:
+        found: dict[tuple[TimerPartition, int], tuple[SearchPosition, int]] = {}
         for timer_partition, rows in self._rows.items():
             for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
                 found[timer_partition, origin_offset] = SearchPosition(due_ms, timer_partition, origin_offset), unit
-        for place, flight in self._flights:
-            found.setdefault((place.partition, place.origin_offset), (place, flight))
         ordered = sorted(found.values(), key=lambda each: each[0], reverse=self._filter.is_latest_first)
         return ordered[: self._filter.limit]
 
-    def _list_timer(self, place: SearchPosition, at: int | CopyInFlight) -> None:
+    def _list_timer(self, place: SearchPosition, unit: int) -> None:
         """List the timer, unless it has left or ended meanwhile."""
-        if isinstance(at, CopyInFlight):
-            self._timers.append(NamedTimer.rolling(place.partition, at))
-            return
         owned = self._still_open(place.partition)
         if owned is None:
             return
-        row = owned.store.queries.pending_at(at)
+        row = NO_ROWS if unit == _IN_FLIGHT else owned.store.queries.pending_at(unit)
         if len(row) == 0:  # it has left, or its copy is in flight
+            known = self._flights.get((place.partition, place.origin_offset))
+            flights = owned.flights.with_origin(place.origin_offset) if known is None else [known]
             self._timers += [
-                NamedTimer.rolling(place.partition, flight._replace(due_ms=place.due_ms))
-                for flight in owned.flights.alive()
-                if flight.origin_offset == place.origin_offset
+                NamedTimer.rolling(place.partition, flight._replace(due_ms=place.due_ms)) for flight in flights
             ]
             return
         more: dict[str, Any] = {}
@@ -390,10 +376,13 @@ class Search:
             (peek,) = owned.store.queries.bodies(row)
             more = content_fields(peek, _PREVIEW_BYTES)
         if self._filter.topic in (None, peek.target):
-            key = (int(row["visit_ms"][0]), place.origin_offset)
-            is_held = not owned.store.release_queue.is_unreleased(peek.target, key)
-            state = state_of(place.due_ms, self._at_ms, is_held=is_held)
             more |= id_fields(peek.id)
+            state = state_in(owned, row, peek.target, self._at_ms)
             self._timers.append(
                 NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **more)
             )
+
+
+def _row_of(flight: CopyInFlight) -> tuple[int, ...]:
+    """Return the fields of TIMER_ROW that a copy in flight has; 0 for the others."""
+    return (0, flight.origin_offset, _IN_FLIGHT, 0, 0, topic_hash(flight.target), 0, flight.due_ms)

@@ -275,8 +275,7 @@ def timers_with_bodies(
     found: list[tuple[Timer, Body | None]] = [(_stored(timer_partition, body, "leaving"), body) for body in leaving]
     for row in rows:
         (body,) = store.queries.bodies(row)
-        is_held = not store.release_queue.is_unreleased(body.target, (int(row["visit_ms"][0]), body.origin_offset))
-        found.append((_stored(timer_partition, body, state_of(body.due_ms, at_ms, is_held=is_held)), body))
+        found.append((_stored(timer_partition, body, state_in(owned, row, body.target, at_ms)), body))
     return found + [(Timer.rolling(timer_partition, flight), None) for flight in flights]
 
 
@@ -285,7 +284,7 @@ def named_in_store(timer_partition: TimerPartition, store: StoppedStore, id_: st
     held = store.checkpoint.held
     found = [
         _stored(
-            timer_partition, timer.body, state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held)
+            timer_partition, timer.body, _state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held)
         )
         for timer in store.with_id(id_.encode())
     ]
@@ -299,7 +298,13 @@ def _copies_in_flight(store: StoppedStore) -> list[CopyInFlight]:
     return [flight for flight in checkpoint.flights if flight.origin_offset not in checkpoint.ended_flights]
 
 
-def state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
+def state_in(owned: Partition, row: Rows, target: str, at_ms: int) -> State:
+    visit_ms, origin_offset, due_ms = row[["visit_ms", "origin", "due_ms"]].tolist()[0]
+    is_held = not owned.store.release_queue.is_unreleased(target, (visit_ms, origin_offset))
+    return _state_of(due_ms, at_ms, is_held=is_held)
+
+
+def _state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
     if is_held:
         return "held"
     return "due" if due_ms <= at_ms else "pending"

@@ -17,9 +17,9 @@ from bridge.page.api.requests import (
     ActionAsked,
     CancelAsked,
     MoveAsked,
+    Named,
     OutcomesAsked,
     PlacedAsked,
-    ReceiptsAsked,
     ReleaseAsked,
     ReplaceAsked,
     ScheduleAsked,
@@ -30,7 +30,6 @@ from bridge.page.api.requests import (
 from bridge.page.api.responses import Acted, LatestReceipts
 from bridge.page.api.timer_requests import RequestSender, SendProgress
 from bridge.page.sessions import Caller
-from bridge.query.search import NamedTimer
 from kafka_timer import Repeat, Sent, TimerOperator
 
 SentRequests = list["Future[Sent]"]
@@ -46,8 +45,6 @@ class FormField(NamedTuple):
 
 
 class Action(NamedTuple):
-    """`send`: for an API request. `send_each`: for one timer of a selection, None if selections are not allowed."""
-
     name: str
     label: str
     summary: str
@@ -55,7 +52,6 @@ class Action(NamedTuple):
     send: Callable[[TimerOperator, Any], SentRequests]
     about: Literal["timer", "topic"] = "timer"
     selection_model: type[SelectionActed] = SelectionActed
-    send_each: Callable[[TimerOperator, NamedTimer, Any], SentRequests] | None = None
     still_matches: bool = False
     """True if timers still match their selection after the action. It then acts on all of them, or on none."""
     entries: tuple[FormField, ...] = ()
@@ -63,7 +59,7 @@ class Action(NamedTuple):
 
     @property
     def has_place(self) -> bool:
-        """True if the request may name a partition."""
+        """True if the request may name a partition. Selections are allowed then."""
         return issubclass(self.request_model, PlacedAsked)
 
     @property
@@ -81,11 +77,6 @@ def _cancel(timers: TimerOperator, asked: CancelAsked) -> SentRequests:
     if asked.everywhere:
         return timers.cancel_everywhere(asked.raw())
     return [timers.cancel(asked.name(), partition=asked.partition)]
-
-
-def _cancel_each(timers: TimerOperator, timer: NamedTimer, _: SelectionActed) -> SentRequests:
-    """Cancel in its own partition only: the same id elsewhere is another timer."""
-    return [timers.cancel(_name(timer), partition=timer.place.partition.partition)]
 
 
 def _replace(timers: TimerOperator, asked: ReplaceAsked) -> SentRequests:
@@ -109,17 +100,8 @@ def _move(timers: TimerOperator, asked: MoveAsked) -> SentRequests:
     return [timers.move(asked.name(), at=asked.at, delay=asked.delay, partition=asked.partition)]
 
 
-def _move_each(timers: TimerOperator, timer: NamedTimer, asked: SelectionMoved) -> SentRequests:
-    due_ms = max(0, timer.due_ms + asked.by)
-    return [timers.move(_name(timer), at=due_ms, partition=timer.place.partition.partition)]
-
-
 def _release(timers: TimerOperator, asked: ReleaseAsked) -> SentRequests:
     return [timers.release(asked.name(), partition=asked.partition)]
-
-
-def _release_each(timers: TimerOperator, timer: NamedTimer, _: SelectionActed) -> SentRequests:
-    return [timers.release(_name(timer), partition=timer.place.partition.partition)]
 
 
 def _pause(timers: TimerOperator, asked: TopicAsked) -> SentRequests:
@@ -130,14 +112,9 @@ def _resume(timers: TimerOperator, asked: TopicAsked) -> SentRequests:
     return timers.resume(asked.topic)
 
 
-def _name(timer: NamedTimer) -> bytes | Sent:
-    """Return the id of a timer; the position of its request if it has none."""
-    return timer.raw_id or Sent(*timer.place.partition, timer.origin)
-
-
 _ALL = (
     Action("schedule", "New timer", "Deliver a message later, once or by a rule.", ScheduleAsked, _schedule),
-    Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel, send_each=_cancel_each),
+    Action("cancel", "Cancel", "End what is pending under an id.", CancelAsked, _cancel),
     Action(
         "move",
         "Move",
@@ -145,19 +122,18 @@ _ALL = (
         MoveAsked,
         _move,
         selection_model=SelectionMoved,
-        send_each=_move_each,
         still_matches=True,
         entries=(FormField("delay", "To, from now", "2h30m"), FormField("at", "or at", type="datetime-local")),
         entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
-    Action("release", "Release now", "Make it due now.", ReleaseAsked, _release, send_each=_release_each),
+    Action("release", "Release now", "Make it due now.", ReleaseAsked, _release),
     Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
     Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic"),
     Action("resume", "Resume", "Release the timers that wait for a topic.", TopicAsked, _resume, "topic"),
 )
 TIMER_ACTIONS = tuple(action for action in _ALL if action.about == "timer")
 TOPIC_ACTIONS = tuple(action for action in _ALL if action.about == "topic")
-SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.send_each is not None)
+SELECTION_ACTIONS = tuple(action for action in TIMER_ACTIONS if action.has_place)
 
 
 @dataclass(frozen=True)
@@ -181,7 +157,7 @@ class TimerActions:
             results.update(acted.model_dump(exclude={"action"}))
         return acted
 
-    async def receipts(self, asked: ReceiptsAsked) -> LatestReceipts:
+    async def receipts(self, asked: Named) -> LatestReceipts:
         """Raises BridgeError (503)."""
         return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
 

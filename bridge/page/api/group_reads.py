@@ -164,13 +164,12 @@ class GroupReads:
         def find(bridge: Bridge) -> GroupFound:
             now_ms = self._clock.now_ms()
             if isinstance(name, bytes):
-                found = find_by_id(bridge, name, now_ms, with_value=asked.value)
-                return GroupFound(**found.model_dump(), partitions=[str(each) for each in bridge.partitions])
-            assert timer_partition is not None
-            here = find_by_origin(bridge, timer_partition, name.offset, now_ms, with_value=asked.value)
-            if here is None:
-                return GroupFound(at_ms=now_ms, timers=[], partitions=[])
-            return GroupFound(**here.model_dump(), partitions=[str(timer_partition)])
+                timers = find_by_id(bridge, name, now_ms, with_value=asked.value)
+            else:
+                place = TimerPartition(name.topic, name.partition)
+                timers = find_by_origin(bridge, place, name.offset, now_ms, with_value=asked.value)
+            partitions = [str(each) for each in bridge.partitions if timer_partition in (None, each)]
+            return GroupFound(at_ms=now_ms, timers=timers, partitions=partitions)
 
         parts, missing = await self._peers.ask_all(
             caller, f"{API}/timer", asked, GroupFound, lambda: self._queries.ask(find)
@@ -192,11 +191,8 @@ def _lateness_of(slot: Deliveries) -> Lateness:
 
 
 def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in parts:
-        for topic, at_ms in part.items():
-            found[topic] = min(at_ms, found.get(topic, at_ms))
-    return dict(sorted(found.items()))
+    latest_first = sorted((each for part in parts for each in part.items()), reverse=True)
+    return dict(reversed(dict(latest_first).items()))
 
 
 def _paused(bridge: Bridge) -> set[str]:

@@ -50,9 +50,9 @@ class RejectedTopic:
     def _record(self, place: TimerPartition, offset: int) -> RejectedRecord | None:
         markers = self._kafka.redriven()
         with self._kafka.reader() as reader:
-            if not (
-                place.partition < (reader.partitions(self._topic) or 0) and _is_inside(reader.bounds(place), offset)
-            ):
+            is_known = place.partition < (reader.partitions(self._topic) or 0)
+            first, end = reader.bounds(place) if is_known else (0, 0)
+            if not first <= offset < end:
                 return None
             record = next(chain.from_iterable(reader.requests(place, offset, offset + 1)), None)
         described = None if record is None else self._describe(place, record, markers)
@@ -106,15 +106,13 @@ class RejectedTopic:
             raise ValueError(f"{name!r} is not a record of {self._topic}: name it as the list does")
         return TimerPartition(self._topic, int(partition)), int(offset)
 
-    def _can_be_sent(self, record: Parked) -> bool:
-        """True unless its contents are missing or its origin, which any writer can forge, is not on a timer topic."""
-        return not record.is_bare and record.partition.topic in self._rules
-
     def _describe(self, place: TimerPartition, record: Record, markers: Container[bytes]) -> Rejected | None:
         found = parked(place, record, self._rules)
         if found is None:
             return None
         is_redriven = marker_of(found) in markers
+        # Any writer can forge the origin, so it may be on another topic than ours.
+        may_redrive = not (found.is_bare or is_redriven) and found.partition.topic in self._rules
         detail = dict(record.headers)[ERROR_DETAIL] or b""
         return Rejected(
             parked=_name(found),
@@ -124,14 +122,10 @@ class RejectedTopic:
             origin=found.origin_text,
             topic=found.target,
             bytes=found.size,
-            may_redrive=self._can_be_sent(found) and not is_redriven,
+            may_redrive=may_redrive,
             is_redriven=is_redriven,
             **id_fields(found.id),
         )
-
-
-def _is_inside(bounds: tuple[int, int], offset: int) -> bool:
-    return bounds[0] <= offset < bounds[1]
 
 
 def _name(parked: Parked) -> str:

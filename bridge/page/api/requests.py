@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 from bridge.partition.options import parse_instant_ms
-from bridge.query.search import SearchPosition, TimerFilter
+from bridge.query.search import NamedTimer, SearchPosition, TimerFilter
 from bridge.query.summary import parse_bucket_ms
 from kafka_timer import Sent
 from kafka_timer.durations import duration_text, parse_duration_ms
@@ -143,7 +143,7 @@ class TimersAsked(Selector, Read):
         return self
 
 
-class _Named(Question):
+class Named(Question):
     id: str | None = None
     id_base64: str | None = Field(None, description="An id that is not UTF-8.")
     origin: str | None = Field(None, description="topic/partition/offset of its first request, if it has no id.")
@@ -163,7 +163,7 @@ class _Named(Question):
         return base64.b64decode(self.id_base64 or "", validate=True) if self.id is None else self.id.encode()
 
 
-class TimerAsked(_Named, Read):
+class TimerAsked(Named, Read):
     value: bool = Field(False, description="True: with the value of the message.")
 
     def named(self) -> dict[str, str]:
@@ -175,7 +175,7 @@ class ActionAsked(Question):
     timer_topic: str | None = Field(None, description="By default the setting timer_topic.")
 
 
-class PlacedAsked(_Named, ActionAsked):
+class PlacedAsked(Named, ActionAsked):
     partition: int | None = Field(None, ge=0, description="The timer's, if it was not chosen by its id (murmur2).")
 
 
@@ -232,7 +232,7 @@ class ScheduleAsked(MessageAsked):
     zone: str | None = Field(None, description="IANA zone of `cron`; default UTC.")
 
 
-class ReplaceAsked(_Named, MessageAsked):
+class ReplaceAsked(Named, MessageAsked):
     everywhere: bool = Field(False, description="Ends what is pending under the id in all other partitions too.")
     placed: int | None = Field(
         None, ge=0, description="Partition of the replaced timer, if its id did not choose it: ended there too."
@@ -259,15 +259,19 @@ class SelectionAsked(Question):
 class SelectionActed(SelectionAsked):
     token: str = Field(description="Token of the count.")
 
+    def for_timer(self, timer: NamedTimer) -> dict[str, Any]:
+        """Return the fields of a PlacedAsked for one timer, in its own partition: the same id elsewhere is another."""
+        name = {"id": timer.id, "id_base64": timer.id_base64} if timer.raw_id else {"origin": timer.origin_text}
+        return name | {"partition": timer.place.partition.partition}
+
 
 class SelectionMoved(SelectionActed):
     by: Annotated[int, BeforeValidator(_shift_ms), _WithUnit] = Field(
         description="Later by this: 1h, 30m; -1h is earlier."
     )
 
-
-class ReceiptsAsked(_Named):
-    """The id, or the position of a request."""
+    def for_timer(self, timer: NamedTimer) -> dict[str, Any]:
+        return super().for_timer(timer) | {"at": str(max(0, timer.due_ms + self.by))}
 
 
 class OutcomesAsked(Question):
@@ -287,10 +291,6 @@ class RejectedRecordAsked(Question):
 
 class RedriveAsked(Question):
     records: list[str] = Field(min_length=1, max_length=_MAX_REJECTED, description="Their `parked`, as listed.")
-
-
-class NoParameters(Question):
-    """No parameters."""
 
 
 def error_text(error: Exception) -> str:

@@ -5,9 +5,9 @@ Answers about all instances list as `missing` the partitions that no instance an
 
 from pydantic import BaseModel, Field
 
-from bridge.observe.recent_traffic import Traffic
+from bridge.observe.recent_traffic import Counts, Traffic
 from bridge.observe.status import Phase
-from bridge.query.details import Found, Header
+from bridge.query.details import Header, TimerDetail
 from bridge.query.search import Content, Listing, NamedTimer
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
@@ -67,15 +67,11 @@ class Owned(PartitionState):
     owner: str = Field(description="Address of the owner.")
 
 
-class Lateness(BaseModel):
-    """Deliveries of 10 s or a minute, and the lateness that half and 99 % of them did not exceed."""
+class Lateness(Counts):
+    """Traffic of 10 s or a minute, and the lateness that half and 99 % of its timers did not exceed."""
 
-    from_ms: int
-    timers: int
     p50_ms: int | None = Field(description="Null: all waited for a paused or rate-limited target.")
     p99_ms: int | None
-    taken_in: int = Field(0, description="Requests read.")
-    pending: int | None = Field(None, description="Timers at the begin of a minute; null: not known.")
 
 
 class Overview(BaseModel):
@@ -108,7 +104,11 @@ class GroupListing(Listing):
     missing: list[Missing] = Field(default_factory=list)
 
 
-class GroupFound(Found):
+class GroupFound(BaseModel):
+    """At most one timer for each partition."""
+
+    at_ms: int
+    timers: list[TimerDetail]
     partitions: list[str] = Field(description="Partitions that the answer covers.")
     is_local: bool = False
     missing: list[Missing] = Field(default_factory=list)

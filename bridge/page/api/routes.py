@@ -84,7 +84,7 @@ def api_routes(api: Api, access: Authenticator, version: str) -> Mount:
 
 def _add_reads(app: FastAPI, api: Api) -> None:
     @app.get("/overview", summary="Partitions and owners, lateness and throughput now, disk and memory.")
-    async def overview(caller: Reader, _: Annotated[requests.NoParameters, Query()]) -> responses.Overview:
+    async def overview(caller: Reader, _: Annotated[requests.Question, Query()]) -> responses.Overview:
         return await api.reads.overview(caller)
 
     @app.get("/instance", summary="The asked instance alone.")
@@ -117,7 +117,7 @@ def _add_reads(app: FastAPI, api: Api) -> None:
 
 def _add_reads_of_kafka(app: FastAPI, api: Api) -> None:
     @app.get("/receipts", summary="Receipts of an id or of the request at a position, of the latest ones.")
-    async def receipts(_: Reader, asked: Annotated[requests.ReceiptsAsked, Query()]) -> responses.LatestReceipts:
+    async def receipts(_: Reader, asked: Annotated[requests.Named, Query()]) -> responses.LatestReceipts:
         return await api.actions.receipts(asked)
 
     @app.get("/outcomes", summary="The latest receipts of timers that ended and of refused requests.")

@@ -60,13 +60,6 @@ def digest_of_timer(timer: NamedTimer) -> bytes:
     return blake2b(str(timer.place).encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-@dataclass
-class SelectionProgress(SendProgress):
-    """timers: number of timers to act on; 0 until they are found."""
-
-    timers: int = 0
-
-
 @dataclass(frozen=True)
 class Selections:
     """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
@@ -88,10 +81,10 @@ class Selections:
         )
 
     async def act(
-        self, caller: Caller, action: Action, asked: SelectionActed, progress: SelectionProgress | None = None
+        self, caller: Caller, action: Action, asked: SelectionActed, progress: SendProgress | None = None
     ) -> ActedOnSelection:
         """`progress`: is kept up to date."""
-        progress = progress or SelectionProgress()
+        progress = progress or SendProgress()
         counted = digests_in(asked, self._clock.now_ms())
         logged = asked.model_dump(exclude={"token"}, exclude_none=True)
         with audit.logged_action(caller, f"{action.name} selection", logged) as results:
@@ -111,7 +104,7 @@ class Selections:
 
 
 def _printed(timer: NamedTimer) -> str:
-    return timer.id or timer.id_base64 or f"{timer.shard}/{timer.origin}"
+    return timer.id or timer.id_base64 or timer.origin_text
 
 
 def _choose(action: Action, found: GroupListing, counted: Container[bytes]) -> list[NamedTimer]:
@@ -132,10 +125,9 @@ def _requests_by_topic(action: Action, timers: list[NamedTimer], asked: Selectio
     by_topic: defaultdict[str, list[NamedTimer]] = defaultdict(list)
     for timer in timers:
         by_topic[timer.place.partition.topic].append(timer)
-    send_each = action.send_each
-    assert send_each is not None
+    model = action.request_model
 
     def send(own: list[NamedTimer], producer: TimerOperator) -> Iterator["Future[Sent]"]:
-        return (future for timer in own for future in send_each(producer, timer, asked))
+        return (future for timer in own for future in action.send(producer, model(**asked.for_timer(timer))))
 
     return {topic: partial(send, own) for topic, own in by_topic.items()}

@@ -44,11 +44,13 @@ class SendProgress:
     """How far `send` is, which writes it, also if a request fails. Any thread may read it.
 
     sent: topic/partition/offset of each acknowledged request. outcomes: receipts by kind. answered: requests with one.
+    timers: number of timers of a selection to act on; 0 until they are found.
     """
 
     sent: list[str] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     answered: int = 0
+    timers: int = 0
 
     def result(self) -> dict[str, Any]:
         """Return the fields of `Acted`."""

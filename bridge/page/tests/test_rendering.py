@@ -14,14 +14,15 @@ from bridge.page.rendering import (
     SPANS,
     Timeline,
     hex_dump,
-    hour_charts,
     indented_json,
     is_editable,
     plain,
     span_text,
+    templates,
     timeline,
     value_text,
 )
+from bridge.partition.options import instant_text
 from bridge.query.details import Header, TimerDetail
 from bridge.query.search import MAX_SHOWN_BYTES, Content, content
 from bridge.query.summary import Bucket, merge_buckets
@@ -203,24 +204,42 @@ def minute(from_ms: int, pending: int | None, p50_ms: int | None, p99_ms: int | 
     return Lateness(from_ms=from_ms, timers=2, p50_ms=p50_ms, p99_ms=p99_ms, taken_in=3, pending=pending)
 
 
+def charts(minutes: list[Lateness], at_ms: int) -> list[str]:
+    """Return the SVG of each chart of the hour: in, out, pending, lateness."""
+    macros = templates(Path(rendering.__file__).parent / "templates", lambda: at_ms).get_template("hour_charts.html")
+    text: str = macros.module.hour_charts(minutes, at_ms)  # type: ignore[attr-defined]
+    return text.split("<figure")[1:]
+
+
+def bars(chart: str) -> list[tuple[str, float, float, float]]:
+    """Return class, left, top and height of each bar."""
+    found = re.findall(r'<rect class="(\w+)" x="([\d.]+)%" y="([\d.]+)%" width="1.67%" height="([\d.]+)%"', chart)
+    return [(name, float(left), float(top), float(height)) for name, left, top, height in found]
+
+
 def test_the_newest_minute_is_the_last_column_and_the_latest_reaches_the_top() -> None:
     now_ms = NOW_MS - NOW_MS % 60_000
     minutes = [minute(now_ms - 1_800_000, None, 10, 40), minute(now_ms, 7, 80, 80)]
-    into, _, pending, late = hour_charts(minutes, now_ms + 59_999)
-    assert (late.most, late.lines, late.names) == ("80 ms", (12.0, 84.0), ["p99", "p50"])
-    assert late.labels[0] == (0.0, now_ms - 59 * 60_000)
-    assert [(column.left, column.bars) for column in late.columns] == [
-        (48.33, [("p99", 48.0, 36.0), ("p50", 75.0, 9.0)]),
-        (98.33, [("p99", 12.0, 72.0), ("p50", 12.0, 72.0)]),
+    into, _, pending, late = charts(minutes, now_ms + 59_999)
+    assert ('<text x="0" y="9%">80 ms<' in late, late.count('y1="12.0%"'), late.count('y1="84.0%"')) == (True, 1, 1)
+    assert late.index("</svg> p50") < late.index("</svg> p99")
+    assert f'<text x="0.0%" y="98%" data-at="{instant_text(now_ms - 59 * 60_000)}"' in late
+    assert [each for each in bars(late) if each[0] != "hit"] == [
+        ("p99", 48.33, 48.0, 36.0),
+        ("p50", 48.33, 75.0, 9.0),
+        ("p99", 98.33, 12.0, 72.0),
+        ("p50", 98.33, 12.0, 72.0),
     ]
-    assert [column.values for column in into.columns] == [["requests 3"], ["requests 3"]]
-    assert [column.left for column in pending.columns] == [98.33], "what is not known has no bar"
+    assert re.findall(r": ([^<]*)</title>", into + late) == ["requests 3"] * 2 + ["p99 40 ms, p50 10 ms"] + [
+        "p99 80 ms, p50 80 ms"
+    ]
+    assert [left for name, left, *_ in bars(pending) if name == "pending"] == [98.33], "what is not known has no bar"
 
 
 def test_timers_that_are_not_late_have_no_bar_and_no_division_by_zero() -> None:
-    *_, late = hour_charts([minute(NOW_MS, None, 0, 0)], NOW_MS)
-    assert [bar[2] for bar in late.columns[0].bars] == [0, 0]
-    assert [each.columns for each in hour_charts([], NOW_MS)] == [[], [], [], []]
+    *_, late = charts([minute(NOW_MS, None, 0, 0)], NOW_MS)
+    assert [height for name, *_, height in bars(late) if name != "hit"] == [0, 0]
+    assert [chart.count("<g>") for chart in charts([], NOW_MS)] == [0, 0, 0, 0]
 
 
 # -- colours

@@ -9,7 +9,7 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
-from bridge.query.details import Found, TimerDetail, find_by_id, find_by_origin
+from bridge.query.details import TimerDetail, find_by_id, find_by_origin
 from bridge.query.search import (
     MAX_SHOWN_BYTES,
     Listing,
@@ -139,7 +139,7 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
     origin = world.send("far", 3 * WINDOW_MS, id_="far" if is_named else None).offset
     world.bridge.run(50)
 
-    def found(timer_partition: TimerPartition) -> Found | None:
+    def found(timer_partition: TimerPartition) -> list[TimerDetail]:
         return find_by_origin(bridge_of(world), timer_partition, origin, world.now_ms, with_value=True)
 
     states: set[str] = set()
@@ -147,9 +147,7 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
     while "far" not in world.delivered():
         page = listed(world, TimerFilter(limit=400))
         listed_states |= {timer.state for timer in page.timers if timer.origin == origin}
-        told = found(TimerPartition(TIMERS, 0))
-        assert told is not None
-        (timer,) = told.timers
+        (timer,) = found(TimerPartition(TIMERS, 0))
         is_rolling = timer.state == "rolling"
         assert (timer.origin, timer.id) == (origin, "far" if is_named and not is_rolling else None)
         assert is_rolling or (timer.value is not None and timer.value.text == "far")
@@ -157,8 +155,7 @@ def test_a_timer_is_found_by_its_origin_in_each_state(world: World, is_named: bo
         world.bridge.turn()
     assert {"pending", "rolling"} <= states & listed_states
     world.bridge.run(10)
-    assert found(TimerPartition(TIMERS, 0)) == Found(at_ms=world.now_ms, timers=[])
-    assert found(TimerPartition(TIMERS, 7)) is None
+    assert (found(TimerPartition(TIMERS, 0)), found(TimerPartition(TIMERS, 7))) == ([], [])
 
 
 def test_lists_of_several_instances_are_one() -> None:
@@ -202,7 +199,7 @@ def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> N
     world.bridge.run(10)
 
     def told(*, with_value: bool) -> TimerDetail:
-        (timer,) = find_by_id(bridge_of(world), b"\xff", world.now_ms, with_value=with_value).timers
+        (timer,) = find_by_id(bridge_of(world), b"\xff", world.now_ms, with_value=with_value)
         return timer
 
     timer = told(with_value=False)
@@ -216,7 +213,7 @@ def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> N
     value = told(with_value=True).value
     assert value is not None
     assert (value.base64, value.is_cut) == ("/v7+", False)
-    assert find_by_id(bridge_of(world), b"other", world.now_ms, with_value=True).timers == []
+    assert find_by_id(bridge_of(world), b"other", world.now_ms, with_value=True) == []
 
 
 def test_a_long_value_is_cut_after_a_whole_character() -> None:
