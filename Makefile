@@ -178,9 +178,7 @@ dist: $(READY) ## dist/: sdists and wheels of the client and the bridge, and the
 
 .PHONY: docs
 docs: $(SITE) ## docs/metrics.md, docs/settings.md and the chart's README from code and values, and the site of all pages in .run/site
-	$(BIN)/python -m scripts.release.metric_docs > docs/metrics.md
-	$(BIN)/python -m scripts.release.setting_docs > docs/settings.md
-	$(BIN)/python -m scripts.release.chart_docs > charts/timer-bridge/README.md
+	$(BIN)/python -m scripts.release.reference_docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 .PHONY: format

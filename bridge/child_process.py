@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 _DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -27,6 +28,11 @@ def kill_with_parent(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
+def start_child(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, **more: Any) -> subprocess.Popen[Any]:
+    """Start a process that ends with the calling thread. Ctrl-C in a terminal reaches only us. more: of Popen."""
+    return subprocess.Popen(kill_with_parent(command), stdin=stdin, start_new_session=True, **more)
+
+
 _KERNEL_S = 30.0  # longest wait for it to start or end a process
 
 
@@ -41,7 +47,7 @@ class ChildProcess:
         self.ready_or_ended = threading.Event()
         self._spawned = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._command = kill_with_parent(command)
+        self._command = command
         self._console = folder / "logs" / "console.log"
         self._console.parent.mkdir(parents=True, exist_ok=True)
         self._folder = folder
@@ -73,23 +79,14 @@ class ChildProcess:
 
     def _run(self) -> None:
         try:
-            with self._console.open("ab") as console, self._spawn() as process:
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+            with self._console.open("ab") as console, start_child(self._command, cwd=self._folder, **pipes) as process:
                 self._process = process
                 self._spawned.set()
                 self._copy(process, console.fileno())
         finally:
             self._spawned.set()
             self.ready_or_ended.set()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._command,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
 
     def _copy(self, process: subprocess.Popen[bytes], console: int) -> None:
         """Copy the output to the file until the end: a full pipe would block the child."""

@@ -3,24 +3,20 @@
 level  0 -> at once     1 -> 1 s     18 -> 2 h     19 and above -> the last
 """
 
-import re
+from kafka_timer.durations import parse_duration_ms
 
 DEFAULT = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_LEVEL = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Return the delays in ms. Raises ValueError with the wrong level and the remedy."""
-    levels = []
-    for place, word in enumerate(text.split(), 1):
-        match = _LEVEL.fullmatch(word)
-        if match is None:
-            raise ValueError(f"level {place} is {word!r}: write a number and s, m, h or d, such as 30s")
-        levels.append(int(match[1]) * _UNITS_MS[match[2]])
+    try:
+        levels = tuple(map(parse_duration_ms, text.split()))
+    except ValueError as wrong:
+        raise ValueError(f"level {wrong}") from wrong
     if not levels:
         raise ValueError("no level at all: write delays such as '1s 5s 1m'")
-    return tuple(levels)
+    return levels
 
 
 DEFAULT_MS = parse_levels(DEFAULT)

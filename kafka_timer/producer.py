@@ -175,11 +175,7 @@ class TimerProducer:
         partition: of the timer topic, for a timer that was not placed by its id; the cancel goes only there.
         Raises ValueError if the request is on another timer topic.
         """
-        if isinstance(id, Sent):
-            return self._send_about(id, cancel_headers(id))
-        if partition is not None:
-            return self._send_empty(partition, id, cancel_headers(id))
-        return self._send(id, id, None, cancel_headers(id))
+        return self._send_about(id, partition, cancel_headers(id))
 
     def partition_of(self, id: Text) -> int:  # noqa: A002
         """Return the partition for this id. Raises BridgeError if no broker answers."""
@@ -198,13 +194,7 @@ class TimerProducer:
 
         id, partition: see `cancel`.
         """
-        headers = move_headers(id, at=at, delay=delay, level=level)
-        if isinstance(id, Sent):
-            return self._send_about(id, headers)
-        if partition is not None:
-            return self._send_empty(partition, id, headers)
-        first = self.partition_of(id)
-        return _all_acknowledged(self._send_empty(first, id, headers), self._send_elsewhere(id, first, headers))
+        return self._send_about(id, partition, move_headers(id, at=at, delay=delay, level=level))
 
     def release(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Make what is pending under `id` due now. See `cancel`."""
@@ -304,11 +294,16 @@ class TimerProducer:
         """Send a request without a value to a partition of the timer topic."""
         return self._outbox.send(self._timer_topic, partition, to_bytes(id_), None, headers)
 
-    def _send_about(self, request: Sent, headers: Headers) -> "Future[Sent]":
-        """Send a request by origin to the partition of the timer's request."""
-        if request.topic != self._timer_topic:
-            raise ValueError(f"{request}: no request on {self._timer_topic}: use a producer for {request.topic}")
-        return self._outbox.send(self._timer_topic, request.partition, None, None, headers)
+    def _send_about(self, timer: Text | Sent, partition: int | None, headers: Headers) -> "Future[Sent]":
+        """Send a request about a timer to the partition of its request, to `partition`, or to those of its id."""
+        if isinstance(timer, Sent):
+            if timer.topic != self._timer_topic:
+                raise ValueError(f"{timer}: no request on {self._timer_topic}: use a producer for {timer.topic}")
+            return self._outbox.send(self._timer_topic, timer.partition, None, None, headers)
+        if partition is not None:
+            return self._send_empty(partition, timer, headers)
+        first = self.partition_of(timer)
+        return _all_acknowledged(self._send_empty(first, timer, headers), self._send_elsewhere(timer, first, headers))
 
     def _send(self, id_: Text | None, key: Text | None, value: Text | None, headers: Headers) -> "Future[Sent]":
         topic, raw_key = self._timer_topic, None if key is None else to_bytes(key, "key")

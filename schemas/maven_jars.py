@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from kafka_timer.errors import BridgeError
+
 IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir="{cache}"/>
@@ -30,7 +32,7 @@ IVY_MODULE = """<ivy-module version="2.0">
 """
 
 
-class JarsError(Exception):
+class JarsError(BridgeError):
     """The jars are missing and could not be fetched, or differ from the pinned ones. The message says what to do."""
 
 

@@ -29,6 +29,7 @@ from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, Stor
 from timer.stopped_store import verify as verify_store
 
 _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may then look like a fault"
+_POSITIONS = ("format", "engine", "journal_offset", "pending", "tick_ms", "slots", "units_end", "body_end")
 _FLIGHT = ("origin", "rolls", "due_ms", "target", "id_hash", "digest")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
@@ -160,20 +161,13 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
     return {
         "closed": store.closed,
         "checkpoint": {
-            "format": checkpoint.format,
-            "engine": checkpoint.engine,
+            **{name: getattr(checkpoint, name) for name in _POSITIONS},
             "next_offset": checkpoint.progress.next_offset,
             "settled": {"visit_ms": visit_ms, "origin": origin_offset},
             "low_offset": checkpoint.progress.low_offset,
-            "journal_offset": checkpoint.journal_offset,
-            "pending": checkpoint.pending,
             "held": list(checkpoint.held),
             "flights": [dict(zip(_FLIGHT, flight, strict=True)) for flight in checkpoint.flights],
             "ended_flights": list(checkpoint.ended_flights),
-            "tick_ms": checkpoint.tick_ms,
-            "slots": checkpoint.slots,
-            "units_end": checkpoint.units_end,
-            "body_end": checkpoint.body_end,
         },
         "files": [{"name": name, "size": size} for name, size in store.files().items()],
         "ticks": [{"from_ms": start_ms, "timers": count} for start_ms, count in store.ticks(limit)],

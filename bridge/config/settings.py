@@ -279,15 +279,9 @@ class Settings(BaseModel):
                 f" deny_targets, allow_actions, passed_headers, profiles, max_requests_per_s, max_pending,"
                 f" max_pending_bytes, max_request_bytes, max_delay and journal_topic, outside of a table"
             )
-        shared = {
-            "rejected_topic": self.rejected_topic,
-            "receipts_topic": self.receipts_topic,
-            "resent_topic": self.resent_topic,
-            "redriven_topic": self.redriven_topic,
-            "backfilled_topic": self.backfilled_topic,
-            "imported_topic": self.imported_topic,
-            "control_topic": self.control_topic,
-        }
+        own = ("timer_topic", "journal_topic")
+        names = [name for name in Settings.model_fields if name.endswith("_topic") and name not in own]
+        shared: dict[str, str] = {name: getattr(self, name) for name in names}
         return check_timer_topics(self.timer_topic, self.timer_topics(), shared)
 
     @property

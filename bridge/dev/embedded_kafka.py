@@ -24,13 +24,13 @@ import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from bridge.child_process import ChildProcess
 from bridge.config.data_directory import take_lock
-from bridge.dev.kafka_jars import DEFAULT_CACHE, ensure_jars
+from bridge.dev.kafka_jars import DEFAULT_CACHE, JARS
 from bridge.errors import BridgeError
+from schemas.maven_jars import ensure
 
 HOST = "127.0.0.1"
 READY_LINE = b"Kafka Server started"
@@ -92,10 +92,6 @@ logger.ready.appenderRef.ready.ref = ready
 """
 
 
-class EmbeddedKafkaError(BridgeError):
-    """The embedded broker did not start. The message says what to install or where to look."""
-
-
 class EmbeddedKafka:
     """A broker that can be started, stopped, killed and started again: same folder, same port, same data."""
 
@@ -138,7 +134,7 @@ class EmbeddedKafka:
             return
         self._clear()
         java = find_java()
-        jars = ensure_jars(self._jars_cache, java=java).resolve()
+        jars = ensure(JARS, self._jars_cache, java=java).resolve()
         self._refuse_taken_ports()
         self._lock_folder()
         try:
@@ -148,9 +144,9 @@ class EmbeddedKafka:
             self._broker = broker = ChildProcess(command, self.folder, READY_LINE)
             atexit.register(self.kill)
             if not broker.ready_or_ended.wait(timeout_s):
-                raise EmbeddedKafkaError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
+                raise BridgeError(f"Kafka was not ready within {timeout_s:.0f} s.\n{self._log_tails()}")
             if not broker.ready:
-                raise EmbeddedKafkaError(f"Kafka ended while it started.\n{self._log_tails()}")
+                raise BridgeError(f"Kafka ended while it started.\n{self._log_tails()}")
         except BaseException:
             self.kill()
             raise
@@ -171,7 +167,7 @@ class EmbeddedKafka:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _clear(self) -> None:
@@ -189,7 +185,7 @@ class EmbeddedKafka:
 
     def _refuse_taken_ports(self) -> None:
         if not _bindable(self.port):
-            raise EmbeddedKafkaError(f"port {self.port} on {HOST} is in use: stop what listens there, or take another")
+            raise BridgeError(f"port {self.port} on {HOST} is in use: stop what listens there, or take another")
         if not _bindable(self._controller_port):
             self._controller_port = free_port(taken={self.port})
 
@@ -197,7 +193,7 @@ class EmbeddedKafka:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = take_lock(self.folder / "lock")
         if self._lock is None:
-            raise EmbeddedKafkaError(f"{self.folder}: another Kafka runs on it: stop it, or give another folder")
+            raise BridgeError(f"{self.folder}: another Kafka runs on it: stop it, or give another folder")
 
     def _write_files(self) -> None:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -223,9 +219,9 @@ class EmbeddedKafka:
         try:
             done = _run(command, timeout_s)
         except subprocess.TimeoutExpired:
-            raise EmbeddedKafkaError(f"{self.folder} was not formatted for Kafka within {timeout_s:.0f} s") from None
+            raise BridgeError(f"{self.folder} was not formatted for Kafka within {timeout_s:.0f} s") from None
         if done.returncode != 0:
-            raise EmbeddedKafkaError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
+            raise BridgeError(f"{self.folder} could not be formatted for Kafka:\n{done.stdout}{done.stderr}")
 
     def _jvm_options(self, jars: Path) -> list[str]:
         return [
@@ -242,19 +238,19 @@ class EmbeddedKafka:
 
 @functools.cache
 def find_java() -> str:
-    """Return java from JAVA_HOME, else from PATH. Raises EmbeddedKafkaError if it is missing or too old."""
+    """Return java from JAVA_HOME, else from PATH. Raises BridgeError if it is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     remedy = f"Kafka needs Java {MIN_JAVA} or later; on Debian or Ubuntu: apt-get install openjdk-17-jre-headless"
     if java is None:
-        raise EmbeddedKafkaError(f"no java was found. {remedy}")
+        raise BridgeError(f"no java was found. {remedy}")
     try:
         ran = _run([java, "-version"])
     except OSError as error:
-        raise EmbeddedKafkaError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
+        raise BridgeError(f"{java} does not run: {error.strerror} (JAVA_HOME={home or ''}). {remedy}") from error
     major = java_major(ran.stderr)
     if major is None or major < MIN_JAVA:
-        raise EmbeddedKafkaError(f"{java} is {ran.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
+        raise BridgeError(f"{java} is {ran.stderr.splitlines()[:1] or 'of unknown version'}. {remedy}")
     return java
 
 
@@ -276,7 +272,7 @@ def free_port(*, taken: set[int] | None = None) -> int:
     for port in random.SystemRandom().sample(candidates, 200):
         if _bindable(port):
             return port
-    raise EmbeddedKafkaError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
+    raise BridgeError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
 
 
 def _bindable(port: int) -> bool:

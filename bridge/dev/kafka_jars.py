@@ -7,8 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from bridge.errors import BridgeError
-from schemas.maven_jars import JarList, JarsError, ensure
+from schemas.maven_jars import JarList, ensure
 
 KAFKA_VERSION = "4.3.0"
 DEFAULT_CACHE = Path(".run/kafka-jars")
@@ -16,13 +15,5 @@ DEFAULT_CACHE = Path(".run/kafka-jars")
 JARS = JarList("Kafka", KAFKA_VERSION, Path(__file__).with_name("kafka-jars.txt"))
 
 
-def ensure_jars(cache: Path = DEFAULT_CACHE, *, java: str = "java") -> Path:
-    """Return the folder with exactly the jars of `JARS`, fetched if they are missing. Raises BridgeError."""
-    try:
-        return ensure(JARS, cache, java=java)
-    except JarsError as error:
-        raise BridgeError(str(error)) from error
-
-
 if __name__ == "__main__":  # python -m bridge.dev.kafka_jars [CACHE]: the build of compose/kafka uses it
-    sys.stdout.write(f"{ensure_jars(Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_CACHE)}{os.linesep}")
+    sys.stdout.write(f"{ensure(JARS, Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_CACHE)}{os.linesep}")

@@ -224,20 +224,6 @@ def in_send_order(records: Iterable[Parked]) -> list[Parked]:
     return [record for _, record in placed]
 
 
-def chunks(records: Iterable[Parked], *, most: int, most_bytes: int) -> Iterator[list[Parked]]:
-    """Cut into chunks of at most `most` records and `most_bytes`; a larger record is a chunk of its own."""
-    chunk: list[Parked] = []
-    room = most_bytes
-    for record in records:
-        if chunk and (len(chunk) == most or record.size > room):
-            yield chunk
-            chunk, room = [], most_bytes
-        chunk.append(record)
-        room -= record.size
-    if chunk:
-        yield chunk
-
-
 def marker_key(record: Parked) -> bytes:
     """Return the key of the record's marker on the topic of marks (schemas.resent)."""
     return f"{Job.REDRIVE}/{record.place}/{record.offset}".encode()

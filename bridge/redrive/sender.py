@@ -33,7 +33,6 @@ from bridge.redrive.rules import (
     Parked,
     RedriveFilter,
     RedrivePlan,
-    chunks,
     marker_key,
     marker_of,
     parked,
@@ -41,6 +40,7 @@ from bridge.redrive.rules import (
 )
 from kafka_timer.origin import TimerPartition
 from schemas import resent
+from schemas.chunks import chunks
 from schemas.resent import MarkTopics
 from schemas.rules import Rules
 
@@ -131,7 +131,7 @@ class ConfluentRedrive:
         """
         self._retrier.go_on()
         sent = RedriveResult()
-        for chunk in chunks(records, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
+        for chunk in chunks(records, lambda each: each.size, most=_MOST_RECORDS, most_bytes=_MOST_BYTES):
             requests = self._requests(chunk)
             sent.gone += len(chunk) - len(requests)
             self._send(requests, sent, on_sent)

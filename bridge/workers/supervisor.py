@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Protocol
 
 from bridge import extras
-from bridge.child_process import kill_with_parent
+from bridge.child_process import start_child
 from bridge.config.data_directory import DataDir, worker_folder, worker_socket
 from bridge.config.http_address import own_address
 from bridge.config.settings import Settings
@@ -166,13 +166,7 @@ def _started(settings: Settings, number: int) -> Process:
         "data_dir": worker_folder(settings.data_dir, number),
         "advertised_http": f"{address}/worker-{number}" if address else None,
     }
-    # A session of its own: Ctrl-C in a terminal reaches only us.
-    process = subprocess.Popen(
-        kill_with_parent([*COMMAND, str(number)]),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process = start_child([*COMMAND, str(number)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     assert process.stdin is not None
     with suppress(BrokenPipeError), process.stdin:  # the exit code reports the failure
         process.stdin.write(pickle.dumps(settings.model_copy(update=own)))

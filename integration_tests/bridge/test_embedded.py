@@ -14,10 +14,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bridge.dev.embedded_kafka import EmbeddedKafka, find_java
-from bridge.dev.kafka_jars import ensure_jars
+from bridge.dev.kafka_jars import JARS
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, RUN, missing
 from integration_tests.support.patience import PATIENCE_S
+from schemas.maven_jars import ensure
 
 pytestmark = pytest.mark.broker
 
@@ -38,7 +39,7 @@ with EmbeddedKafka(Path(sys.argv[1]), jars_cache=Path(sys.argv[2])) as kafka:
 def jars_cache() -> Path:
     """Java and the jars are there."""
     try:
-        ensure_jars(JARS_CACHE, java=find_java())
+        ensure(JARS, JARS_CACHE, java=find_java())
     except BridgeError as error:
         missing(f"no embedded broker: {error}")
     return JARS_CACHE

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from bridge.dev.embedded_kafka import find_java
-from bridge.dev.kafka_jars import ensure_jars
+from bridge.dev.kafka_jars import JARS
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, Broker, missing
 from integration_tests.support.bridge_command import Names, read
 from integration_tests.support.patience import PATIENCE_S
 from kafka_timer import partition_for
+from schemas.maven_jars import ensure
 from scripts.common.processes import BridgeProcess
 
 PARTITIONS = 4
@@ -53,7 +54,7 @@ def fetch(folder: Path, *command: str) -> None:
 def java(folder: Path, code: str) -> list[str]:
     try:
         find_java()
-        jars = ensure_jars(JARS_CACHE)
+        jars = ensure(JARS, JARS_CACHE)
     except BridgeError as error:
         missing(str(error))
     if shutil.which("javac") is None:

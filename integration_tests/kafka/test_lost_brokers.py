@@ -12,7 +12,7 @@ import pytest
 from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from integration_tests.support.instances import Field
 from integration_tests.support.starting_broker import StartingBroker
-from scripts.chaos.three_brokers import Proxies
+from scripts.chaos.three_brokers import running
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -21,11 +21,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 def behind() -> Iterator[StartingBroker]:
     front = free_port()
     behind = free_port(taken={front})
-    proxies = Proxies()
-    proxies.add(broker := StartingBroker(front, behind))
-    proxies.start()
-    yield broker
-    proxies.stop()
+    with running([broker := StartingBroker(front, behind)]):
+        yield broker
 
 
 @pytest.fixture

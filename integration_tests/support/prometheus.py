@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Self
 
-from bridge.child_process import kill_with_parent
+from bridge.child_process import start_child
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S, until
@@ -82,12 +82,7 @@ class Prometheus:
         command = [tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={self._folder / 'tsdb'}"]
         command.append(f"--web.listen-address={self._address}")
         with (self._folder / "prometheus.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                kill_with_parent(command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+            self._process = start_child(command, stdout=log, stderr=log)
         until(self._is_ready, "a Prometheus that is ready")
         return self
 

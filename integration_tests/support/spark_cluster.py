@@ -17,7 +17,7 @@ from typing import Self
 
 import pyspark
 
-from bridge.child_process import kill_with_parent
+from bridge.child_process import start_child
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.support.patience import PATIENCE_S
 from spark_jobs import package
@@ -101,16 +101,7 @@ class SparkCluster:
         command = [str(SPARK_HOME / "bin" / "spark-class"), *words]
         small = {**self.environment, "SPARK_DAEMON_MEMORY": "256m"}
         with self._log(name).open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    kill_with_parent(command),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=small,
-                    start_new_session=True,
-                )
-            )
+            self._processes.append(start_child(command, stdout=log, stderr=subprocess.STDOUT, env=small))
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

@@ -48,7 +48,6 @@ CLASSES = {"delivered": 94, "rejected": 2, "cancelled": 1, "cancel-done": 1, "pe
 """Rows by class in a hundred records of the timer topic; a copy has no row."""
 FAR_MS = 30 * 86_400_000
 TRANSACTION_SIZE = 2_000
-FOUND_FAULTS = 3
 
 Headers = list[tuple[str, str | bytes | None]]
 Figures = dict[str, float]

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import numpy as np
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -27,11 +26,12 @@ from bridge.errors import BridgeError
 from kafka_timer import headers as names
 from scripts.chaos.load import Background
 from scripts.common import command
-from scripts.common.delivery_figures import Lateness, lateness
+from scripts.common.delivery_figures import Lateness, late_ms, lateness
 from scripts.common.kafka_io import (
     BROKER_CLOCK,
     QUIET,
     Admin,
+    Delivery,
     Receiver,
     TimerRequest,
     TimerSender,
@@ -66,13 +66,11 @@ class Neighbour(Background):
 
     def deliveries(self, wait_s: float = 120.0) -> tuple[int, int, Lateness]:
         """Wait for all. Return how many were delivered, how many of them twice, and their lateness."""
-        late_ms, origins, until_s = list[int](), list[bytes](), time.monotonic() + wait_s
+        found, until_s = list[Delivery](), time.monotonic() + wait_s
         with Receiver(self._servers, [GOOD]) as receiver:
-            while len(late_ms) < self.sent and time.monotonic() < until_s:
-                found = receiver.poll(0.5)
-                late_ms += [each.appended_ms - each.due_ms for each in found]
-                origins += [each.origin for each in found]
-        return len(origins), len(origins) - len(set(origins)), lateness(np.array(late_ms, np.int64))
+            while len(found) < self.sent and time.monotonic() < until_s:
+                found += receiver.poll(0.5)
+        return len(found), len(found) - len({each.origin for each in found}), lateness(late_ms(found))
 
 
 class Stage(NamedTuple):
@@ -104,14 +102,11 @@ class Stage(NamedTuple):
         return name
 
 
-def _header_bomb(count: int, value: bytes | None) -> Callable[[Stage], None]:
-    def attack(stage: Stage) -> None:
-        bomb = [("a", value)] * 99_000
-        for number in stage.range(count):
-            request = timer(GOOD, now_ms() + 1000, b"%d" % number)
-            stage.send(iter([request._replace(headers=[*bomb, *request.headers])]))
-
-    return attack
+def _header_bomb(stage: Stage, count: int, value: bytes | None) -> None:
+    bomb = [("a", value)] * 99_000
+    for number in stage.range(count):
+        request = timer(GOOD, now_ms() + 1000, b"%d" % number)
+        stage.send(iter([request._replace(headers=[*bomb, *request.headers])]))
 
 
 def _moves(stage: Stage) -> None:
@@ -140,12 +135,9 @@ def _long_ids(stage: Stage) -> None:
     stage.send(named_timer(target, due_ms, b"", b"%01024d" % number) for number in stage.range(440_000))
 
 
-def _without_key(count: int, per_s: float) -> Callable[[Stage], None]:
-    def attack(stage: Stage) -> None:
-        target, ahead_ms = stage.topic(cleanup_policy="compact"), 300 if per_s else 3_000
-        stage.send((timer(target, now_ms() + ahead_ms, b"%d" % n) for n in stage.range(count)), per_s)
-
-    return attack
+def _without_key(stage: Stage, count: int, per_s: float) -> None:
+    target, ahead_ms = stage.topic(cleanup_policy="compact"), 300 if per_s else 3_000
+    stage.send((timer(target, now_ms() + ahead_ms, b"%d" % n) for n in stage.range(count)), per_s)
 
 
 def _old_times(stage: Stage) -> None:
@@ -153,12 +145,9 @@ def _old_times(stage: Stage) -> None:
     stage.send((timer(target, now_ms() + 300, b"%d" % n) for n in stage.range(1_500)), 50)
 
 
-def _missing(count: int, per_s: float) -> Callable[[Stage], None]:
-    def attack(stage: Stage) -> None:
-        ahead_ms = 300 if per_s else 4_000
-        stage.send((timer(f"missing-{n}", now_ms() + ahead_ms, b"") for n in stage.range(count)), per_s)
-
-    return attack
+def _missing(stage: Stage, count: int, per_s: float) -> None:
+    ahead_ms = 300 if per_s else 4_000
+    stage.send((timer(f"missing-{n}", now_ms() + ahead_ms, b"") for n in stage.range(count)), per_s)
 
 
 def _too_large(stage: Stage) -> None:
@@ -189,18 +178,18 @@ def _recreated(stage: Stage) -> None:
 
 
 ATTACKS: dict[str, Callable[[Stage], None]] = {
-    "headers-60-null": _header_bomb(60, None),
-    "headers-60": _header_bomb(60, b"ab"),
-    "headers-400": _header_bomb(400, None),
+    "headers-60-null": lambda stage: _header_bomb(stage, 60, None),
+    "headers-60": lambda stage: _header_bomb(stage, 60, b"ab"),
+    "headers-400": lambda stage: _header_bomb(stage, 400, None),
     "moves": _moves,
     "by-origin": _cancels_by_origin,
     "cron": _cron_rules,
     "long-ids": _long_ids,
-    "keyless-burst": _without_key(3_000, 0),
-    "keyless-300": _without_key(9_000, 300),
+    "keyless-burst": lambda stage: _without_key(stage, 3_000, 0),
+    "keyless-300": lambda stage: _without_key(stage, 9_000, 300),
     "old-times": _old_times,
-    "missing-8000": _missing(8_000, 0),
-    "missing-20000": _missing(20_000, 1_333),
+    "missing-8000": lambda stage: _missing(stage, 8_000, 0),
+    "missing-20000": lambda stage: _missing(stage, 20_000, 1_333),
     "too-large": _too_large,
     "recreated": _recreated,
     "none": lambda _stage: time.sleep(15),

@@ -15,7 +15,8 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -82,40 +83,32 @@ class Proxy:
             await asyncio.sleep(_LOOK_S)
 
 
-class Proxies:
-    """Runs between `start` and `stop`."""
+@contextlib.contextmanager
+def running(proxies: Iterable[Proxy]) -> Iterator[None]:
+    """Run the proxies in a thread."""
+    loop, servers = asyncio.new_event_loop(), list[asyncio.Server]()
+    thread = threading.Thread(target=loop.run_forever, name="proxies", daemon=True)
 
-    def __init__(self) -> None:
-        self._proxies: list[Proxy] = []
-        self._servers: list[asyncio.Server] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
+    def run(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result(60)
 
-    def add(self, proxy: Proxy) -> None:
-        """Add a proxy; call before `start`."""
-        self._proxies.append(proxy)
-
-    def start(self) -> None:
-        self._thread.start()
-        self._servers = [self._run(proxy.serve()) for proxy in self._proxies]
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._run(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(60)
-        self._loop.close()
-
-    async def _end(self) -> None:
-        for server in self._servers:
+    async def end() -> None:
+        for server in servers:
             server.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+    thread.start()
+    try:
+        servers += [run(proxy.serve()) for proxy in proxies]
+        yield
+    finally:
+        run(end())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(60)
+        loop.close()
 
 
 class ThreeBrokers:
@@ -125,7 +118,6 @@ class ThreeBrokers:
         self._folder, self._jars_cache = folder, jars_cache
         shutil.rmtree(folder, ignore_errors=True)
         ports = self._free_ports()
-        self._proxies = Proxies()
         self.links: list[list[Proxy]] = [[] for _ in range(links)]
         """For each link, the proxies of the three brokers."""
         controller_port = next(ports)
@@ -155,22 +147,17 @@ class ThreeBrokers:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as ends:
-            ends.callback(self._stop)
-            self._proxies.start()
-            self.nodes[0].start()
-            for node in self.nodes[1:]:
-                self._join_cluster(node)
+            ends.enter_context(running(chain.from_iterable(self.links)))
+            for node in self.nodes:
+                ends.callback(node.kill)
+                if node is not self.nodes[0]:
+                    self._join_cluster(node)
                 node.start()
-            ends.pop_all()
+            self._ends = ends.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    def _stop(self) -> None:
-        for node in reversed(self.nodes):
-            node.kill()
-        self._proxies.stop()
+        self._ends.close()
 
     @staticmethod
     def _free_ports() -> Iterator[int]:
@@ -186,7 +173,6 @@ class ThreeBrokers:
         for number, proxies in enumerate(self.links):
             proxy = Proxy(next(ports), next(ports))
             proxies.append(proxy)
-            self._proxies.add(proxy)
             listeners += f",LINK{number}://{HOST}:{proxy.target_port}"
             advertised += f",LINK{number}://{HOST}:{proxy.port}"
             protocols += f",LINK{number}:PLAINTEXT"

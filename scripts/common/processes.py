@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from bridge.child_process import kill_with_parent
+from bridge.child_process import start_child
 from bridge.dev.embedded_kafka import HOST
 from bridge.errors import BridgeError
 
@@ -87,10 +87,9 @@ def _cpu_s(stat: list[str]) -> float:
 
 
 def start_piped(command: Sequence[str], *, stdin: int = subprocess.DEVNULL, log: Path) -> subprocess.Popen[str]:
-    """Start a process with its standard output as a pipe. It ends with the calling thread; Ctrl-C does not reach it."""
+    """Start a child with its standard output as a pipe."""
     with log.open("ab") as errors:
-        words, pipe = kill_with_parent(command), subprocess.PIPE
-        return subprocess.Popen(words, stdin=stdin, stdout=pipe, stderr=errors, text=True, start_new_session=True)
+        return start_child(command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
 class BridgeProcess:
@@ -149,14 +148,7 @@ class BridgeProcess:
         """Start it without waiting. It ends with the calling thread."""
         with self.log_path.open("ab") as log:
             self._log_begin = log.tell()
-            # A session of its own: Ctrl-C reaches only us, and we end it in order.
-            self._process = subprocess.Popen(
-                kill_with_parent(self._command),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._process = start_child(self._command, stdout=log, stderr=log)
 
     def await_ready(self, *, timeout_s: float = 120.0) -> None:
         """Wait until it is ready. Raises BridgeError if it ends, or after `timeout_s`."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from schemas.chunks import chunks
 from schemas.tables import spark_name
 
 Row = dict[str, Any]
@@ -25,15 +26,10 @@ def rows_of(batches: Batches) -> Iterator[Row]:
 
 
 def transactions(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
-    """Yield the rows of RECORD in lists: at least one row, at most `most` rows, and 8 MiB if there are several."""
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        bytes_ = len(row["key"] or b"") + len(row["value"] or b"") + sum(len(h["value"] or b"") for h in row["headers"])
-        if chunk and (len(chunk) == most or size + bytes_ > _MOST_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(row)
-        size += bytes_
-    if chunk:
-        yield chunk
+    """Return the rows of RECORD in lists: at least one row, at most `most` rows, and 8 MiB if there are several."""
+    return chunks(rows, _size_bytes, most_bytes=_MOST_BYTES, most=most)
+
+
+def _size_bytes(row: Row) -> int:
+    parts = (row["key"], row["value"], *(header["value"] for header in row["headers"]))
+    return sum(len(part or b"") for part in parts)

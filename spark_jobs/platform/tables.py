@@ -52,15 +52,16 @@ def read_records(
     spans = [span for span in spans if span.start < span.end]
     if not spans:
         return empty_table(spark, RECORDS_DDL)
+    starts, ends = (_offsets(spans, bound) for bound in (lambda span: span.start, lambda span: span.end))
     records = (
         spark.read.format("kafka")
         .options(**_FETCHES)
         .options(**access.for_spark())
         .options(**_COMMITTED if committed else _ALL)
         .option("maxRecordsPerPartition", _RECORDS_PER_TASK)
-        .option("assign", _partitions(spans))
-        .option("startingOffsets", offsets_option(spans, lambda span: span.start))
-        .option("endingOffsets", offsets_option(spans, lambda span: span.end))
+        .option("assign", json.dumps({topic: list(of) for topic, of in starts.items()}))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
         .load()
     )
     return _as_records(records)
@@ -148,20 +149,12 @@ def _schema(table: Table) -> StructType:
     return cast(StructType, StructType.fromDDL(table.spark_ddl()))
 
 
-def _partitions(spans: Sequence[Span]) -> str:
-    """Return the option `assign`: {"orders": [0, 1]}."""
-    partitions: dict[str, list[int]] = {}
+def _offsets(spans: Sequence[Span], bound: Callable[[Span], int]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition: {"orders": {0: 310, 1: 297}}."""
+    offsets: dict[str, dict[int, int]] = {}
     for span in spans:
-        partitions.setdefault(span.topic, []).append(span.partition)
-    return json.dumps(partitions)
-
-
-def offsets_option(spans: Sequence[Span], bound: Callable[[Span], int]) -> str:
-    """Return the option `startingOffsets` or `endingOffsets`: {"orders": {"0": 310, "1": 297}}."""
-    offsets: dict[str, dict[str, int]] = {}
-    for span in spans:
-        offsets.setdefault(span.topic, {})[str(span.partition)] = bound(span)
-    return json.dumps(offsets)
+        offsets.setdefault(span.topic, {})[span.partition] = bound(span)
+    return offsets
 
 
 class Keep(Protocol):

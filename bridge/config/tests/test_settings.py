@@ -18,7 +18,7 @@ from bridge.partition.options import (
     parse_instant_ms,
 )
 from schemas.kafka_settings import from_environment
-from scripts.release import setting_docs
+from scripts.release import reference_docs
 
 SERVERS = {"bootstrap_servers": "127.0.0.1:1"}
 
@@ -49,7 +49,7 @@ def from_file(tmp_path: Path, toml: str, environment: Mapping[str, str] | None =
 
 def test_docs_are_up_to_date() -> None:
     page = Path(__file__).parents[3] / "docs" / "settings.md"
-    assert page.read_text() == setting_docs.page(), "run `make docs`"
+    assert page.read_text() == reference_docs.page("docs/settings.md"), "run `make docs`"
 
 
 def test_a_flag_overrides_the_environment_and_that_the_file(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bridge.dev import embedded_kafka as embedded
-from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, EmbeddedKafkaError, find_java
-from bridge.dev.kafka_jars import ensure_jars
+from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, find_java
+from bridge.dev.kafka_jars import JARS
 from bridge.errors import BridgeError
 from schemas import maven_jars as jars
 from schemas.maven_jars import JarList
@@ -47,7 +47,7 @@ def test_an_old_or_missing_java_in_java_home_is_named(
     if lines is not None:
         fake_java(tmp_path, *lines)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EmbeddedKafkaError, match=told):
+    with pytest.raises(BridgeError, match=told):
         find_java()
 
 
@@ -55,12 +55,12 @@ def test_an_old_or_missing_java_in_java_home_is_named(
 def kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EmbeddedKafka:
     """Return a broker whose java is `fake_java`."""
     monkeypatch.setattr(embedded, "find_java", lambda: str(tmp_path / "bin" / "java"))
-    monkeypatch.setattr(embedded, "ensure_jars", lambda cache, java: tmp_path)
+    monkeypatch.setattr(embedded, "ensure", lambda jars, cache, java: tmp_path)
     return EmbeddedKafka(tmp_path / "kafka")
 
 
 def test_a_taken_port_is_refused_before_anything_starts(kafka: EmbeddedKafka) -> None:
-    in_use = pytest.raises(EmbeddedKafkaError, match=f"port {kafka.port} on {HOST} is in use")
+    in_use = pytest.raises(BridgeError, match=f"port {kafka.port} on {HOST} is in use")
     with socket.create_server((HOST, kafka.port)), in_use:
         kafka.start()
     assert not kafka.folder.exists()
@@ -72,7 +72,7 @@ def test_a_folder_in_use_is_refused_before_a_file_is_written(tmp_path: Path, kaf
     other = EmbeddedKafka(kafka.folder)
     with kafka:
         before = (kafka.folder / "server.properties").read_bytes()
-        with pytest.raises(EmbeddedKafkaError, match=f"{kafka.folder}: another Kafka runs on it"):
+        with pytest.raises(BridgeError, match=f"{kafka.folder}: another Kafka runs on it"):
             other.start()
         assert (kafka.folder / "server.properties").read_bytes() == before
     with other:
@@ -83,7 +83,7 @@ def test_a_folder_in_use_is_refused_before_a_file_is_written(tmp_path: Path, kaf
         other.start()  # a broker that has ended locks nothing
     fake_java(tmp_path, "exit 1")
     for _ in range(2):
-        with pytest.raises(EmbeddedKafkaError, match="could not be formatted"):
+        with pytest.raises(BridgeError, match="could not be formatted"):
             kafka.start()
 
 
@@ -104,7 +104,7 @@ def test_a_failed_start_raises_and_leaves_no_process(
     tmp_path: Path, kafka: EmbeddedKafka, lines: list[str], told: str
 ) -> None:
     fake_java(tmp_path, *lines)
-    with pytest.raises(EmbeddedKafkaError, match=told):
+    with pytest.raises(BridgeError, match=told):
         kafka.start(timeout_s=1)
     assert kafka.pid is None
     kafka.stop()
@@ -165,10 +165,10 @@ def test_jars_of_the_cache_are_checked_at_each_use(tmp_path: Path, content_after
 def test_a_failed_fetch_shows_the_last_words_of_ivy(tmp_path: Path) -> None:
     java = fake_java(tmp_path, "echo UNRESOLVED DEPENDENCIES; exit 1")
     with pytest.raises(BridgeError, match="UNRESOLVED DEPENDENCIES"):
-        ensure_jars(tmp_path / "cache", java=str(java))
+        jars.ensure(JARS, tmp_path / "cache", java=str(java))
 
 
 def test_without_pyspark_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(BridgeError, match=r"pip install 'kafka-timer-bridge\[spark\]'"):
-        ensure_jars(tmp_path / "cache")
+        jars.ensure(JARS, tmp_path / "cache")

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.kafka.errors import error_of
 from bridge.kafka.retry import Retrier
 from bridge.ports import Outgoing
+from schemas.chunks import chunks
 
 SLICE_S = 0.1
 EARLY_S = 0.15
@@ -67,7 +68,7 @@ class RecordSender:
     def send_in_small_batches(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[None]:
         """Send in batches of at most `max_batch_bytes` of a topic. At each yield the caller awaits acknowledgements."""
         self.send(record for record in records if record.topic not in max_batch_bytes)
-        for chunk in chunks(records, max_batch_bytes):
+        for chunk in limited(records, max_batch_bytes):
             yield
             self.send(chunk)
 
@@ -98,23 +99,14 @@ class RecordSender:
             self.failures[record] = error.code()
 
 
-def chunks(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:
+def limited(records: Iterable[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[list[Outgoing]]:
     """Yield the records to topics with a limit, in order, in chunks of one topic within its limit."""
     by_topic: defaultdict[str, list[Outgoing]] = defaultdict(list)
     for record in records:
         if record.topic in max_batch_bytes:
             by_topic[record.topic].append(record)
-    for topic, limited in by_topic.items():
-        chunk: list[Outgoing] = []
-        room = max_batch_bytes[topic]
-        for record in limited:
-            size = size_of(record)
-            if chunk and size > room:
-                yield chunk
-                chunk, room = [], max_batch_bytes[topic]
-            chunk.append(record)
-            room -= size
-        yield chunk
+    for topic, own in by_topic.items():
+        yield from chunks(own, size_of, most_bytes=max_batch_bytes[topic])
 
 
 def size_of(record: Outgoing) -> int:

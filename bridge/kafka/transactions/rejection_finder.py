@@ -20,7 +20,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaError
 
 from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.record_sender import chunks, size_of
+from bridge.kafka.transactions.record_sender import limited, size_of
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.ports import Outgoing
 
@@ -121,7 +121,7 @@ class RejectionFinder:
     def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
         """Return the topics whose records would take more than MOST_CHUNKS small batches: fewer have to be sent."""
         counts: defaultdict[str, int] = defaultdict(int)
-        for chunk in chunks(outgoing, self.max_batch_bytes):
+        for chunk in limited(outgoing, self.max_batch_bytes):
             counts[chunk[0].topic] += 1
         return frozenset(topic for topic, count in counts.items() if count > MOST_CHUNKS)
 

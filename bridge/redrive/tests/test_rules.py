@@ -19,7 +19,6 @@ from bridge.redrive.rules import (
     PlanRow,
     RedriveFilter,
     RedrivePlan,
-    chunks,
     in_send_order,
     marker_of,
     parked,
@@ -286,9 +285,3 @@ def test_missing_and_refused_records_and_wrong_times_are_reported(monkeypatch: p
     assert (code, "--from: 'yesterday' is no instant" in beside) == (1, True)
     code, _, beside = redrive(monkeypatch, BridgeError("no broker answers"), "--apply")
     assert (code, "1 of 1 sent before the error" in beside, "no broker answers" in beside) == (1, True, True)
-
-
-def test_chunks_keep_to_number_and_bytes() -> None:
-    records = [one(n, 0)._replace(size=size) for n, size in enumerate((10, 10, 10, 99, 1, 1))]
-    sizes = [[record.size for record in chunk] for chunk in chunks(records, most=2, most_bytes=25)]
-    assert sizes == [[10, 10], [10], [99], [1, 1]]
