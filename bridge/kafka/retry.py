@@ -91,6 +91,8 @@ _LONGEST_NAP_S = 1.0
 _SLICE_S = 0.1
 _PASSED_S = 60.0
 """An error that no client reports for this long has passed: the next one is logged at once, and counted from 1."""
+_MAY_BE_OVER = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
+"""Errors that end without an action of ours."""
 _LONG_S = 5.0
 """A wait is reported to `status` after this."""
 
@@ -122,7 +124,7 @@ class Retrier:
         key, now_s = f"connection: {error.name()}", time.monotonic()
         if now_s - self._heard_s.get(key, now_s) > _PASSED_S:
             self._warnings.clear(key)
-        if not getattr(_serving, "is_idle", False):
+        if error.code() not in _MAY_BE_OVER or not getattr(_serving, "is_idle", False):
             self._heard_s[key] = now_s
             self._say(key, f"Kafka: {reason(error)}")
 
@@ -192,7 +194,7 @@ _serving = local()
 
 @contextmanager
 def without_old_lines() -> Iterator[None]:
-    """Log no errors that clients report on this thread: those of an idle client may be minutes old, and over."""
+    """Log no lost connections that clients report on this thread: an idle client may have lost them minutes ago."""
     _serving.is_idle = True
     try:
         yield
