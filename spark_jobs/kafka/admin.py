@@ -139,7 +139,9 @@ class Cluster:
         """Return the answer of an admin request. Raises KafkaException, JobFailedError if none comes in time."""
         try:
             return asked.result(TIMEOUT_S)
-        except TimeoutError as wrong:
+        except (TimeoutError, KafkaException) as wrong:  # the client's own time-out may come first
+            if isinstance(wrong, KafkaException) and wrong.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                raise
             self._admin.poll(0)  # calls error_cb
             raise JobFailedError(
                 f"{self._servers} answers, but a broker that it names does not ({self._unreachable}): correct"
