@@ -1,6 +1,7 @@
 """`timer-bridge send`, `read`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer's."""
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -209,6 +210,8 @@ def read(
 
     options, (settings, _) = context.obj, context.obj.chosen()
     source = topic_consumer(config_of(settings), [topic], from_beginning=from_beginning)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts a background command with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     typer.echo(f"reading {topic}; Ctrl-C ends it", err=True)
     with closing(source) as consumer, suppress(KeyboardInterrupt):
         for message in islice(filter(None, iter(lambda: polled(consumer, _POLL_S), ())), count):
