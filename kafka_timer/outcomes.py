@@ -29,7 +29,7 @@ _DONE = frozenset({"cancelled", "moved", "not-found", "too-late"})
 
 
 class Outcome(NamedTuple):
-    """What became of a timer or of a request. Times are epoch ms by the bridge's clock, of rejections by the broker's.
+    """The outcome of a timer or of a request. Times are epoch ms by the bridge's clock, of rejections by the broker's.
 
     state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `not-found`
     and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected, as in

@@ -45,7 +45,7 @@ class RetryPolicy:
     """When a message that failed comes back, and where it goes at last.
 
     delays: such as ("10s", "5m"); the last one repeats. Default: the bridge's levels 3 to 18, 10 s to 2 h.
-    most: number of retries; default: that of `delays`, or 16.
+    most: number of retries; default: the number of `delays`, or 16.
     jitter: a delay is longer by up to this fraction of it, by a hash of the message; needs `delays`.
     dead_letters: name of the DLQ; default `DLQ.<group>`.
     spring_headers: True if the DLQ's record has the headers of Spring's DeadLetterPublishingRecoverer: the

@@ -122,14 +122,17 @@ class ConfluentHistory:
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         # Markers follow a commit within milliseconds, so wait before a background recovery is started.
         serve_idle(self._consumer, self._admin)
-        until_s = time.monotonic() + _QUICK_S
-        while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
-            time.sleep(_NAP_S)
+        found = self._still_open(partitions, _QUICK_S)
         if found and self._on_open_transactions is not None:
             self._on_open_transactions()
-            until_s = time.monotonic() + _TAKEOVER_S
-            while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
-                time.sleep(_NAP_S)
+            found = self._still_open(partitions, _TAKEOVER_S)
+        return found
+
+    def _still_open(self, partitions: Sequence[TimerPartition], limit_s: float) -> set[TimerPartition]:
+        """Return the partitions with open transactions as soon as there are none, at the latest after `limit_s`."""
+        until_s = time.monotonic() + limit_s
+        while (found := self._with_open_transactions(partitions)) and time.monotonic() < until_s:
+            time.sleep(_NAP_S)
         return found
 
     def _with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:

@@ -82,7 +82,7 @@ _HEADERS = {
 }
 _SELECTOR = ("topic", "key", "key_prefix", "due_from", "due_to", "header", "origins")
 _WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
-"""What a browser sends of a field for a time. page.js adds the zone."""
+"""Form of a time field as a browser sends it. page.js adds the zone."""
 _ORIGIN = re.compile(r"[^/]+/\d+/\d+")
 _MAX_FIELDS = 2000
 _MAX_LOGIN_BYTES = 4 << 10

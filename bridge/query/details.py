@@ -22,7 +22,7 @@ class Header(BaseModel):
 
 
 class TimerDetail(NamedTimer):
-    """A timer with all of its request, and the value if it was asked for."""
+    """A timer with its whole request, and its value if the question has `value`."""
 
     headers: list[Header] = Field(default_factory=list)
     occurrence: int | None = Field(default=None, description="Number of the occurrence that it waits for.")

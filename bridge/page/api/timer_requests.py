@@ -87,7 +87,7 @@ class RequestSender:
         return self._latest(lambda each: _is_about(each, name), _LATEST_RECEIPTS)
 
     def latest_outcomes(self, kind: str | None, most: int) -> LatestReceipts:
-        """Return the latest `most` receipts but for accepted requests, or those of one kind; the newest first."""
+        """Return the latest `most` receipts of one kind, or of all kinds but `accepted`; the newest first."""
         found = self._latest(
             lambda each: each.kind != "accepted" if kind is None else each.kind == kind, _OUTCOME_OFFSETS
         )
