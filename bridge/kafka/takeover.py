@@ -17,9 +17,9 @@ from confluent_kafka import KafkaException, Producer
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError
 from bridge.kafka import client_config as clients
-from bridge.kafka.errors import error_of
+from bridge.kafka.errors import error_of, explained, is_passing
 from bridge.kafka.group import ConfluentGroup
-from bridge.kafka.retry import Retrier, log
+from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.ports import MAX_IN_FLIGHT
 
 _LIMIT_S = 10.0
@@ -62,9 +62,12 @@ class Takeover:
         return {each.instance for each in self._group.members() if each.instance}
 
     def _fence(self, instance: str, number: int) -> None:
+        """End the transaction of a producer. Raises BridgeError."""
         config = clients.producer(replace(self._connection, instance=instance), number)
         producer: Any = clients.make(Producer, config, self._retrier)
+        what, retrier = f"fencing producer {number} of instance {instance}", Retrier(self._retrier)
+        retrier.give_up_in(_LIMIT_S)
         try:
-            producer.init_transactions(_LIMIT_S)
+            retrier.retry_until_success(what, lambda: producer.init_transactions(CALL_S), is_passing)
         except KafkaException as failure:
-            log.warning("producer %d of instance %s: not fenced, %s", number, instance, error_of(failure).str())
+            raise explained(what, error_of(failure)) from failure
