@@ -181,8 +181,9 @@ class Peers:
         question: Read,
         kind: type[Part],
         own: Callable[[], Awaitable[Part]],
+        more_s: float = 0.0,
     ) -> tuple[list[Part], list[Missing]]:
-        """Return the answer of each instance, and the partitions that no answer covers.
+        """Return the answer of each instance, and the partitions that no answer covers. more_s: time for a long one.
 
         A local read returns only the result of `own`. Raises HTTPException if no instance answers.
         """
@@ -192,7 +193,10 @@ class Peers:
         others = self._peer_partitions(group)
         answers = await asyncio.gather(
             self._ask_self(own),
-            *(self._ask_peer(peer, caller, path, question, kind, its) for peer, its in others.items()),
+            *(
+                self._ask_peer(peer, caller, path, question, kind, its, self.timeout_s + more_s)
+                for peer, its in others.items()
+            ),
         )
         parts = [each for each in answers if not isinstance(each, str)]
         addresses = [self.address, *others]
@@ -242,7 +246,14 @@ class Peers:
             return refused.detail
 
     async def _ask_peer(
-        self, address: str, caller: Caller, path: str, question: Read, kind: type[Part], its: frozenset[str]
+        self,
+        address: str,
+        caller: Caller,
+        path: str,
+        question: Read,
+        kind: type[Part],
+        its: frozenset[str],
+        timeout_s: float,
     ) -> Part | str:
         parameters = question.model_dump(mode="json", exclude_defaults=True) | {"local": "true"}
         query = f"{path}?{urlencode({name: str(value) for name, value in parameters.items()})}"
@@ -250,13 +261,13 @@ class Peers:
         if not self._access.is_open:
             headers["Authorization"] = f"Pass {self._access.sign_peer_token(caller, address, query)}"
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(timeout_s):
                 status, text, _ = await fetch(address, query, headers, self._resolver, _MAX_BYTES, self._networks)
             if status != _OK:
                 return _reason(status, text)
             return _restrict_to(kind.model_validate_json(text), address, its)
         except TimeoutError:
-            return f"does not answer within {self.timeout_s:g} s: is its --advertised-http right?"
+            return f"does not answer within {timeout_s:g} s: is its --advertised-http right?"
         except OSError as error:
             return f"does not answer ({_system_text(error)}): is its --advertised-http right?"
         except (ValidationError, h11.ProtocolError):

@@ -486,6 +486,7 @@ def test_an_action_that_takes_long_shows_how_far_it_is_until_it_has_ended(
     page.get_by_label("Act on").select_option("all that match")
     page.get_by_role("button", name="Release now").click()
     page.get_by_role("heading", name="Release now: ").wait_for()
+    assert page.get_by_role("alert").all_inner_texts() == []
     os.kill(group.bridges[1].pid, signal.SIGSTOP)
     try:
         page.get_by_role("button", name="Release now").click()

@@ -40,6 +40,8 @@ from kafka_timer.origin import TimerPartition
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_BYTES = 512
+_LISTED_PER_S = 1000
+"""Timers that an instance lists in a second, at least: a selection of 20,000 may take longer than other questions."""
 
 
 def disk_of(folder: Path) -> Disk:
@@ -147,15 +149,16 @@ class GroupReads:
         async def own() -> GroupListing:
             search = Search(asked.search_filter())
             await self._queries.search(search, self._clock.now_ms)
-            return GroupListing(**search.listing().model_dump(), partitions=[*map(str, search.partitions)])
+            return GroupListing(**dict(search.listing()), partitions=[*map(str, search.partitions)])
 
-        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own)
+        more_s = asked.limit / _LISTED_PER_S
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timers", asked, GroupListing, own, more_s)
         whole = merge_listings(parts, self._clock.now_ms(), asked.limit, is_latest_first=asked.order == "latest")
         partitions = [name for part in parts for name in part.partitions]
         if asked.content and not caller.is_from_peer:
             named = asked.model_dump(exclude_defaults=True)
             audit.log_action(caller, "read values", named, {"timers": len(whole.timers)})
-        return GroupListing(**whole.model_dump(), partitions=partitions, missing=missing)
+        return GroupListing(**dict(whole), partitions=partitions, missing=missing)
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
         name = asked.name()

@@ -63,8 +63,8 @@ def asked_of(peers: Peers) -> tuple[list[GroupListing], dict[str, str]]:
     return parts, {each.partition: each.why for each in missing}
 
 
-async def _ask(peers: Peers, own: Callable[[], Awaitable[GroupListing]]):  # type: ignore[no-untyped-def]
-    return await peers.ask_all(ANONYMOUS, PATH, Read(), GroupListing, own)
+async def _ask(peers: Peers, own: Callable[[], Awaitable[GroupListing]], more_s: float = 0):  # type: ignore[no-untyped-def]
+    return await peers.ask_all(ANONYMOUS, PATH, Read(), GroupListing, own, more_s)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_peers_that_answer_byte_by_byte_time_out_and_hold_no_thread(begin: bytes
             return listing_of(OWN)
 
         members = [Member("m", address, frozenset({ITS})) for address in addresses]
-        parts, missing = await _ask(peers_of(*members, timeout_s=0.2), own)
+        parts, missing = await _ask(peers_of(*members, timeout_s=0.1), own, more_s=0.1)
         assert [each.why for each in missing] == [
             f"{addresses[0]}: does not answer within 0.2 s: is its --advertised-http right?"
         ]
