@@ -163,18 +163,9 @@ audit: $(PROOF) ## bandit over the code, and known vulnerabilities of all pinned
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive bridge timer schemas kafka_timer spark_jobs scripts
 	$(BIN)/pip-audit --require-hashes --disable-pip $(patsubst %,--requirement %,$(wildcard requirements/*.lock))
 
-.PHONY: sbom
-sbom: $(PROOF) ## .run/sbom.json: what users install, Python packages and jars (CycloneDX)
-	$(BIN)/python -m scripts.release.sbom
-
-.PHONY: dist
-dist: $(READY) ## dist/: sdists and wheels of the client and the bridge, and their sums
-	rm -rf dist build kafka_timer/build
-	for folder in kafka_timer .; do (cd $$folder && $(abspath $(BIN))/python -c 'import sys; out = sys.argv[1]; \
-	  from setuptools.build_meta import build_sdist, build_wheel; build_sdist(out); build_wheel(out)' $(CURDIR)/dist); \
-	  done > .run/dist.log
-	rm -rf build kafka_timer/build
-	cd dist && sha256sum * > SHA256SUMS
+.PHONY: release
+release: $(PROOF) docs ## .run/release: packages, chart, site, bill of materials, images if Docker answers; tried, and where to upload
+	$(BIN)/python -m scripts.release.build
 
 .PHONY: docs
 docs: $(SITE) ## docs/metrics.md, docs/settings.md and the chart's README from code and values, and the site of all pages in .run/site
@@ -188,5 +179,5 @@ format: $(READY) ## fix what ruff can fix
 
 .PHONY: clean
 clean: ## remove the files of all runs, jars and images too; .venv stays
-	rm -rf .run artifacts spark-warehouse metastore_db derby.log {.,kafka_timer}/build dist {.,kafka_timer}/*.egg-info .hypothesis .ruff_cache
+	rm -rf .run artifacts spark-warehouse metastore_db derby.log {.,kafka_timer}/*.egg-info .hypothesis .ruff_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

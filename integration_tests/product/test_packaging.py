@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,6 +15,7 @@ import pytest
 
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S
+from scripts.release.build import build_packages, install
 
 pytestmark = pytest.mark.thorough
 
@@ -23,7 +23,6 @@ PACKAGES = ("bridge", "timer", "schemas", "spark_jobs")
 CLIENT = "kafka_timer"
 FOR_TESTS_OF_USERS = {"bridge/testing/__init__.py", "bridge/testing/fake_kafka.py", "timer/testing.py"}
 OLDEST_SETUPTOOLS = 77
-LEFT_BY_BUILDS = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
 
 NO_SPARK = """
 import sys
@@ -71,39 +70,29 @@ print(sorted(foreign - {"__main__", "schemas", "timer"}))
 """
 
 
-def built(source: Path, place: Path) -> Path:
-    """Build a wheel in the folder `source`, without an index. Return its content, as an install leaves it."""
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
-    build += ["--wheel-dir", str(place), str(source)]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = place.glob("*.whl")
-    with zipfile.ZipFile(wheel) as files:
-        files.extractall(place / "site")
-    return place / "site"
-
-
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of what the wheels are built from, without what other builds have left there."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the client's wheel and the bridge's, as a release builds them."""
     if int(version("setuptools").partition(".")[0]) < OLDEST_SETUPTOOLS:
         missing(f"setuptools {version('setuptools')} is too old to build: make setup")
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    for name in (*PACKAGES, CLIENT):
-        shutil.copytree(ROOT / name, source / name, ignore=LEFT_BY_BUILDS)
-    return source
+    return build_packages(tmp_path_factory.mktemp("release"))
+
+
+def unpacked_wheel(wheel: Path, place: Path) -> Path:
+    """Return the wheel's content, as an install leaves it."""
+    with zipfile.ZipFile(wheel) as files:
+        files.extractall(place)
+    return place
 
 
 @pytest.fixture(scope="module")
-def client(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(source / CLIENT, tmp_path_factory.mktemp("client"))
+def client(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked_wheel(wheels[0], tmp_path_factory.mktemp("client"))
 
 
 @pytest.fixture(scope="module")
-def unpacked(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(source, tmp_path_factory.mktemp("wheel"))
+def unpacked(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked_wheel(wheels[1], tmp_path_factory.mktemp("wheel"))
 
 
 def call(site: Path, client: Path, code: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -123,6 +112,11 @@ def files_in(folder: Path, *packages: str) -> set[str]:
 
 def is_for_proof(name: str) -> bool:
     return "tests" in Path(name).parts
+
+
+def test_the_wheels_of_a_release_work_in_an_empty_environment(wheels: list[Path], tmp_path: Path) -> None:
+    (own,) = (Distribution.at(each) for each in unpacked_wheel(wheels[1], tmp_path / "wheel").glob("*.dist-info"))
+    assert own.version in install(sys.executable, wheels, tmp_path / "environment")
 
 
 def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:

@@ -1,6 +1,6 @@
 """A software bill of materials (CycloneDX 1.6, JSON) of what users install: the package, its extra `spark`, and jars.
 
-python -m scripts.release.sbom [OUT]        .run/sbom.json; `make sbom` installs what this needs
+python -m scripts.release.sbom OUT          `make release` calls it and brings what it needs
 
 Python packages come from this environment (licences, dependencies), limited to run.lock and spark.lock. The jars are
 those that `timer-bridge dev` and the Spark jobs fetch, with the SHA-512 that is checked at each use.
@@ -16,8 +16,6 @@ from typing import Any
 from bridge.dev.kafka_jars import JARS as KAFKA
 from schemas.maven_jars import JarList
 from spark_jobs.platform.connector import jar_list
-
-OUT = Path(".run/sbom.json")
 
 
 def locked() -> set[str]:
@@ -64,10 +62,9 @@ def main(out: Path) -> None:
     wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
     if wrong is not None:
         sys.exit(f"{out}: not valid CycloneDX 1.6: {wrong}")
-    out.parent.mkdir(exist_ok=True)
     out.write_text(text)
     print(out)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else OUT)
+    main(Path(sys.argv[1]))
