@@ -72,7 +72,11 @@ def install(python: str, wheels: Iterable[Path], folder: Path) -> str:
 def pythons() -> list[str]:
     """Return the Pythons that a user may have, from 3.11 to the newest on PATH."""
     named = (shutil.which(f"python3.{minor}") for minor in range(_FIRST_MINOR, _LAST_MINOR))
-    return [each for each in named if each is not None] or [sys.executable]
+    return [each for each in named if each is not None and _succeeds(each, "--version")] or [sys.executable]
+
+
+def _succeeds(*command: str) -> bool:
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def pack(folder: Path, name: str, out: Path) -> None:
@@ -83,9 +87,8 @@ def pack(folder: Path, name: str, out: Path) -> None:
 
 def build_images(out: Path, version: str) -> bool:
     """Build the images for both architectures. False if no Docker engine with buildx answers."""
-    for asked in (["docker", "info"], ["docker", "buildx", "version"]):
-        if shutil.which("docker") is None or subprocess.run(asked, capture_output=True, check=False).returncode != 0:
-            return False
+    if not (shutil.which("docker") and _succeeds("docker", "info") and _succeeds("docker", "buildx", "version")):
+        return False
     kept = [f"--set={name}.output=type=oci,dest={out / name}.tar" for name in ("bridge", "audit")]
     run("make", "bake", f"TAG={version}", f"ARGS={' '.join(kept)}")
     return True
