@@ -38,6 +38,9 @@ class Receipt(BaseModel):
     id: str | None = Field(default=None, description="The timer-id; bytes that are not UTF-8 are written as \\xNN.")
     due_ms: int | None = Field(default=None, description="When the timer was due, epoch ms.")
     code: str | None = Field(default=None, description="Of a rejected one: the code of its timer-error header.")
+    detail: str | None = Field(
+        default=None, description="Of a not-found one: in which other partition a client may have put the timer."
+    )
 
     def to_bytes(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()

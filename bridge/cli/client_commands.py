@@ -92,7 +92,7 @@ class OutcomeOptions(RequestOptions):
                 typer.echo(f"no outcome within {self.timeout}: the timer is pending, or no bridge runs", err=True)
                 raise typer.Exit(5) from None
             states.append(outcome.state)
-            text = f": {outcome.code}: {outcome.detail}" if outcome.code else ""
+            text = "".join(f": {each}" for each in (outcome.code, outcome.detail) if each)
             if outcome.state == "delivered" and outcome.due_ms is not None:
                 text = f", {duration_text(outcome.at_ms - outcome.due_ms)} late"
             typer.echo(json.dumps({"outcome": outcome._asdict()}) if self.as_json else f"{outcome.state}{text}")

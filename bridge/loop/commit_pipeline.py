@@ -23,6 +23,7 @@ from bridge.observe.metrics import Metrics
 from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.partition import Damaged, Partition
+from bridge.partition.placement import is_by_crc32, other_place
 from bridge.ports import (
     MAX_IN_FLIGHT,
     Aborted,
@@ -74,6 +75,8 @@ class CommitPipeline:
         self._waiting: list[_Try] = []
         """Aborted ones, and those for which there was no room."""
         self._refusals = LogRateLimit(log, _REFUSALS_LOGGED_MS)
+        self._warned: set[str] = set()
+        """Timer topics of which a misplaced id was logged."""
         self.waited_ms = 0
         """Time of waits until now for transactions."""
 
@@ -173,6 +176,7 @@ class CommitPipeline:
         for owned, frozen in parts:
             owned.committed(frozen)
             self._log_refusals(owned.partition, frozen.draft, now_ms)
+            self._warn_of_partitioner(owned.partition, frozen)
         self._metrics.transaction_committed(parts, now_ms)
         if self._breakers:
             topics = {record.topic for _, frozen in parts for record in frozen.records}
@@ -186,6 +190,17 @@ class CommitPipeline:
             offset, detail = next((offset, why.detail) for offset, why in refused if why.code == code)
             text = "%s/%d: rejected as %s: %s"
             self._refusals.warn(now_ms, f"{partition.topic} {code}", text, partition, offset, code, detail, times=times)
+
+    def _warn_of_partitioner(self, at: TimerPartition, frozen: FrozenDraft) -> None:
+        """Warn once for each timer topic of a sender that places ids by CRC32: its cancels miss the others' timers."""
+        count = frozen.options.partitions
+        if count is None or at.topic in self._warned:
+            return
+        for each in frozen.draft.decisions.receipts:
+            if each.kind == "not-found" and each.id and is_by_crc32(each.id, at.partition, count):
+                self._warned.add(at.topic)
+                log.warning("%s/%d: not found: %s", at, each.request, other_place(each.id, at.partition, count))
+                break
 
     def _send(self, sent: _Try) -> None:
         outgoing = [record for _, frozen in sent.parts for record in frozen.records]

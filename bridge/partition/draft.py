@@ -17,6 +17,7 @@ from operator import itemgetter
 from bridge.partition.copies import RolledCopy
 from bridge.partition.decisions import NewDecisions, ReceiptDraft
 from bridge.partition.options import TurnOptions
+from bridge.partition.placement import other_place
 from bridge.partition.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers, size_of
 from bridge.ports import Outgoing, Record
 from kafka_timer.headers import (
@@ -125,8 +126,10 @@ def bare(rejected: Rejection) -> Rejection:
     return replace(rejected, key=None, value=None, headers=headers)
 
 
-def receipt(topic: str, timer_partition: TimerPartition, draft: ReceiptDraft, now_ms: int) -> Outgoing:
-    """Return the receipt of a request. Its key is the id, or else the origin."""
+def receipt(
+    topic: str, timer_partition: TimerPartition, draft: ReceiptDraft, now_ms: int, partitions: int | None = None
+) -> Outgoing:
+    """Return the receipt of a request. Its key is the id, or else the origin. partitions: number in the timer topic."""
     about = origin(timer_partition, draft.origin_offset) if draft.origin_offset >= 0 else None
     said = Receipt(
         kind=draft.kind,
@@ -136,6 +139,9 @@ def receipt(topic: str, timer_partition: TimerPartition, draft: ReceiptDraft, no
         id=printable(draft.id) if draft.id else None,
         due_ms=draft.due_ms,
         code=draft.code,
+        detail=other_place(draft.id, timer_partition.partition, partitions)
+        if draft.kind == "not-found" and draft.id and partitions
+        else None,
     )
     return Outgoing(topic, -1, draft.id or about, said.to_bytes(), [], now_ms)
 
@@ -272,7 +278,8 @@ class FrozenDraft:
                 self._whole_or_bare(refuse(options.rejected_topic, timer_partition, request, why, now_ms))
             )
         receipts = self._receipts()
-        self.records += [receipt(options.receipts_topic, timer_partition, each, now_ms) for each in receipts]
+        topic, count = options.receipts_topic, options.partitions
+        self.records += [receipt(topic, timer_partition, each, now_ms, count) for each in receipts]
         self.receipt_kinds = Counter(map(_KIND, receipts))
         return self.records
 

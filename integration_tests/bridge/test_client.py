@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,7 +23,7 @@ from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import COMMAND, Names, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
-from kafka_timer import Outcomes, TimerProducer, partition_for
+from kafka_timer import Outcomes, TimerProducer, cancel_headers, headers_for, partition_for
 from kafka_timer.aio import AsyncTimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 from scripts.common.processes import BridgeProcess
@@ -241,13 +242,44 @@ def test_commands_wait_for_the_outcome(served: Served) -> None:
         (["send", target, "v", "--in", "1h", "--id", "a", "--timeout", "1s"], "no outcome within 1s", 5),
         (["move", "a", "--in", "2h"], "moved\n", 0),
         (["replace", "a", target, "w", "--in", "1h"], "replaced\n", 0),
-        (["replace", "new", target, "w", "--in", "1h"], "not-found\n", 4),
+        (["replace", "new", target, "w", "--in", "1h"], "not-found", 4),
         (["release", "new", "--json"], '{"outcome": {"state": "moved", "at_ms": ', 0),
         (["cancel", "a", "--all-partitions"], "", 0),
-        (["cancel", "a"], "not-found\n", 4),
+        (["cancel", "a"], "not-found", 4),
     ):
         ended = served.command(*command, *topics)
         assert (ended.returncode, (ended.stdout + ended.stderr).startswith(said)) == (code, True), (command, ended)
+
+
+@pytest.mark.broker
+def test_a_cancel_by_another_partitioner_tells_where_the_timer_may_be(served: Served) -> None:
+    at_crc32: list[int | None] = []
+    other = Producer({"bootstrap.servers": served.broker.bootstrap_servers})
+
+    def send(id_: str, headers: Sequence[tuple[str, bytes | None]]) -> None:
+        other.produce(
+            served.names.timers,
+            b"v",
+            id_,
+            headers=list(headers),
+            on_delivery=lambda _, it: at_crc32.append(it.partition()),
+        )
+        assert other.flush(PATIENCE_S) == 0
+
+    ids = [f"order-{number}" for number in range(9)]
+    differ = [each for each in ids if zlib.crc32(each.encode()) % PARTITIONS != partition_for(each, PARTITIONS)]
+    for each in differ[:2]:
+        send(each, headers_for(served.names.target, delay="1h", id=each))
+        missed = served.command("cancel", each, "--wait", "--config", str(served.config))
+        ours = partition_for(each, PARTITIONS)
+        places = f"this is partition {ours}; the id goes to partition {ours} by murmur2 (Java, kafka_timer)"
+        assert missed.stdout.startswith(f"not-found: {places} and to {at_crc32[-1]} by CRC32"), missed
+    log = served.config.parent / "bridge.log"
+    assert "by CRC32" not in log.read_text()
+    for each in ids:
+        send(each, cancel_headers(each))
+    assert len(served.outcomes(2 + len(ids))) == 2 + len(ids)
+    assert log.read_text().count("by CRC32") == 1
 
 
 @pytest.mark.broker
