@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
 INSTALL := $(BIN)/pip install --quiet --no-compile --no-build-isolation
-EXTRAS := page rocksdb export registry msk spark
+EXTRAS := page rocksdb export registry tracing msk spark
 LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.
@@ -32,7 +32,8 @@ setup-bridge: ## the same for the bridge alone, 120 MB; also setup-page, setup-r
 
 .PHONY: $(EXTRAS:%=setup-%)
 $(EXTRAS:%=setup-%): setup-%:
-	$(call install,requirements/run.lock requirements/$*.lock $(if $(filter spark,$*),requirements/export.lock))
+	$(call install,requirements/run.lock requirements/$*.lock $(if $(filter spark,$*),requirements/export.lock) \
+	  $(if $(filter tracing,$*),requirements/page.lock requirements/registry.lock))
 
 # $(call install,LOCKS): make .venv, and install the packages of LOCKS, the client and the bridge.
 define install

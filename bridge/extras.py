@@ -26,6 +26,7 @@ _MODULES = {
     "export": ("pyarrow",),
     "registry": ("fastavro", "google.protobuf"),
     "msk": ("aws_msk_iam_sasl_signer",),
+    "tracing": ("opentelemetry.exporter.otlp.proto.http", "opentelemetry.sdk"),
     "spark": ("matplotlib", "pandas", "pyarrow", "pyspark"),
 }
 
@@ -77,6 +78,8 @@ def require_for(settings: Settings) -> None:
         require("registry", "schema_registry")
     if settings.audit_tables is not None:
         require("export", "audit_tables")
+    if settings.tracing:
+        require("tracing", "tracing")
     if any(topic.engine == "rocksdb" for topic in settings.timer_topics().values()):
         require("rocksdb", "engine rocksdb")
 

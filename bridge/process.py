@@ -154,6 +154,10 @@ def run(settings: Settings, worker: int = 0) -> None:
     with ExitStack() as ends:
         folder = DataDir(settings.data_dir)
         ends.callback(folder.close)
+        if settings.tracing:
+            from bridge.observe.tracing import exported_spans  # only here: it needs the extra
+
+            shared.metrics.spans = ends.enter_context(exported_spans())
         if settings.http_port or worker:
             ends.enter_context(_http_server(settings, shared))
         try:

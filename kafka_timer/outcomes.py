@@ -33,7 +33,8 @@ class Outcome(NamedTuple):
 
     state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `not-found`
     and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected, as in
-    docs/headers.md; detail of `not-found`: where else the timer may be. origin: topic/partition/offset of the timer's request; None if there was no timer.
+    docs/headers.md; detail of `not-found`: where else the timer may be. origin: topic/partition/offset of the timer's
+    request; None if there was no timer.
     """
 
     state: str
@@ -147,7 +148,9 @@ class Outcomes:
             if topic == self._receipts:
                 said = json.loads(value or b"")
                 state, origin = said["kind"], said.get("origin")
-                outcome = Outcome(state, said["at_ms"], said.get("due_ms"), said.get("code"), said.get("detail"), origin)
+                outcome = Outcome(
+                    state, said["at_ms"], said.get("due_ms"), said.get("code"), said.get("detail"), origin
+                )
                 if state == "rejected" and self._rejected is not None:
                     return
                 yield f"answer {said['request']}", outcome

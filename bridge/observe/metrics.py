@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 import prometheus_client
@@ -28,6 +28,9 @@ from bridge.ports import Aborted, AbortReason, Committed, Ownership
 from kafka_timer.origin import TimerPartition
 from schemas.receipts import Kind
 from timer.format.body import Body
+
+if TYPE_CHECKING:
+    from bridge.observe.tracing import DeliverySpans
 
 MAX_TARGETS = 100
 """Target topics with their own label."""
@@ -74,6 +77,7 @@ class Metrics:
         self._recovery_began_s: dict[TimerPartition, float] = {}
         self.traffic = traffic or TrafficMeter()
         self.targets = TopicLabels(MAX_TARGETS)
+        self.spans: DeliverySpans | None = None
         self.registry = CollectorRegistry()
         counter = partial(prometheus_client.Counter, namespace=NAMESPACE, registry=self.registry)
         gauge = partial(prometheus_client.Gauge, namespace=NAMESPACE, registry=self.registry)
@@ -244,6 +248,8 @@ class Metrics:
                 sums[self.refused, refusal.code] += 1
             if frozen.journal is not None:
                 self.journal_written_ms[partition] = (frozen.at_ms, now_ms)
+            if self.spans is not None:
+                self.spans.committed(frozen, now_ms)
         self.rolled.inc(copies)
         self.landed.inc(landed)
         for (counter, label), count in sums.items():
