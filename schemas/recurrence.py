@@ -117,6 +117,16 @@ class Occurrence(NamedTuple):
         return not is_skipped, None if next_ms is None else Occurrence(self.rule, number, next_ms, next_ms)
 
 
+def due_times(occurrence: Occurrence, most: int) -> list[int]:
+    """Return the due times of the occurrence and those after it (epoch ms), at most `most`, if none is missed."""
+    found: list[int] = []
+    later: Occurrence | None = occurrence.started()
+    while later is not None and later.number and len(found) < most:
+        found.append(later.due_ms)
+        _, later = later.follow(later.due_ms)
+    return found
+
+
 @lru_cache(maxsize=1024)
 def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)

@@ -22,13 +22,14 @@ _MODULES = {
     "run_command": ("run", "check-config"),
     "client_commands": ("send", "read", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
     "pending_command": ("pending",),
+    "next_command": ("next",),
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive",),
     "canary_command": ("canary",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 _GROUPS = {
-    "Use": ("send", "read", "cancel", "replace", "move", "release", "pending", "dev"),
+    "Use": ("send", "read", "cancel", "replace", "move", "release", "pending", "next", "dev"),
     "Operate": ("run", "check-config", "token", "pause", "resume", "skip", "redrive", "canary"),
     "Read the store of a stopped bridge": ("inspect", "verify", "export"),
     "Prove and move with Spark": ("audit", "backfill", "archive", "import"),

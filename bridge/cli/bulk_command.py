@@ -21,7 +21,14 @@ from bridge.page.api.requests import API, Selector, error_text
 from bridge.page.api.responses import ActedOnSelection, Counted
 
 _TIMEOUT_S = 180.0
-_NAMES = {"topic": "topic", "key": "key_prefix", "due-from": "due_from", "due-to": "due_to", "header": "header"}
+_NAMES = {
+    "topic": "topic",
+    "key": "key_prefix",
+    "due-from": "due_from",
+    "due-to": "due_to",
+    "header": "header",
+    "rule": "rule",
+}
 """Names in --select, each with its field of the API's Selector."""
 
 

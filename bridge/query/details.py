@@ -11,7 +11,10 @@ from bridge.partition.request import occurrence_of
 from bridge.query.search import MAX_SHOWN_BYTES, Content, NamedTimer, content, content_fields, id_fields
 from bridge.query.summary import Timer, named_bodies, timers_with_bodies
 from kafka_timer.origin import TimerPartition
+from schemas.recurrence import due_times
 from timer.format.body import Body, unpack_headers
+
+_NEXT = 5
 
 
 class Header(BaseModel):
@@ -26,6 +29,7 @@ class TimerDetail(NamedTimer):
 
     headers: list[Header] = Field(default_factory=list)
     occurrence: int | None = Field(default=None, description="Number of the occurrence that it waits for.")
+    next_due_ms: list[int] = Field(default_factory=list, description="Its next times if it recurs, five at most.")
     requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
 
 
@@ -60,5 +64,6 @@ def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: b
         **content_fields(body, MAX_SHOWN_BYTES if with_value else 0),
         headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
         occurrence=None if occurrence is None else max(1, occurrence.number),
+        next_due_ms=[] if occurrence is None else due_times(occurrence, _NEXT),
         requested_ms=body.timestamp_ms,
     )

@@ -33,6 +33,7 @@ _BODIES_AT_ONCE = 64
 MAX_SHOWN_BYTES = 64 << 10
 """Most bytes of a value that are shown."""
 _PREVIEW_BYTES = 200
+ANY_RULE = "any"
 _IN_FLIGHT = -1
 """The unit of a timer whose copy is in flight."""
 
@@ -64,6 +65,8 @@ class TimerFilter(NamedTuple):
     origins: frozenset[tuple[TimerPartition, int]] = frozenset()
     header: tuple[str, bytes | None] | None = None
     """A header of the request; a value of None matches any."""
+    rule: str = ""
+    """A part of the rule of recurring timers, as `described` gives it; ANY_RULE: all of them."""
     due_from_ms: int = 0
     due_to_ms: int = MAX_INT64
     after: SearchPosition | None = None
@@ -76,13 +79,17 @@ class TimerFilter(NamedTuple):
 
     @property
     def needs_bodies(self) -> bool:
-        return bool(self.key_prefix or self.key_part) or self.header is not None
+        return bool(self.key_prefix or self.key_part or self.rule) or self.header is not None
 
     def matches_body(self, body: Body) -> bool:
-        """True if topic, key and header match."""
+        """True if topic, key, rule and header match."""
         key = body.key or b""
         if self.topic not in (None, body.target) or not key.startswith(self.key_prefix) or self.key_part not in key:
             return False
+        if self.rule:
+            occurrence = occurrence_of(body)
+            if occurrence is None or (self.rule != ANY_RULE and self.rule not in described(occurrence.rule)):
+                return False
         if self.header is None:
             return True
         name, value = self.header

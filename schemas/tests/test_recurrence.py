@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_timer.headers import Recurrence, Refusal, Schedule, parse
-from schemas.recurrence import Occurrence, problem_of, time_after
+from schemas.recurrence import Occurrence, due_times, problem_of, time_after
 from schemas.rules import Rules
 from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
 
@@ -226,3 +226,14 @@ def test_the_first_occurrence_by_cron_is_after_the_request() -> None:
     start = Occurrence(rule, 0, sent_ms, sent_ms)
     for now_ms in (sent_ms, first_ms + 10**9):
         assert followed(start.follow(now_ms)) == (False, 1, first_ms), "also if it is found late"
+
+
+def test_the_next_due_times_are_those_that_follow_one_another() -> None:
+    rule = Recurrence("0 9 * * MON-FRI", zone="Europe/Berlin", most=4, needs_first=True)
+    asked = Occurrence(rule, 0, ms(2026, 10, 22, 10), 0)
+    found = [datetime.fromtimestamp(each / 1000, BERLIN).strftime("%m-%d %H:%M %Z") for each in due_times(asked, 5)]
+    assert found == ["10-23 09:00 CEST", "10-26 09:00 CET", "10-27 09:00 CET", "10-28 09:00 CET"], "count is 4"
+    every = Recurrence(every_ms=1000, until_ms=12_000)
+    assert due_times(Occurrence(every, 3, 9_500, 10_000), 5) == [9_500, 11_000, 12_000], "the first was moved"
+    assert due_times(Occurrence(every._replace(until_ms=10**6), 1, 1000, 1000), 2) == [1000, 2000]
+    assert due_times(Occurrence(rule._replace(until_ms=1), 0, NOW_MS, NOW_MS), 5) == []

@@ -4,6 +4,8 @@ import re
 import shlex
 import subprocess
 import sys
+import time
+from datetime import datetime
 
 import pytest
 from typer import Context
@@ -134,3 +136,26 @@ def test_a_command_imports_only_what_it_needs() -> None:
 def test_a_removed_command_says_what_to_do_instead() -> None:
     with pytest.raises(SettingsError, match="command size was removed: docs/operations"):
         CliRunner().invoke(app, ["size", "--rate", "1000", "--pending", "1000000"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        (["--cron", "0 9 * * *", "--zone", "Asia/Tokyo"], ["T09:00:00+09:00"] * 5),
+        (["--cron", "0 9 * * *", "--count", "2"], ["T09:00:00+00:00"] * 2),
+        (["--every", "15m", "--until", "2020-01-01T00:00:00Z"], "has no time before its end"),
+        (["--every", "5"], "--every: '5' is no duration"),
+        (["--cron", "0 0 30 2 *"], "timer-cron is"),
+        ([], "give --cron or --every"),
+    ],
+)
+def test_next_shows_the_times_of_a_rule_in_its_zone(asked: list[str], times: list[str] | str) -> None:
+    if isinstance(times, str):
+        with pytest.raises(SettingsError, match=times):
+            CliRunner().invoke(app, ["next", *asked], catch_exceptions=False)
+        return
+    shown = CliRunner().invoke(app, ["next", *asked]).stdout.splitlines()
+    assert [line.partition("  ")[0][10:] for line in shown] == times
+    due_ms = [datetime.fromisoformat(line.partition("  ")[2]).timestamp() * 1000 for line in shown]
+    assert due_ms == sorted(due_ms)
+    assert due_ms[0] > time.time() * 1000 - 1000

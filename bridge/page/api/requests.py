@@ -87,6 +87,10 @@ class Selector(Question):
     due_from: Instant = None
     due_to: Instant = Field(None, description="Exclusive.")
     header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
+    rule: str | None = Field(
+        None,
+        description="A part of the rule of recurring timers, such as `every 1h`; any: all of them.",
+    )
     origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
         None, description="topic/partition/offset of their first requests, separated by spaces."
     )
@@ -105,6 +109,7 @@ class Selector(Question):
             key_part=(self.key or "").encode(),
             origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
             header=(name, value.encode() if equals else None) if name else None,
+            rule=self.rule or "",
             due_from_ms=self.due_from or 0,
             due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
             **more,

@@ -193,6 +193,28 @@ def test_a_list_goes_no_further_than_each_instance_has_looked() -> None:
     )
 
 
+def test_recurring_timers_are_chosen_by_their_rule_and_tell_their_next_times(world: World) -> None:
+    for name, value in (("timer-every-ms", b"60000"), ("timer-every-ms", b"3600000"), ("timer-cron", b"0 9 * * *")):
+        headers = [("timer-topic", b"orders"), (name, value), ("timer-id", value)]
+        world.kafka.produce("timer.requests", b"v", headers=headers)
+    world.send("once", 70_000, id_="once")
+    world.bridge.run(50)
+
+    def chosen(rule: str) -> set[str | None]:
+        return {each.id for each in listed(world, TimerFilter(rule=rule)).timers}
+
+    assert chosen("every 1m") == {"60000"}
+    assert chosen("every") == {"60000", "3600000"}
+    assert chosen("0 9 *") == {"0 9 * * *"}
+    assert chosen("any") == {"60000", "3600000", "0 9 * * *"}
+    (minutely,) = find_by_id(bridge_of(world), b"60000", world.now_ms, with_value=False)
+    assert minutely.next_due_ms == [minutely.due_ms + 60_000 * number for number in range(5)]
+    (daily,) = find_by_id(bridge_of(world), b"0 9 * * *", world.now_ms, with_value=False)
+    assert [each // 3_600_000 % 24 for each in daily.next_due_ms] == [9] * 5
+    (once,) = find_by_id(bridge_of(world), b"once", world.now_ms, with_value=False)
+    assert once.next_due_ms == []
+
+
 def test_an_id_is_found_with_headers_and_its_value_on_request(world: World) -> None:
     headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500"), ("timer-id", b"\xff"), ("trace", None)]
     world.kafka.produce("timer.requests", b"\xfe" * 3, key="ключ".encode(), headers=headers)
