@@ -153,5 +153,11 @@ def _other_values(topic: str, config: Mapping[str, str], wanted: Mapping[str, st
 
 def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -> str | None:
     """Return the missing operations with the remedy, or None."""
-    missing = " and ".join(sorted(needed - allowed))
-    return f"{topic}: the bridge's user may not {missing}: give it the right (an ACL)" if missing else None
+    missing = sorted(needed - allowed)
+    if not missing:
+        return None
+    acl = " ".join(f"--operation {each.title().replace('_', '')}" for each in missing)
+    return (
+        f"{topic}: the bridge's user may not {' and '.join(missing)}: give it the right (an ACL), such as kafka-acls.sh"
+        f" --bootstrap-server HOST:PORT --add --allow-principal User:NAME {acl} --topic {topic}"
+    )

@@ -22,7 +22,7 @@ from bridge.errors import BridgeError
 from integration_tests.conftest import ROOT, Broker
 from integration_tests.support.bridge_command import COMMAND, Names, read
 from integration_tests.support.cluster import Cluster
-from integration_tests.support.patience import PATIENCE_S
+from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import Outcomes, TimerProducer, cancel_headers, headers_for, partition_for
 from kafka_timer.aio import AsyncTimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
@@ -279,6 +279,7 @@ def test_a_cancel_by_another_partitioner_tells_where_the_timer_may_be(served: Se
     for each in ids:
         send(each, cancel_headers(each))
     assert len(served.outcomes(2 + len(ids))) == 2 + len(ids)
+    until(lambda: "by CRC32" in log.read_text(), "the warning")  # it is logged after the commit
     assert log.read_text().count("by CRC32") == 1
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
 from itertools import count, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -218,6 +219,24 @@ def test_the_documented_rights_are_those_that_a_start_looks_at() -> None:
     for setting, operations in needed.items():
         of_a_start = {_OPERATIONS[each].name for each in given[setting].operations} - {"CREATE", "ALTER"}
         assert of_a_start == operations
+
+
+def test_the_acl_commands_grant_the_documented_rights_and_no_others() -> None:
+    kinds = {"--topic": "Topic", "--group": "Group", "--transactional-id": "TransactionalId"}
+    text = (ROOT / "docs" / "clusters.md").read_text().replace("\\\n", " ")
+    granted: list[Right] = []
+    for line in re.findall(r"^ +\$acl (.+)$", text, re.MULTILINE):
+        words = line.split()
+        options = list(zip(words[::2], words[1::2], strict=True))
+        ((option, name),) = [each for each in options if each[0] in kinds]
+        operations = [value for name, value in options if name == "--operation"]
+        is_prefix = ("--resource-pattern-type", "prefixed") in options
+        granted.append(Right(kinds[option], name + "*" * is_prefix, "", operations))
+    of_prefix: dict[tuple[str, str], set[str]] = {}
+    for right in documented():
+        (own,) = (each for each in granted if each.kind == right.kind and fnmatch(right.name.rstrip("*"), each.name))
+        of_prefix.setdefault(own[:2], set()).update(right.operations)
+    assert of_prefix == {each[:2]: set(each.operations) for each in granted}
 
 
 @pytest.mark.broker

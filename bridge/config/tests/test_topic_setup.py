@@ -148,16 +148,19 @@ def test_faults_of_a_topic_that_is_only_written_are_warnings(
 
 
 @pytest.mark.parametrize(
-    ("topic", "rights", "missing"),
+    ("topic", "rights", "missing", "acl"),
     [
-        ("timer.control", {"WRITE", "DESCRIBE"}, "READ"),
-        ("timer.journal", {"READ", "DESCRIBE_CONFIGS"}, "WRITE"),
-        ("timer.requests", {"DESCRIBE_CONFIGS"}, "READ and WRITE"),
+        ("timer.control", {"WRITE", "DESCRIBE"}, "READ", "--operation Read"),
+        ("timer.journal", {"READ", "WRITE"}, "DESCRIBE_CONFIGS", "--operation DescribeConfigs"),
+        ("timer.requests", {"DESCRIBE_CONFIGS"}, "READ and WRITE", "--operation Read --operation Write"),
     ],
 )
-def test_a_missing_right_stops_the_start(cluster: Cluster, topic: str, rights: set[str], missing: str) -> None:
+def test_a_missing_right_stops_the_start_and_the_acl_is_told(
+    cluster: Cluster, topic: str, rights: set[str], missing: str, acl: str
+) -> None:
     cluster.rights[topic] = frozenset(rights)
-    with pytest.raises(BridgeError, match=rf"{topic}: the bridge's user may not {missing}: give it the right"):
+    told = rf"{topic}: the bridge's user may not {missing}: give it the right.* {acl} --topic {topic}"
+    with pytest.raises(BridgeError, match=told):
         own(cluster).prepare()
 
 
