@@ -1,0 +1,26 @@
+"""Where another client may have put a timer. The rules themselves: integration_tests/bridge/test_client.py."""
+
+import pytest
+
+from bridge.partition.placement import is_by_crc32, other_place
+
+# Of order-1 in 4 partitions; a real broker and librdkafka agree with both.
+BY_MURMUR2, BY_CRC32 = 2, 3
+
+
+@pytest.mark.parametrize("partition", range(4))
+def test_a_hint_is_given_where_a_client_looks_by_its_own_rule(partition: int) -> None:
+    hint = other_place(b"order-1", partition, 4)
+    if partition not in (BY_MURMUR2, BY_CRC32):
+        assert hint is None
+    else:
+        assert f"to partition {BY_MURMUR2} by murmur2" in (hint or "")
+        assert f"to {BY_CRC32} by CRC32" in (hint or "")
+    assert is_by_crc32(b"order-1", partition, 4) == (partition == BY_CRC32)
+
+
+def test_no_hint_where_the_rules_agree_or_the_id_is_long() -> None:
+    assert other_place(b"order-1", 0, 1) is None
+    for partition in range(4):
+        assert other_place(b"x" * 65, partition, 4) is None
+        assert not is_by_crc32(b"x" * 65, partition, 4)
