@@ -9,7 +9,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Every package, build requirements too, is installed from requirements/*.lock, and pip checks its hash.
 INSTALL := $(BIN)/pip install --quiet --no-compile --no-build-isolation
-EXTRAS := page rocksdb export registry tracing msk spark
+EXTRAS := page rocksdb export registry msk tracing spark
+# A lock lacks what the ones before it have.
+NEEDS_msk := page
+NEEDS_tracing := page registry msk
+NEEDS_spark := export msk page
 LOCKS := $(patsubst %,requirements/%.lock,run $(EXTRAS) dev)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Compiled modules are kept: each test process, and each bridge that a test starts, would compile all of them.
@@ -32,8 +36,7 @@ setup-bridge: ## the same for the bridge alone, 120 MB; also setup-page, setup-r
 
 .PHONY: $(EXTRAS:%=setup-%)
 $(EXTRAS:%=setup-%): setup-%:
-	$(call install,requirements/run.lock requirements/$*.lock $(if $(filter spark,$*),requirements/export.lock) \
-	  $(if $(filter tracing,$*),requirements/page.lock requirements/registry.lock))
+	$(call install,$(patsubst %,requirements/%.lock,run $* $(NEEDS_$*)))
 
 # $(call install,LOCKS): make .venv, and install the packages of LOCKS, the client and the bridge.
 define install

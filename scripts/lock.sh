@@ -46,7 +46,7 @@ lock() { # NAME ARGUMENTS...
 lock build "$work/build.txt"
 lock run pyproject.toml
 extras=()
-for extra in page rocksdb export registry tracing msk spark dev docs; do
+for extra in page rocksdb export registry msk tracing spark dev docs; do
     extras+=(--extra "$extra")
     lock "$extra" pyproject.toml "${extras[@]}"
 done

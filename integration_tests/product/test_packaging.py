@@ -12,6 +12,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from packaging.requirements import Requirement
 
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S
@@ -23,6 +24,8 @@ PACKAGES = ("bridge", "timer", "schemas", "spark_jobs")
 CLIENT = "kafka_timer"
 FOR_TESTS_OF_USERS = {"bridge/testing/__init__.py", "bridge/testing/fake_kafka.py", "timer/testing.py"}
 OLDEST_SETUPTOOLS = 77
+
+MAKEFILE = (ROOT / "Makefile").read_text()
 
 NO_SPARK = """
 import sys
@@ -209,3 +212,21 @@ def test_every_requirement_of_pyproject_is_locked_once_with_hashes() -> None:
         so_far += locked(file)
         assert names(wanted) - {own["name"]} <= set(so_far), f"{file}: make lock"
     assert len(so_far) == len(set(so_far))
+
+
+@pytest.mark.parametrize("extra", re.findall(r"^EXTRAS := (.*)$", MAKEFILE, re.MULTILINE)[0].split())
+def test_the_locks_of_an_extra_have_all_that_it_needs(extra: str) -> None:
+    """A lock lists what the ones before it lack: if it fails, correct NEEDS_* in the Makefile."""
+    needed = " ".join(re.findall(rf"^NEEDS_{extra} := (.*)$", MAKEFILE, re.MULTILINE)).split()
+    there = {name for file in ("run", extra, *needed) for name in locked(file)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    waiting = [Requirement(each) for each in project["dependencies"] + project["optional-dependencies"][extra]]
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        each = waiting.pop()
+        name = re.sub(r"[-_.]+", "-", each.name).lower()
+        assert name in there | {"kafka-timer-client"}, f"make setup-{extra} lacks {name}"
+        for own in {(name, extra_of_it) for extra_of_it in {*each.extras, ""}} - seen:
+            seen.add(own)
+            requires = map(Requirement, Distribution.from_name(name).requires or ())
+            waiting += [more for more in requires if more.marker is None or more.marker.evaluate({"extra": own[1]})]
