@@ -33,8 +33,8 @@ class Outcome(NamedTuple):
 
     state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `not-found`
     and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected, as in
-    docs/headers.md; detail of `not-found`: where else the timer may be. origin: topic/partition/offset of the timer's
-    request; None if there was no timer.
+    docs/headers.md. The detail of a `not-found` names the other partition that may hold the timer. origin:
+    topic/partition/offset of the timer's request; None if there was no timer.
     """
 
     state: str

@@ -117,7 +117,7 @@ class Occurrence(NamedTuple):
         return not is_skipped, None if next_ms is None else Occurrence(self.rule, number, next_ms, next_ms)
 
 
-def due_times(occurrence: Occurrence, most: int) -> list[int]:
+def due_times(occurrence: Occurrence, most: int = 5) -> list[int]:
     """Return the due times of the occurrence and those after it (epoch ms), at most `most`, if none is missed."""
     found: list[int] = []
     later: Occurrence | None = occurrence.started()

@@ -30,6 +30,13 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The timer-id of what is p
 In = Annotated[str | None, typer.Option("--in", help="From now, such as 5s or 2h30m.")]
 At = Annotated[str | None, typer.Option("--at", help="ISO 8601 with a zone, or epoch ms.")]
 Level = Annotated[int | None, typer.Option("--level", help="A delay level, such as 3 for 10 s.")]
+Cron = Annotated[str | None, typer.Option("--cron", help="Five fields, such as 0 9 * * *.")]
+Every = Annotated[str | None, typer.Option("--every", help="An interval, such as 15m.")]
+Zone = Annotated[str | None, typer.Option("--zone", help="Time zone of --cron, such as Europe/Berlin.")]
+Until = Annotated[
+    str | None, typer.Option("--until", help="No occurrence is due later: ISO 8601 with a zone, or epoch ms.")
+]
+Count = Annotated[int | None, typer.Option("--count", help="Occurrences at most.")]
 Everywhere = Annotated[
     bool,
     typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
@@ -138,11 +145,11 @@ class MessageOptions(OutcomeOptions):
         int | None, typer.Option("--partition", help="Partition of the target topic; by default the key chooses.")
     ] = None
     expire_at: Annotated[str | None, typer.Option("--expire-at", help="Reject it from this time on: as --at.")] = None
-    cron: Annotated[str | None, typer.Option("--cron", help="Five fields, such as 0 9 * * *.")] = None
-    every: Annotated[str | None, typer.Option("--every", help="An interval, such as 15m.")] = None
-    zone: Annotated[str | None, typer.Option("--zone", help="Time zone of --cron, such as Europe/Berlin.")] = None
-    until: Annotated[str | None, typer.Option("--until", help="No occurrence is due later: as --at.")] = None
-    count: Annotated[int | None, typer.Option("--count", help="Occurrences at most.")] = None
+    cron: Cron = None
+    every: Every = None
+    zone: Zone = None
+    until: Until = None
+    count: Count = None
     missed: Annotated[
         str | None, typer.Option("--missed", help="Of those missed in downtime: one (default), all or none.")
     ] = None

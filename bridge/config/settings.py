@@ -193,8 +193,8 @@ class Settings(BaseModel):
         None, description="host:port by which other instances ask this one; its own address if left out."
     )
     log_format: Format = Field("text", description="Format of log lines: text or json.")
-    tracing: bool = Field(False, description="Spans of deliveries, to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
     log_level: Level = Field("info", description="debug, info, warning or error.")
+    tracing: bool = Field(False, description="Export spans of deliveries to OTEL_EXPORTER_OTLP_ENDPOINT.")
     kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.", repr=False)
 
     @model_validator(mode="after")

@@ -194,7 +194,7 @@ class CommitPipeline:
     def _warn_of_partitioner(self, at: TimerPartition, frozen: FrozenDraft) -> None:
         """Warn once for each timer topic of a sender that places ids by CRC32: its cancels miss the others' timers."""
         count = frozen.options.partitions
-        if count is None or at.topic in self._warned:
+        if count is None or at.topic in self._warned or not frozen.receipt_kinds["not-found"]:
             return
         for each in frozen.draft.decisions.receipts:
             if each.kind == "not-found" and each.id and is_by_crc32(each.id, at.partition, count):

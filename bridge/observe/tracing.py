@@ -3,9 +3,9 @@
     trace of the sender     send timer.requests  <---link---  trace of the bridge     send orders
                             (traceparent)                     lateness and rolls      released to committed
 
-A delivery has a span if its request has a `traceparent` that is sampled. Its headers stay as they were sent, so a
-consumer goes on in the sender's trace. Names are those of the semantic conventions for messaging; OTEL_* variables say
-where the spans go (opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables).
+A delivery has a span if its request has a sampled `traceparent`. Its headers are unchanged, so a consumer continues the
+sender's trace. Names follow the semantic conventions for messaging. The SDK reads the endpoint from OTEL_* variables
+(opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables).
 """
 
 import os

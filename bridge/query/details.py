@@ -14,8 +14,6 @@ from kafka_timer.origin import TimerPartition
 from schemas.recurrence import due_times
 from timer.format.body import Body, unpack_headers
 
-_NEXT = 5
-
 
 class Header(BaseModel):
     """`value` null: the header is null."""
@@ -64,6 +62,6 @@ def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: b
         **content_fields(body, MAX_SHOWN_BYTES if with_value else 0),
         headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
         occurrence=None if occurrence is None else max(1, occurrence.number),
-        next_due_ms=[] if occurrence is None else due_times(occurrence, _NEXT),
+        next_due_ms=[] if occurrence is None else due_times(occurrence),
         requested_ms=body.timestamp_ms,
     )

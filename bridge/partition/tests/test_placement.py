@@ -1,4 +1,4 @@
-"""Where another client may have put a timer. The rules themselves: integration_tests/bridge/test_client.py."""
+"""Partitions in which another client may have put a timer; integration_tests/bridge/test_client.py proves the rules."""
 
 import pytest
 
