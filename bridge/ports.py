@@ -167,6 +167,10 @@ class BackgroundRecovery(Protocol):
         """Stop, because the partition has another owner. After the return nothing writes to its directory."""
 
 
+Since = Callable[[TimerPartition], tuple[int, int] | None]
+"""Returns the offsets of the timer partition and of its journal that a recovery reads first; None: unknown."""
+
+
 class History(Protocol):
     """Reads of what Kafka holds, read_committed. Calls wait through passing faults, unless their docstring differs.
 
@@ -174,12 +178,15 @@ class History(Protocol):
     that at once if a record cannot be decoded.
     """
 
-    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
+    def ask_ahead(self, partitions: Sequence[TimerPartition], since: Since | None = None) -> None:
         """Ask once what the next `bounds` and `journal_bounds` of each return, and then what `progress` returns.
 
         In this order: progress that is read later includes all decisions below the journal's last stable offset.
         Forgets what an earlier call has got and was not used. Calls without such an answer ask as always. An answer may
         be seconds old when it is used: a recovery asks for the progress again at its end.
+
+        since: then read what the next `journal` and `requests` of each return from there to the progress, if it is
+        little.
         """
 
     def progress(self, timer_partition: TimerPartition) -> Progress | None:

@@ -7,12 +7,11 @@ a read     a new consumer with one assignment: with a consumer that had just cha
            once left out the first record of the journal, which is a decision. A new one takes no longer
 """
 
-import math
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -22,11 +21,11 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import PartitionUnreadableError, TopicGrownError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
-from bridge.kafka.consumer import Message, record_of
-from bridge.kafka.errors import OFFSET_GONE, answered, error_of, explained, is_passing
-from bridge.kafka.readers import WAIT_S, PartitionReader, note_error
+from bridge.kafka.consumer import MOST_HELD_BYTES, Message, record_of
+from bridge.kafka.errors import answered, error_of, explained, is_passing
+from bridge.kafka.readers import PartitionReader, read_together
 from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
-from bridge.ports import Record
+from bridge.ports import Record, Since
 from kafka_timer.origin import TimerPartition
 from schemas.journal import writer_key
 from schemas.progress import Progress
@@ -40,14 +39,25 @@ _STABLE = OffsetSpec.latest(), IsolationLevel.READ_COMMITTED  # type: ignore[no-
 _NEWEST = OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED  # type: ignore[no-untyped-call]
 _QUICK_S = 0.5
 _NAP_S = 0.02
-_TAKEOVER_S = 1.0
+_MARKERS_S = 0.1
+"""Seconds to wait before the producers of instances that have left are fenced."""
+_TAKEOVER_S = 1.5
 """Seconds to wait for the end of a dead instance's transactions. A fence of its producers takes less."""
 LIMIT_S = 3.0
 """Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
 _LIMITED_CALL_S = 1.0
 """Seconds for one call within such a read."""
+_LITTLE = 5000
+"""Most offsets of a partition that are read ahead."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
 """librdkafka repeats the request until the timeout."""
+
+
+class _ReadAhead(NamedTuple):
+    """A span of offsets, and the committed messages in it."""
+
+    span: range
+    messages: list[Message]
 
 
 @dataclass(eq=False)
@@ -70,6 +80,8 @@ class ConfluentHistory:
         """Only for the grouping of requests: the client finds the leaders of a request by itself."""
         self._committed_ahead: dict[TimerPartition, TopicPartition] = {}
         self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
+        self._read_ahead: dict[TimerPartition, _ReadAhead] = {}
+        """By partition of a timer topic or journal."""
         self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
         self._make_clients()
 
@@ -77,8 +89,8 @@ class ConfluentHistory:
         self._consumer: Any = self._new_consumer()
         self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
 
-    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
-        self._committed_ahead, self._bounds_ahead = {}, {}
+    def ask_ahead(self, partitions: Sequence[TimerPartition], since: Since | None = None) -> None:
+        self._committed_ahead, self._bounds_ahead, self._read_ahead = {}, {}, {}
         if not partitions:
             return
         serve_idle(self._consumer, self._admin)
@@ -92,6 +104,21 @@ class ConfluentHistory:
                 TimerPartition(found.topic, found.partition): found for found in answers if found.error is None
             }
         serve(self._consumer)
+        if since is not None:
+            self._read_since({place: starts for place in self._committed_ahead if (starts := since(place)) is not None})
+
+    def _read_since(self, starts: Mapping[TimerPartition, tuple[int, int]]) -> None:
+        """Read the requests and the journal from these offsets on, with one consumer: each new one takes its time."""
+        (ends,) = self._in_time(self._list_offsets([*map(self._journal_of, starts)], _END))
+        spans = dict[TimerPartition, range]()
+        for place, (request, decision) in starts.items():
+            spans[place] = range(request, self._committed_ahead[place].offset)
+            if (end := ends.get(journal := self._journal_of(place))) is not None:
+                spans[journal] = range(decision, end.offset)
+        little = {place: span for place, span in spans.items() if 0 <= span.stop - span.start <= _LITTLE}
+        with closing(self._new_consumer(is_bounded=True)) as consumer:
+            found = read_together(consumer, little, self._retrier, _LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
+        self._read_ahead = {place: _ReadAhead(little[place], messages) for place, messages in found.items()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
         def committed() -> TopicPartition:
@@ -122,7 +149,7 @@ class ConfluentHistory:
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         # Markers follow a commit within milliseconds, so wait before a background recovery is started.
         serve_idle(self._consumer, self._admin)
-        found = self._still_open(partitions, _QUICK_S)
+        found = self._still_open(partitions, _QUICK_S if self._on_open_transactions is None else _MARKERS_S)
         if found and self._on_open_transactions is not None:
             self._on_open_transactions()
             found = self._still_open(partitions, _TAKEOVER_S)
@@ -188,6 +215,9 @@ class ConfluentHistory:
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(partition)
+        if (ahead := self._read_ahead.pop(journal, None)) is not None and ahead.span.start == from_offset:
+            yield from (message.value() for message in ahead.messages)
+            return
         (end,) = self._ask_one(journal, _END)
         if from_offset is None:
             (from_offset,) = (0,) if since_ms is None else self._ask_one(journal, _at(since_ms))
@@ -199,30 +229,13 @@ class ConfluentHistory:
         self, partitions: Sequence[TimerPartition], look_back: int
     ) -> dict[TimerPartition, list[tuple[bytes | None, bytes]]]:
         journals = {self._journal_of(partition): partition for partition in partitions}
-        found: dict[TimerPartition, list[tuple[bytes | None, bytes]]] = {partition: [] for partition in partitions}
         first, ends = self._ask(journals, _FIRST, _STABLE)
-        starts = {place: max(first[place], end - look_back) for place, end in ends.items()}
-        left = {place: end for place, end in ends.items() if starts[place] < end}
-        tries, until_s = 0, self._until_s()
+        spans = {place: range(max(first[place], end - look_back), end) for place, end in ends.items()}
         with closing(self._new_consumer()) as consumer:
-            consumer.assign([TopicPartition(*place, starts[place]) for place in left])
-            while left:
-                if time.monotonic() >= until_s:
-                    raise PartitionUnreadableError(f"{next(iter(left))}: reading the end: not in {self._limit_s} s")
-                message = consumer.poll(WAIT_S)
-                tries = tries + 1 if message is None else 0
-                if tries > 1 / WAIT_S:
-                    self._retrier.wait("reading the ends of journals", "no broker", 0)
-                if message is None:
-                    continue
-                place, error = TimerPartition(message.topic(), message.partition()), message.error()
-                if error is None and message.offset() < left.get(place, 0):
-                    found[journals[place]].append((message.key(), message.value()))
-                if error is not None and error.code() != KafkaError._PARTITION_EOF and error.code() not in OFFSET_GONE:  # noqa: SLF001
-                    note_error(place, error, self._retrier)
-                elif error is not None or message.offset() + 1 >= left.get(place, 0):
-                    left.pop(place, None)
-        return found
+            read = read_together(consumer, spans, self._retrier, self._limit_s)
+        if missing := spans.keys() - read.keys():
+            raise PartitionUnreadableError(f"{min(missing)}: reading the end: not in {self._limit_s} s")
+        return {journals[place]: [(each.key(), each.value()) for each in messages] for place, messages in read.items()}
 
     def journal_key(self, partition: TimerPartition) -> bytes:
         return writer_key(self._connection.group, partition.topic)
@@ -320,22 +333,22 @@ class ConfluentHistory:
                 if self._limit_s is not None:
                     raise PartitionUnreadableError(f"{what}: {error.str()} for {self._limit_s} s") from failure
 
-    def _until_s(self) -> float:
-        return math.inf if self._limit_s is None else time.monotonic() + self._limit_s
-
     # -- reading
 
-    def _new_consumer(self, place: TimerPartition | None = None) -> Any:
-        is_bounded = place is not None and place.topic in self._journal_topics
+    def _new_consumer(self, *, is_bounded: bool = False) -> Any:
         return make(Consumer, clients.reader(self._connection, is_bounded=is_bounded), self._retrier)
 
     def _read(
         self, place: TimerPartition, start: int, end: int, skipped: Container[int] = ()
     ) -> Iterator[list[Message]]:
         """Yield committed messages of [start, end) that are still kept; end when all below `end` are decided."""
+        ahead = self._read_ahead.pop(place, None)
+        if ahead is not None and (ahead.span.start, ahead.span.stop) == (start, end):
+            yield ahead.messages
+            return
         reader = PartitionReader(
             *(place, start, end, skipped),
-            lambda: self._new_consumer(place),
+            lambda: self._new_consumer(is_bounded=place.topic in self._journal_topics),
             lambda: next(self._ask_one(place, _FIRST)),
             *(self._retrier, self._limit_s),
         )

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
-from bridge.kafka.consumer import GROUP, Message, headers_of, record_of
+from bridge.kafka.consumer import GROUP, HEADER_BYTES, Message, headers_of, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
 from bridge.kafka.retry import Retrier
 from bridge.partition.request import MAX_HEADERS
@@ -130,6 +130,53 @@ class PartitionReader:
         consumer.seek(TopicPartition(*self._place, self._position))
 
 
+def read_together(
+    consumer: Any,
+    spans: Mapping[TimerPartition, range],
+    retrier: Retrier,
+    limit_s: float | None,
+    size_bytes: float = math.inf,
+) -> dict[TimerPartition, list[Message]]:
+    """Return the committed messages of each span of offsets, read by a new consumer.
+
+    Leaves out partitions that have to be read alone: not decided to the end within `limit_s`, undecodable, with too
+    many headers, deleted in part. Ends when the messages have `size_bytes`.
+    """
+    read: dict[TimerPartition, list[Message]] = {place: [] for place in spans}
+    left = {place: span.stop for place, span in spans.items() if span}
+    consumer.assign([TopicPartition(*place, spans[place].start) for place in left])
+    tries, until_s = 0, math.inf if limit_s is None else time.monotonic() + limit_s
+    while left and size_bytes > 0 and time.monotonic() < until_s:
+        message = consumer.poll(WAIT_S)
+        tries = tries + 1 if message is None else 0
+        if tries > 1 / WAIT_S:
+            retrier.wait("reading several partitions", "an open transaction, or no broker", 0)
+        place = TimerPartition("", -1) if message is None else TimerPartition(message.topic(), message.partition())
+        if message is None or (place not in left and message.error() is None):
+            continue
+        error, end = message.error(), left.get(place, 0)
+        is_whole = True
+        if error is None and message.offset() < end:
+            headers = headers_of(message)
+            read[place].append(message)
+            size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(headers)
+            is_whole = len(headers) <= MAX_HEADERS
+            if is_whole and message.offset() + 1 < end:
+                continue
+        elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            is_whole = message.offset() >= end
+        elif error is not None and error.code() in OFFSET_GONE | UNDECODABLE:
+            is_whole = False
+        elif error is not None:
+            note_error(place, error, retrier)
+            continue
+        left.pop(place, None)
+        if not is_whole:
+            read.pop(place, None)
+        consumer.pause([TopicPartition(*place)])
+    return {place: messages for place, messages in read.items() if place not in left}
+
+
 def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> None:
     """Pass an error on to `retrier`. Raises BridgeError if it is not passing."""
     if error.code() in _UNKNOWN:
@@ -165,7 +212,7 @@ class ConfluentControl:
         self._retrier.give_up_in(_LIMIT_S)
         try:
             _, end = self._retrier.retry_until_success(
-                what, lambda: self._consumer.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
+                what, lambda: self._asker.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
             )
             while self._position < end:
                 self._retrier.demand_time(what, f"at {self._position} of {end}")
@@ -179,15 +226,16 @@ class ConfluentControl:
 
     def close(self) -> None:
         self._consumer.close()
+        self._asker.close()
 
     def _make_consumer(self) -> None:
         self._made_s = time.monotonic()
-        self._consumer = self._make()
+        self._consumer, self._asker = self._make(), self._make()  # a broker answers the first after its fetch alone
         self._place.offset = self._position or OFFSET_BEGINNING
         self._consumer.assign([self._place])
 
     def _replace_consumer(self) -> None:
-        self._consumer.close()
+        self.close()
         self._make_consumer()
 
     def _next(self, timeout_s: float) -> Iterator[Record]:

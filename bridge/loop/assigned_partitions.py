@@ -12,7 +12,7 @@ The phases of one partition: bridge.loop.assigned_partition.
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
@@ -24,7 +24,14 @@ from bridge.observe.status import Status
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
-from bridge.partition.recover import Recovered, invalidate_store, plan_recovery, recover, require_rebuildable
+from bridge.partition.recover import (
+    Recovered,
+    invalidate_store,
+    plan_recovery,
+    read_checkpoint,
+    recover,
+    require_rebuildable,
+)
 from bridge.ports import Ownership, Ports
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
@@ -91,7 +98,7 @@ class AssignedPartitions:
         self._control.catch_up()  # a former owner may know of pauses that we do not
         undecided = self._history.with_open_transactions(partitions)
         began_ms = self._clock.now_ms()
-        with asked_ahead(self._history, [each for each in partitions if each not in undecided]):
+        with asked_ahead(self._history, [each for each in partitions if each not in undecided], self._since):
             for timer_partition in partitions:
                 assigned = self.opening[timer_partition]
                 if timer_partition in undecided:
@@ -141,8 +148,9 @@ class AssignedPartitions:
 
     def start_last_checkpoints(self) -> None:
         """Start a checkpoint of each open partition while it is still ours."""
-        for opened in self.open.values():
-            opened.start_last_checkpoint()
+        with asked_ahead(self._history, [*self.open]):
+            for opened in self.open.values():
+                opened.start_last_checkpoint()
 
     def _forget_all(self) -> None:
         for timer_partition in self._status.partitions():
@@ -163,13 +171,19 @@ class AssignedPartitions:
         if done and not self._control.is_current:
             self._control.catch_up()
         began_ms = self._clock.now_ms()
-        with asked_ahead(self._history, [each.name for each in done]) if done else nullcontext():
+        with asked_ahead(self._history, [each.name for each in done], self._since) if done else nullcontext():
             for assigned in done:
                 if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                     return
                 if assigned.name not in self._claims:  # a transaction may have hidden the owner
                     self._claims.look([assigned.name])
                 self._step(assigned)
+
+    def _since(self, timer_partition: TimerPartition) -> tuple[int, int] | None:
+        found = None
+        with suppress(OSError):  # the opening meets it, too
+            found = read_checkpoint(self._ports.disk_for(timer_partition))
+        return None if found is None else (found.progress.next_offset, found.journal_offset)
 
     def _step(self, assigned: AssignedPartition) -> None:
         """Open the partition, whose recovery or wait is over. If that takes long, recover it in the background.

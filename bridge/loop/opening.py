@@ -13,7 +13,7 @@ from bridge.errors import PartitionUnreadableError
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.journal import ours
 from bridge.partition.options import has_passed
-from bridge.ports import Clock, History
+from bridge.ports import Clock, History, Since
 from kafka_timer.origin import TimerPartition
 from timer.errors import CorruptStoreError
 
@@ -29,9 +29,9 @@ _FREE_ROOM = "free room on the disk of data_dir, or name another directory; noth
 
 
 @contextmanager
-def asked_ahead(history: History, partitions: Sequence[TimerPartition]) -> Iterator[None]:
+def asked_ahead(history: History, partitions: Sequence[TimerPartition], since: Since | None = None) -> Iterator[None]:
     """Ask Kafka about all of these partitions at once. The answers are for the calls inside the `with`."""
-    history.ask_ahead(partitions)
+    history.ask_ahead(partitions, since)
     try:
         yield
     finally:

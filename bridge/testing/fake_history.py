@@ -6,7 +6,7 @@ from copy import copy
 from random import Random
 
 from bridge.errors import PartitionUnreadableError
-from bridge.ports import Record
+from bridge.ports import Record, Since
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_kafka import FakeKafka, Partition, record_of
 from bridge.testing.timeline import nothing_happens
@@ -50,7 +50,7 @@ class FakeHistory:
         twin.ask_ahead([])
         return twin
 
-    def ask_ahead(self, partitions: Sequence[TimerPartition]) -> None:
+    def ask_ahead(self, partitions: Sequence[TimerPartition], since: Since | None = None) -> None:  # noqa: ARG002
         """Takes no step: the calls that follow take theirs."""
         ready = [each for each in partitions if self._kafka.is_stable(self._group.name, each)]
         self._committed_ahead = {each: self._kafka.stable_offset(self._group.name, each) for each in ready}

@@ -726,6 +726,26 @@ class TestHistory:
         ]
         assert history.journal_key(harness.first).endswith(f" {harness.first.topic}".encode())
 
+    def test_what_is_read_ahead_is_what_is_read_alone(self, harness: Harness, reader: Reader) -> None:
+        """Aborted records and markers among the requests, and decisions behind the start in the journal."""
+        sink, history, partitions = harness.sink(), harness.history(), [harness.first, harness.second]
+        harness.send(b"a")
+        harness.send_aborted()
+        for value in (b"b", b"c", b"d"):
+            harness.send(value)
+        last = history.bounds(harness.first)[1] - 1
+        read = READ._replace(next_offset=last)
+        for value in (b"one", b"two"):
+            commit(sink, Transaction([], {harness.first: value}, {harness.first: read}, reader.group_metadata))
+        becomes(lambda: history.with_open_transactions(partitions), set())
+
+        def found() -> list[object]:
+            requests = [r.value for batch in history.requests(harness.first, 1, last) for r in batch]
+            return [requests, list(history.journal(harness.first, from_offset=2, since_ms=None))]
+
+        history.ask_ahead(partitions, lambda partition: (1, 2) if partition == harness.first else None)
+        assert found() == found() == [[b"b", b"c"], [b"two"]]
+
     def test_the_newest_journal_time_is_by_the_brokers_clock(self, harness: Harness, reader: Reader) -> None:
         sink, history, other = harness.sink(), harness.history(), harness.second
         assert history.newest_journal_times([harness.first, other]) == {}

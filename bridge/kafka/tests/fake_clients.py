@@ -140,6 +140,8 @@ class FakeConsumer:
 
     def resume(self, places: list[TopicPartition]) -> None: ...
 
+    def pause(self, places: list[TopicPartition]) -> None: ...
+
     def close(self) -> None:
         self.is_open = False
 

@@ -220,6 +220,60 @@ def test_an_assignment_is_asked_about_in_requests_for_all_of_its_partitions(make
     assert history.progress(partitions[3]) is None
 
 
+Ahead = Callable[..., tuple[ConfluentHistory, FakeConsumer]]
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch, admin: FakeAdmin) -> Ahead:
+    """Return a function that makes a history that has read ahead `fetched`, up to offset 6, and its reader."""
+
+    def ahead(fetched: list[Fetched], starts: tuple[int, int] = (3, 6)) -> tuple[ConfluentHistory, FakeConsumer]:
+        asker = FakeConsumer()
+        reader = FakeConsumer(*([each] for each in fetched), [Fetched(offset) for offset in range(3, 6)])
+        made = iter([asker])
+        replace_clients(monkeypatch, lambda: next(made, reader), admin)
+        history = ConfluentHistory(Connection("127.0.0.1:1"), {TOPIC: "timer.journal"}, Retrier())
+        admin.ends = {0: 6}
+        asker.commits = [[TopicPartition(*PLACE, 6, Progress(6, Key(1, 1), 1).metadata())]]
+        history.ask_ahead([PLACE], lambda _: starts)
+        return history, reader
+
+    return ahead
+
+
+@pytest.mark.parametrize("end", [Fetched(6, AT_THE_END), Fetched(6)])
+def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end: Fetched) -> None:
+    """Of all partitions by one consumer. Markers are never polled: the end, or the next record, shows them."""
+    history, consumer = ahead([Fetched(3), Fetched(4), end])
+    asked, begun = len(admin.requests), len(consumer.begun)
+    assert offsets(history.requests(PLACE, 3, 6)) == [3, 4]
+    assert list(history.journal(PLACE, from_offset=6, since_ms=None)) == []
+    assert (len(admin.requests), len(consumer.begun)) == (asked, begun)
+    assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5], "used once"
+
+
+@pytest.mark.parametrize(
+    "fetched",
+    [
+        [Fetched(3), Fetched(4, GONE)],
+        [Fetched(3), Fetched(4, BAD_COMPRESSION)],
+        [Fetched(3), Fetched(5, AT_THE_END)],
+        [Fetched(3), Fetched(4, headers=[("a", b"")] * 1025)],
+    ],
+)
+def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(ahead: Ahead, fetched: list[Fetched]) -> None:
+    """Retention has taken some, it is undecodable, undecided, or large."""
+    history, consumer = ahead(fetched)
+    assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
+    assert consumer.begun == [3, 3]
+
+
+@pytest.mark.parametrize("starts", [(7, 6), (6 - 5001, 6)])
+def test_much_is_not_read_ahead(ahead: Ahead, starts: tuple[int, int]) -> None:
+    _, consumer = ahead([Fetched(3)], starts)
+    assert consumer.begun == []
+
+
 def test_a_question_ahead_without_an_answer_is_asked_again_alone(make: Make, admin: FakeAdmin) -> None:
     said = FakeConsumer()
     history = make(said)

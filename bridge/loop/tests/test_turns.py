@@ -17,6 +17,7 @@ import timer
 from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
+from bridge.ports import Since
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance
@@ -152,9 +153,9 @@ def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatc
     instance = FakeInstance(kafka, FakeGroup("timers", partitions), usual_options())
     instance.run(20_000)
 
-    def ask_ahead(history: FakeHistory, partitions: Sequence[TimerPartition]) -> None:
+    def ask_ahead(history: FakeHistory, partitions: Sequence[TimerPartition], since: Since | None = None) -> None:
         asked.append(sorted(partitions))
-        really(history, partitions)
+        really(history, partitions, since)
 
     monkeypatch.setattr(FakeHistory, "ask_ahead", ask_ahead)
     for place in partitions:
