@@ -214,6 +214,10 @@ class Settings(BaseModel):
         self._check_page()
         if self.workers > 1 and "group.instance.id" in self.kafka:
             raise ValueError("workers: each needs a name of its own, so leave kafka.group.instance.id out")
+        if self.standby and "group.instance.id" in self.kafka:
+            raise ValueError(
+                "standby: a static member hands over only when its session ends, so leave kafka.group.instance.id out"
+            )
         for name in self.kafka.keys() & RESERVED.keys():
             raise ValueError(f"kafka: {name} may not be set: {RESERVED[name]}")
         return self

@@ -240,9 +240,10 @@ def test_auto_is_a_worker_for_each_core() -> None:
         ({"workers": "0"}, "workers = '0'"),
         ({"workers": "many"}, "workers = 'many'"),
         ({"workers": "2", "kafka": {"group.instance.id": "x"}}, "leave kafka.group.instance.id out"),
+        ({"standby": "true", "kafka": {"group.instance.id": "x"}}, "standby: a static member"),
     ],
 )
-def test_workers_that_cannot_be_are_refused(given: Mapping[str, object], told: str) -> None:
+def test_workers_and_standbys_that_cannot_be_are_refused(given: Mapping[str, object], told: str) -> None:
     with pytest.raises(SettingsError, match=told):
         load({**SERVERS, **given}, {}, None)
 
