@@ -40,14 +40,14 @@ from spark_jobs.backfill.outcomes import (
     with_superseding,
 )
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
-from spark_jobs.backfill.undeliverable import SKEW_MS, journal_entries, with_reasons
+from spark_jobs.backfill.undeliverable import SKEW_MS, with_reasons
 from spark_jobs.errors import JobFailedError, UsageError, command
 from spark_jobs.kafka.admin import Cluster, Span, committed_progress
 from spark_jobs.platform import files
 from spark_jobs.platform.arrow_tasks import ddl
 from spark_jobs.platform.files import Location
 from spark_jobs.platform.session import job_session
-from spark_jobs.platform.tables import Keep, folder, read_records, read_table, write_table, written
+from spark_jobs.platform.tables import folder, read_records, read_table, write_table, written
 
 _DAY_MS = 86_400_000
 
@@ -87,9 +87,11 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
     for name, changed_ms in files.changed_ms(arguments.out, "backfill-steps-*").items():
         if time.time() * 1000 - changed_ms > _DAY_MS:  # younger ones may belong to another run
             files.delete(arguments.out / name)
+    # Bodies and records of the journal may be large.
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)
     with written(arguments.out / f"backfill-steps-{uuid4().hex[:8]}") as keep:
         asked = keep(missing(spark, arguments))
-        judged = keep(_with_reasons(spark, asked, cluster, arguments, keep))
+        judged = keep(_with_reasons(spark, asked, cluster, arguments))
         topics = {arguments.marks.topic, arguments.marks.former}
         marks = cluster.stable_spans(topics & cluster.partitions.keys())
         came = keep(with_later_outcomes(spark, judged, cluster, arguments, marks))
@@ -128,9 +130,7 @@ def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
     return read_table(spark, audit, REQUESTS, part)
 
 
-def _with_reasons(
-    spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments, keep: Keep
-) -> DataFrame:
+def _with_reasons(spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
     """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
     partitions, journal_topic = cluster.partitions[arguments.timer_topic], arguments.journal_topic
     if cluster.partitions[journal_topic] < partitions:
@@ -140,8 +140,8 @@ def _with_reasons(
     progress = committed_progress(arguments.access, arguments.group, arguments.timer_topic, partitions)
     since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
     spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
-    journal = journal_entries(read_records(spark, arguments.access, spans if since_ms is not None else []))
-    return with_reasons(asked, keep(journal), progress)
+    journal = read_records(spark, arguments.access, spans if since_ms is not None else [])
+    return with_reasons(asked, journal, progress)
 
 
 def _bodies(
@@ -188,7 +188,6 @@ def _sent(
         None if arguments.per_s is None else arguments.per_s / max(1, partitions),
         {(span.topic, span.partition): span.end for span in marks},
     )
-    bodies.sparkSession.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", MOST_RECORDS)  # bodies may be large
     # One task, and so one producer, for each partition of the timer topic.
     by_partition = bodies.repartition(cluster.partitions[arguments.timer_topic], "partition")
     return by_partition.sortWithinPartitions("partition", "due_ms", "offset").mapInArrow(publish, ddl(SENT))

@@ -24,7 +24,7 @@ from schemas.resent import MarkTopics
 from spark_jobs.kafka.admin import Place
 from spark_jobs.kafka.resend import TOPIC_REFUSAL_CODES, MarkReader, OutgoingRecord, Resender
 from spark_jobs.kafka.security import KafkaAccess
-from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, rows_of, transactions
+from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, batches_of, rows_of, transactions
 
 _TIMER = [("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
 _TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa.int64())]
@@ -32,7 +32,6 @@ _ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
 BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), ("occurrence", pa.int32()), *RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
 MOST_RECORDS = 500
-_ROWS = 4_096
 _MARKS_SORTED = 100_000
 
 
@@ -53,7 +52,7 @@ class PublishTask:
     marks_read: Mapping[Place, int] = field(default_factory=dict)
 
     def __call__(self, batches: Batches) -> Batches:
-        yield from _batches(self._sent(batches), SENT)
+        return batches_of(self._sent(batches), SENT)
 
     def _sent(self, batches: Batches) -> Iterator[Row]:
         for partition, rows in groupby(rows_of(batches), key=lambda row: row["partition"]):
@@ -154,11 +153,6 @@ def delivery(row: Row) -> OutgoingRecord:
     headers += [(name, str(value).encode()) for name, value in added.items()]
     partition = -1 if row["want_partition"] is None else row["want_partition"]
     return OutgoingRecord(row["target"], partition, row["key"], row["value"], headers)
-
-
-def _batches(rows: Iterator[Row], schema: pa.Schema) -> Batches:
-    while some := [*islice(rows, _ROWS)]:
-        yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 
 def now_ms() -> int:

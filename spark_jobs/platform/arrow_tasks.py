@@ -1,6 +1,7 @@
 """Helpers of tasks that mapInArrow calls: rows of batches, rows in transactions, a schema as DDL."""
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD = [("key", pa.binary()), ("value", pa.binary()), ("headers", _HEADERS)]
 """Fields of a record to send: bytes, and headers in order."""
 _MOST_BYTES = 8 << 20
+_ROWS = 4_096
 
 
 def ddl(schema: pa.Schema) -> str:
@@ -23,6 +25,11 @@ def ddl(schema: pa.Schema) -> str:
 def rows_of(batches: Batches) -> Iterator[Row]:
     for batch in batches:
         yield from batch.to_pylist()
+
+
+def batches_of(rows: Iterator[Row], schema: pa.Schema) -> Batches:
+    while some := [*islice(rows, _ROWS)]:
+        yield pa.RecordBatch.from_pylist(some, schema=schema)
 
 
 def transactions(rows: Iterable[Row], most: int) -> Iterator[list[Row]]:
