@@ -26,7 +26,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.conftest import JARS_CACHE, RUN
+from integration_tests.support.cluster import Cluster
 from integration_tests.support.instances import Field, sending
+from integration_tests.support.patience import until
 from integration_tests.support.ports import World, out, progress
 from scripts.chaos.three_brokers import ThreeBrokers
 from scripts.common.kafka_io import Delivery, Receiver
@@ -47,11 +49,17 @@ def brokers() -> Iterator[ThreeBrokers]:
         yield brokers
 
 
+def leader_of(brokers: ThreeBrokers, topic: str) -> int:
+    """Return the leader's node id. Waits for a new topic that not every broker knows."""
+    admin = Cluster(brokers.bootstrap_servers).admin
+    return int(until(lambda: admin.list_topics(topic, timeout=30).topics[topic].partitions)[0].leader)
+
+
 def led_elsewhere(brokers: ThreeBrokers, make: Callable[[], str]) -> tuple[str, int]:
     """Return a topic whose leader is not broker 1, and that leader."""
     while True:
         topic = make()
-        leader = brokers.leader(topic)
+        leader = leader_of(brokers, topic)
         if leader != 1:
             return topic, leader
 
@@ -94,7 +102,7 @@ def test_case_26_brokers_are_killed_and_come_back_under_load(brokers: ThreeBroke
     """First the leader of the target topic, then the other of brokers 2 and 3. Coordinators and journals move too."""
     with closing(Field(brokers.bootstrap_servers, tmp_path, 2)) as field:
         field.start("one")
-        leader = brokers.leader(field.target)
+        leader = leader_of(brokers, field.target)
         with field.load():
             field.until_delivered(200)
             for node_id in sorted((2, 3), key=lambda each: each != leader):

@@ -19,7 +19,7 @@ SIZES = Sizes(1_000, 256, 2)
 @pytest.mark.parametrize("name", ["core", "steady", "pending", "scale"])
 def test_a_part_of_the_bench_measures_and_nothing_is_lost(name: str, tmp_path: Path) -> None:
     bridges = {"": TIMER_BRIDGE} | ({OTHER: TIMER_BRIDGE} if name == "core" else {})
-    servers = BenchServers(tmp_path, SIZES, 1.0, 2, 20_000, print, is_quick=True, bridges=bridges)
+    servers = BenchServers(tmp_path, SIZES, 1.0, 2, 20_000, is_quick=True, bridges=bridges)
     first, second = measure(name, servers)
     assert second.keys() <= first.keys()
     assert {each.startswith(OTHER) for each in second} == ({True, False} if name == "core" else {False})

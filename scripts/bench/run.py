@@ -63,20 +63,16 @@ def bench(args: argparse.Namespace) -> int:
 
 def _measure(part: str, args: argparse.Namespace, results: dict[str, Any]) -> None:
     """Measure a part into the rounds of `results`: each is a try."""
-
-    def say(step: str) -> None:
-        command.say(f"{part}  {step}")
-
     bridges = {"": processes.TIMER_BRIDGE}
     if args.bridge:
         bridges[OTHER] = (str(args.bridge / ".venv" / "bin" / "timer-bridge"),)
     sizes = Sizes(args.messages, args.body_bytes, args.partitions)
-    servers = BenchServers(FOLDER / part, sizes, args.seconds, args.tries, args.pending, say, args.quick, bridges)
+    servers = BenchServers(FOLDER / part, sizes, args.seconds, args.tries, args.pending, args.quick, bridges)
     try:
         for one, found in zip(results["rounds"], measure(part, servers), strict=True):
             one |= {name: round(value, 4) for name, value in found.items()}
     except BridgeError as wrong:
-        say(f"could not be measured: {wrong}")
+        servers.say(f"could not be measured: {wrong}")
         results["failed"][part] = str(wrong)
     for data in list((FOLDER / part).rglob("timer-data")):
         shutil.rmtree(data, ignore_errors=True)

@@ -13,17 +13,30 @@ Lateness is by the broker's clock.
 import json
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bridge.errors import BridgeError
-from scripts.bench.plain_transactions import ORIGINS, plain_transactions
+from bridge.kafka.client_config import PRODUCER
+from kafka_timer import headers as names
 from scripts.bench.topic_fixture import AN_HOUR_MS, GIVE_UP_S, TopicFixture, sleep_until
 from scripts.common.delivery_figures import account, late_ms, lateness
-from scripts.common.kafka_io import Delivery, OffsetRange, TimerRequest, named_timer, now_ms, timer
+from scripts.common.kafka_io import (
+    QUIET,
+    Delivery,
+    OffsetRange,
+    TimerRequest,
+    kafka_errors,
+    named_timer,
+    now_ms,
+    timer,
+)
 from scripts.common.processes import BridgeProcess
 
 Measured = Mapping[str, object]
@@ -36,6 +49,8 @@ SETTLE_S = 10.0
 """Time from ready to idle."""
 FEW_PENDING = 10_000
 LOOKED_UP = 1_000
+_PLAIN = "plain"
+"""Topic in the origins of records that no bridge sends."""
 _SEED = 43
 _INTAKE_S = 900.0
 _START_S = 600.0
@@ -158,25 +173,61 @@ def plain(
 ) -> Measured:
     """Measure transactions as many and as small as those of a steady `load`, without a bridge. `cpu_us`: a record.
 
-    `acknowledged` is the time since the begin of each transaction. This and `cpu_us` leave out the first half, a
-    warm-up: its producers are new.
+        begin -> produce -> acknowledged -> offsets -> commit        two producers in turn, at a pace
+        |<------ acknowledged ----->|
+
+    It is the limit that the bridge is measured against, in lateness and CPU. A transaction begins as soon as as many
+    records are due as in those of the load, and takes all that are. `acknowledged` and `cpu_us` leave out the first
+    half, a warm-up: its producers are new.
     """
     targets, partitions = targets or [topics.target(f"plain-{per_s}")], partitions or topics.sizes.partitions
     of, count, broker_s = flat(load), round(per_s * seconds), topics.broker_cpu_s()
-    records = max(1, round(of["account.requested"] / max(of["cost.transactions"], 1.0)))
-    times = plain_transactions(topics.servers, targets, partitions, topics.body(0), per_s, records, count)
-    broker_s, half = topics.broker_cpu_s() - broker_s, len(times.cpu_s) // 2
-    spans = [OffsetRange(ORIGINS, 0, 0, count)]
+    records, value = max(1, round(of["account.requested"] / max(of["cost.transactions"], 1.0))), topics.body(0)
+    acknowledged_ms, cpu_s, ends = list[float](), list[float](), list[int]()
+    with kafka_errors("plain transactions could not go on"), _plain_senders(topics.servers) as (producers, group):
+        begin_ms, begin_s, sent = now_ms(), time.perf_counter(), 0
+        while sent < count:
+            due = min(count, int((time.perf_counter() - begin_s) * per_s) + 1)
+            if due < min(sent + records, count):
+                time.sleep((sent + records - due) / per_s)
+                continue
+            producer, since_s = producers[len(ends) % 2], time.perf_counter()
+            producer.begin_transaction()
+            for number in range(sent, due):
+                headers = [  # those of a delivery
+                    (names.ORIGIN, b"%s/0/%d" % (_PLAIN.encode(), number)),
+                    (names.DELIVER_MS, b"%d" % (begin_ms + number * 1000 // per_s)),
+                ]
+                partition = number // len(targets) % partitions
+                producer.produce(targets[number % len(targets)], value, partition=partition, headers=headers)
+            producer.flush(GIVE_UP_S)
+            acknowledged_ms.append((time.perf_counter() - since_s) * 1000)
+            producer.send_offsets_to_transaction([TopicPartition(targets[0], 0, due)], group, GIVE_UP_S)
+            producer.commit_transaction(GIVE_UP_S)
+            cpu_s.append(time.process_time())
+            ends.append(sent := due)
+    broker_s, half, spans = topics.broker_cpu_s() - broker_s, len(ends) // 2, [OffsetRange(_PLAIN, 0, 0, count)]
     deliveries = topics.receive(targets, spans, now_ms(), lambda: None)
-    own = [delivery for delivery in deliveries if delivery.due_ms >= times.begin_ms]
+    own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]
     return {
         "records": records,
-        "cpu_us": (times.cpu_s[-1] - times.cpu_s[half]) * 1e6 / (count - times.sent[half]),
-        "acknowledged": lateness(np.array(times.acknowledged_ms[half:]).round().astype(np.int64)),
+        "cpu_us": (cpu_s[-1] - cpu_s[half]) * 1e6 / (count - ends[half]),
+        "acknowledged": lateness(np.array(acknowledged_ms[half:]).round().astype(np.int64)),
         "late": lateness(late_ms(own)),
         "account": account(spans, own),
         "broker_cpu_s": broker_s,
     }
+
+
+@contextmanager
+def _plain_senders(servers: str) -> Iterator[tuple[list[Any], Any]]:
+    """Yield two producers, and the metadata of a group for their offsets."""
+    name, shared = f"plain-{uuid4().hex[:8]}", {"bootstrap.servers": servers, **QUIET}
+    producers = [Producer({**PRODUCER, **shared, "transactional.id": f"{name}-{number}"}) for number in range(2)]
+    for producer in producers:
+        producer.init_transactions(GIVE_UP_S)
+    with closing(Consumer({**shared, "group.id": name})) as consumer:
+        yield producers, consumer.consumer_group_metadata()
 
 
 def idle(topics: TopicFixture, folder: Path, seconds: float) -> Measured:

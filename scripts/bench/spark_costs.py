@@ -1,8 +1,6 @@
-"""`python -m scripts.bench.spark_costs`: time, memory and CPU of the Spark jobs.
+"""`python -m scripts.bench.spark_costs`: time, memory and CPU of audits.
 
     audit       of REQUESTS requests and their outcomes
-    import      of as many rows of a Parquet file
-    backfill    of as many timers, all lost; their audit is not measured
     batch       of a streaming audit over as many requests: alone, and with PENDING more timers open
 
 Records are written to an embedded Kafka without a bridge, which is not measured. Out of a hundred records of the timer
@@ -10,7 +8,7 @@ topic, 94 are delivered, one of them after a roll, two rejected, one is cancelle
 have ids. Deliveries are written in transactions, as a bridge writes them. The audit has to find each class as it was
 written.
 
-    python -m scripts.bench.spark_costs --only audit --requests 10000000    .run/spark-costs/results.json; 8 GB of disk
+    python -m scripts.bench.spark_costs --requests 10000000    .run/spark-costs/results.json; 8 GB of disk
 """
 
 import argparse
@@ -18,28 +16,25 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, TopicPartition
 
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
 from kafka_timer import headers as names
-from kafka_timer.headers import MAX_INT64
-from schemas.progress import Key, Progress
 from scripts.common import command, processes
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, TimerRequest, TimerSender, kafka_errors, now_ms
 from scripts.common.processes import TIMER_BRIDGE
 
 FOLDER = Path(".run/spark-costs")
-TIMERS, REJECTED, RECEIPTS, IMPORTS = "timer.requests", "timer.rejected", "timer.receipts", "imports"
+TIMERS, REJECTED, RECEIPTS = "timer.requests", "timer.rejected", "timer.receipts"
 TARGETS = ("orders", "bills", "returns")
-TOPICS = (TIMERS, REJECTED, RECEIPTS, IMPORTS, "timer.journal", *TARGETS)
+TOPICS = (TIMERS, REJECTED, RECEIPTS, *TARGETS)
 PARTITIONS = 4
 GROUP = 100
 """Length of the repeated pattern of requests: a cancel or copy is in the partition of its timer."""
@@ -157,21 +152,22 @@ def demand_found(history: WrittenHistory, out: Path) -> None:
         raise BridgeError(f"the audit found {found}, but {wanted} was written: {out / 'report.html'}")
 
 
-class Jobs:
-    """Runs `timer-bridge NAME` on one broker, as users do."""
+class AuditRuns:
+    """Runs `timer-bridge audit` on one broker, as users do."""
 
     def __init__(self, folder: Path, servers: str, cores: int) -> None:
-        self.folder, self.servers = folder, servers
-        self._common = ["--bootstrap-servers", servers, "--master", f"local[{cores}]"]
+        self.servers, self.out = servers, folder / "audit"
+        words = ["audit", "--out", str(self.out), "--bootstrap-servers", servers, "--master", f"local[{cores}]"]
+        self._call = [*TIMER_BRIDGE, *words]
 
-    def run(self, name: str, *words: str, exit_code: int = 0, requests: int = 0) -> Figures:
-        """Run a job and return its cost: CPU and peak memory of all processes of its session, sampled.
+    def run(self, *words: str, requests: int) -> Figures:
+        """Run it and return its cost: CPU and peak memory of all processes of its session, sampled.
 
-        `peak_mb`: shared pages count once. Raises BridgeError if it ends with another exit code.
+        `peak_mb`: shared pages count once. Raises BridgeError if it does not end with exit code 0.
         """
-        command.say(name)
-        started_s, call = time.perf_counter(), [*TIMER_BRIDGE, name, *words, *self._common]
-        process = subprocess.Popen(call, stdin=subprocess.DEVNULL, start_new_session=True)
+        command.say("audit")
+        started_s = time.perf_counter()
+        process = subprocess.Popen([*self._call, *words], stdin=subprocess.DEVNULL, start_new_session=True)
         cpu_s, peak_mb = dict[int, float](), 0.0
         try:
             while process.poll() is None:
@@ -182,89 +178,45 @@ class Jobs:
         finally:
             process.terminate()
             process.wait(60)
-        if process.returncode != exit_code:
-            raise BridgeError(f"{name} ended with exit code {process.returncode}")
+        if process.returncode:
+            raise BridgeError(f"the audit ended with exit code {process.returncode}")
         took_s = time.perf_counter() - started_s
-        figures = {"elapsed_s": took_s, "cpu_s": sum(cpu_s.values()), "peak_mb": peak_mb}
-        return figures | ({"per_s": requests / took_s} if requests else {})
-
-    def demand_in(self, topic: str, count: int) -> None:
-        found = sum(Admin(self.servers).ends(topic).values())
-        if found < count:
-            raise BridgeError(f"{topic} has {found:,} records, not {count:,}")
+        return {"elapsed_s": took_s, "cpu_s": sum(cpu_s.values()), "peak_mb": peak_mb, "per_s": requests / took_s}
 
 
-def audit(args: argparse.Namespace, jobs: Jobs) -> Figures:
+def audit(runs: AuditRuns, args: argparse.Namespace) -> Figures:
     history = WrittenHistory(args.requests, args.body_bytes)
-    stage(jobs.servers, history)
-    found = jobs.run("audit", "--out", str(jobs.folder / "audit"), requests=history.requests)
-    demand_found(history, jobs.folder / "audit")
+    stage(runs.servers, history)
+    found = runs.run(requests=history.requests)
+    demand_found(history, runs.out)
     return found
 
 
-def import_(args: argparse.Namespace, jobs: Jobs) -> Figures:
-    file, due_ms = jobs.folder / "rows.parquet", now_ms() + FAR_MS
-    ids = pa.array(f"order-{number}" for number in range(args.requests))
-    constants = {"due": due_ms, "value": b"x" * args.body_bytes}
-    columns = {name: pa.repeat(constant, args.requests) for name, constant in constants.items()}
-    pq.write_table(pa.table({"id": ids, **columns}), file, row_group_size=100_000)
-    make_topics(jobs.servers)
-    words = ["--map", "due=due", "--map", "id=id", "--map", "value=value", "--set", f"topic={TARGETS[0]}"]
-    words += ["--out", str(jobs.folder / "imported"), "--timer-topic", IMPORTS]
-    found = jobs.run("import", str(file), *words, requests=args.requests)
-    jobs.demand_in(IMPORTS, args.requests)
-    return found
-
-
-def backfill(args: argparse.Namespace, jobs: Jobs) -> Figures:
-    """Measure a backfill of requests that have all left by the bridge's progress, which is committed here."""
-    make_topics(jobs.servers)
-    send(jobs.servers, plain_timers(args.requests, args.body_bytes, now_ms()))
-    consumer: Any = Consumer({"bootstrap.servers": jobs.servers, "group.id": "timer-bridge"})
-    places = [
-        TopicPartition(TIMERS, partition, end, metadata=Progress(end, Key(MAX_INT64, MAX_INT64), end, 1).metadata())
-        for partition, end in Admin(jobs.servers).ends(TIMERS).items()
-    ]
-    consumer.commit(offsets=places, asynchronous=False)
-    consumer.close()
-    out = str(jobs.folder / "audit")
-    jobs.run("audit", "--settle-ms", "0", "--out", out, exit_code=1)  # nothing proves that the empty targets are old
-    found = jobs.run(
-        "backfill", "--audit", out, "--apply", "--although-unknown", ",".join(TARGETS), requests=args.requests
-    )
-    jobs.demand_in(TARGETS[0], args.requests)
-    return found
-
-
-def batch(args: argparse.Namespace, jobs: Jobs) -> Figures:
-    """Measure the second batch of a streaming audit; the first one reads the pending timers, if any."""
-    make_topics(jobs.servers)
-    send(jobs.servers, plain_timers(args.pending, args.body_bytes, now_ms() + FAR_MS))
-    words = ("--stream", "--available-now", "--out", str(jobs.folder / "audit"))
-    jobs.run("audit", *words)
-    stage(jobs.servers, WrittenHistory(args.requests, args.body_bytes, args.pending // PARTITIONS))
-    return jobs.run("audit", *words)
-
-
-JOBS = {"audit": audit, "import": import_, "backfill": backfill, "batch": batch}
+def batch(runs: AuditRuns, args: argparse.Namespace, pending: int = PARTITIONS) -> Figures:
+    """Measure the second batch of a streaming audit; the first one reads the pending timers."""
+    make_topics(runs.servers)
+    send(runs.servers, plain_timers(pending, args.body_bytes, now_ms() + FAR_MS))
+    words = ("--stream", "--available-now")
+    runs.run(*words, requests=pending)
+    stage(runs.servers, WrittenHistory(args.requests, args.body_bytes, pending // PARTITIONS))
+    return runs.run(*words, requests=args.requests)
 
 
 def measure(args: argparse.Namespace) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
-    for name in [*args.only, *(["batch alone"] if "batch" in args.only else [])]:
-        folder, pending = FOLDER / name.replace(" ", "-"), PARTITIONS if name == "batch alone" else args.pending
+    scenarios: dict[str, Callable[[AuditRuns, argparse.Namespace], Figures]] = {"audit": audit, "batch alone": batch}
+    scenarios["batch"] = partial(batch, pending=args.pending)
+    for name, measured in scenarios.items():
         command.say(f"{name}: writing records")
+        folder = FOLDER / name.replace(" ", "-")
         with EmbeddedKafka(folder / "kafka") as kafka:
-            own = argparse.Namespace(**vars(args) | {"pending": pending})
-            found[name] = JOBS[name.split()[0]](own, Jobs(folder, kafka.bootstrap_servers, args.cores))
-    if "batch" in found:
-        found["batch, to alone"] = {name: value / found["batch alone"][name] for name, value in found["batch"].items()}
+            found[name] = measured(AuditRuns(folder, kafka.bootstrap_servers, args.cores), args)
+    found["batch, to alone"] = {name: value / found["batch alone"][name] for name, value in found["batch"].items()}
     return found
 
 
 def main() -> int:
     parser = command.parser(__doc__)
-    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS), help="jobs")
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--pending", type=int, default=1_000_000, help="timers that are open in a batch")
     parser.add_argument("--body-bytes", type=int, default=200, help="of a value")

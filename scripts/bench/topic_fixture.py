@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from bridge.dev.embedded_kafka import SHORT_PAUSES, EmbeddedKafka, free_port
 from bridge.errors import BridgeError
-from scripts.common import processes
+from scripts.common import command, processes
 from scripts.common.delivery_figures import DeliveryAccount
 from scripts.common.kafka_io import (
     BROKER_CLOCK,
@@ -70,9 +70,11 @@ class BenchServers:
     seconds: float
     tries: int
     pending: int
-    say: Callable[[str], None]
     is_quick: bool = False
     bridges: Mapping[str, Sequence[str]] = field(default_factory=lambda: {"": TIMER_BRIDGE})
+
+    def say(self, step: str) -> None:
+        command.say(f"{self.folder.name}  {step}")
 
     @contextmanager
     def kafka(self, name: str = "") -> Iterator[EmbeddedKafka]:

@@ -66,18 +66,10 @@ class Chaos:
     """One run. `skipped`: kinds of faults that are impossible here, and why."""
 
     def __init__(
-        self,
-        folder: Path,
-        minutes: float,
-        seed: int,
-        console: Console,
-        *,
-        workers: int = 1,
-        jars_cache: Path = DEFAULT_CACHE,
+        self, folder: Path, minutes: float, seed: int, *, workers: int = 1, jars_cache: Path = DEFAULT_CACHE
     ) -> None:
-        self._folder, self._minutes, self._seed, self._console = folder, minutes, seed, console
+        self._folder, self._minutes, self._seed = folder, minutes, seed
         self._workers, self._jars_cache = workers, jars_cache
-        self._began_s = time.monotonic()
         self._victims: list[Victim] = []
         self.counts: Counter[str] = Counter()
         self.skipped: dict[str, str] = {}
@@ -98,19 +90,19 @@ class Chaos:
                 self._victims.append(victim)
             for victim in self._victims:
                 victim.await_ready()
-            self._say("two bridges are ready; the load begins")
+            command.say("two bridges are ready; the load begins")
             strangers = Strangers(servers, self._seed)
             with ChaosLoad(servers, TIMER_TOPIC, self._seed) as load:
                 self._attack(servers, strangers)
                 with strangers:
                     self._inject(brokers, load)
             self.counts.update(strangers.counts)
-            self._say(f"all faults are repaired; {load.sent.total():,} requests were sent: {dict(load.sent)}")
+            command.say(f"all faults are repaired; {load.sent.total():,} requests were sent: {dict(load.sent)}")
             self.counts.update(load.sent)
             self._await_end(servers)
             for victim in self._victims:
                 victim.stop()
-            self._say("all timers have left; Spark reads Kafka's topics alone")
+            command.say("all timers have left; Spark reads Kafka's topics alone")
             return self._audited(servers)
 
     def _attack(self, servers: str, strangers: Strangers) -> None:
@@ -121,7 +113,7 @@ class Chaos:
             time.sleep(_REST_S)
         delivered, _, late = neighbour.deliveries()
         self.latest_ms = late.max_ms
-        self._say(f"{dict(strangers.counts)}; a neighbour's {delivered} timers: {late}")
+        command.say(f"{dict(strangers.counts)}; a neighbour's {delivered} timers: {late}")
         if delivered < neighbour.sent:
             raise BridgeError(f"of {neighbour.sent} timers of a neighbour {delivered} were delivered")
 
@@ -137,7 +129,7 @@ class Chaos:
             for end_s, fault in [each for each in open_ if each[0] <= now_s]:
                 open_.remove((end_s, fault))
                 fault.repair()
-                self._say(f"{fault.name}: {fault.subject}, repaired")
+                command.say(f"{fault.name}: {fault.subject}, repaired")
             if now_s >= until_s and not all(self.counts[f"fault: {kind}"] for kind in schedule.kinds):
                 until_s = now_s + 1  # a slow machine: each kind has its turn once
             if next_s <= now_s < until_s:
@@ -145,7 +137,7 @@ class Chaos:
                 if begun is not None:
                     open_.append((now_s + begun.seconds, begun))
                     self.counts[f"fault: {begun.name}"] += 1
-                    self._say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
+                    command.say(f"{begun.name}: {begun.subject}, for {begun.seconds:.1f} s")
                 next_s = now_s + rng.uniform(*_PAUSE_S)
             for victim in self._victims:
                 victim.demand_alive()
@@ -165,7 +157,7 @@ class Chaos:
             elif time.monotonic() - since_s > _QUIET_S:
                 return
             time.sleep(0.5)
-        self._say(f"records are still written after {_GIVE_UP_S:.0f} s: see the audit")
+        command.say(f"records are still written after {_GIVE_UP_S:.0f} s: see the audit")
 
     def _audited(self, servers: str) -> AuditVerdict:
         """Return the audit's verdict, and write the records of each faulty timer."""
@@ -177,13 +169,10 @@ class Chaos:
             topics = [TIMER_TOPIC, *TARGETS, args.rejected_topic, args.receipts_topic]
             found = [*rows, *records_of(servers, rows, topics)] if rows else []
             (self._folder / "exceptions.jsonl").write_text("".join(json.dumps(each) + "\n" for each in found))
-            self._console.print_json(data=found)
+            Console().print_json(data=found)
         except BridgeError as error:  # the verdict is valid without them
-            self._say(f"the records of the faulty timers could not be read: {error}")
+            command.say(f"the records of the faulty timers could not be read: {error}")
         return verdict
-
-    def _say(self, what: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began_s:7.1f} s  {what}", highlight=False)
 
 
 def exceptional_rows(out: Path) -> list[dict[str, Any]]:
@@ -214,7 +203,7 @@ def _shown(message: Message) -> dict[str, Any]:
     }
 
 
-def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace, console: Console) -> int:
+def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.Namespace) -> int:
     """Write the report and return the exit code. A timer without a verdict is a fault, too: every one was due."""
     undecided = sum(verdict.counts[name.value] for name in UNDECIDED)
     report = {
@@ -227,6 +216,7 @@ def conclude(folder: Path, chaos: Chaos, verdict: AuditVerdict, args: argparse.N
         "latest_beside_attacks_ms": chaos.latest_ms,
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    console = Console()
     console.print_json(data=report)
     is_late = chaos.latest_ms > MOST_LATE_MS
     is_clean = verdict.clean and not undecided and not is_late
@@ -245,12 +235,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of faults and load; their timing is never the same")
     parser.add_argument("--workers", type=int, default=1, help="of each bridge; more than one are killed singly too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for logs and reports")
-    args, console = parser.parse_args(), Console()
+    args = parser.parse_args()
 
     def job() -> int:
         with command.fresh(args.folder) as folder:
-            chaos = Chaos(folder, args.minutes, args.seed, console, workers=args.workers)
-            return conclude(folder, chaos, chaos.run(), args, console)
+            chaos = Chaos(folder, args.minutes, args.seed, workers=args.workers)
+            return conclude(folder, chaos, chaos.run(), args)
 
     return command.run("chaos", job)
 

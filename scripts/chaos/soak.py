@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +71,14 @@ def watch(bridge: BridgeProcess, seconds: float, folder: Path) -> list[Sample]:
     return samples
 
 
-def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def soak(per_s: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Return the results. `growth`: of each figure's median, from the middle third to the last, as a share."""
     with EmbeddedKafka(folder / "kafka") as kafka:
         topics = TopicFixture(kafka, Sizes(0, 100, 4))
         targets = {name: topics.target(name) for name in DELAYS_MS}
         with topics.bridge(folder) as bridge:
             begins, begin_cpu_s = topics.admin.ends(topics.timer_topic), bridge.usage().cpu_s
-            say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
+            command.say(f"{per_s:,} a second for {seconds / 60:.1f} minutes")
             senders = [
                 topics.sender([targets[name]], per_s // 2, seconds, delay_ms, folder / "send.log")
                 for name, delay_ms in DELAYS_MS.items()
@@ -88,12 +88,12 @@ def soak(per_s: int, seconds: float, folder: Path, say: Callable[[str], None]) -
                 sender.communicate(timeout=600)
                 if sender.returncode:
                     raise BridgeError(f"a sender ended with exit code {sender.returncode}: see {folder / 'send.log'}")
-            say("everything is sent; waiting for the pending timers")
+            command.say("everything is sent; waiting for the pending timers")
             spans, due_ms = topics.ranges_since(begins), now_ms() + max(DELAYS_MS.values())
             for target in targets.values():
                 topics.await_quiet(target, due_ms, bridge.demand_alive)
             usage = bridge.usage()
-            say("counting deliveries")
+            command.say("counting deliveries")
             seen = DeliveryAccount(spans)
             with Receiver(topics.servers, list(targets.values())) as receiver:
                 while came := receiver.poll(_QUIET_S):
@@ -122,7 +122,7 @@ def main() -> int:
 
     def job() -> int:
         with command.fresh(FOLDER) as folder:
-            results = soak(args.per_s, args.minutes * 60, folder, command.say)
+            results = soak(args.per_s, args.minutes * 60, folder)
             (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
             shutil.rmtree(folder / "kafka")
         Console().print_json(data=results)

@@ -14,13 +14,10 @@ import asyncio
 import contextlib
 import shutil
 import threading
-import time
 from collections.abc import Coroutine, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self, TypeVar
-
-from confluent_kafka.admin import AdminClient
 
 from bridge.dev.embedded_kafka import HOST, PROPERTIES, EmbeddedKafka, free_port
 from bridge.dev.kafka_jars import DEFAULT_CACHE
@@ -134,13 +131,6 @@ class ThreeBrokers:
     @property
     def bootstrap_servers(self) -> str:
         return ",".join(node.bootstrap_servers for node in self.nodes)
-
-    def leader(self, topic: str, partition: int = 0) -> int:
-        """Return the leader's node id. Retries for a new topic that not every broker knows."""
-        admin: Any = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-        while not (partitions := admin.list_topics(topic, timeout=30).topics[topic].partitions):
-            time.sleep(0.05)
-        return int(partitions[partition].leader)
 
     def node(self, node_id: int) -> EmbeddedKafka:
         return self.nodes[node_id - 1]
