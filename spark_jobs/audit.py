@@ -29,8 +29,10 @@ from spark_jobs.audit_rules import coverage
 from spark_jobs.audit_rules.judgement import UnjudgedCounts, build_outcomes, counted, hidden_by_transaction
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
-from spark_jobs.audit_run import audit_folder, driver, read_plan, requests_table
+from spark_jobs.audit_run import audit_folder, read_plan, requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
+from spark_jobs.audit_run.batches import run_batches
+from spark_jobs.audit_run.daily import Day, day_of
 from spark_jobs.audit_run.positions import advanced, position_rows
 from spark_jobs.errors import UsageError, command, exit_code_of, reason_of
 from spark_jobs.kafka.admin import Cluster
@@ -64,7 +66,7 @@ def run_streams(audits: Sequence[AuditArguments]) -> int:
     for audit in audits:
         Cluster(audit.access).require_topic(audit.timer_topic)
     with job_session("audit", first.out, first) as spark, ExitStack() as locks:
-        return driver.run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
+        return run_batches(spark, [(audit, locks.enter_context(_locked(audit))) for audit in audits])
 
 
 @contextmanager
@@ -82,7 +84,7 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         as_of_ms = int(time.time() * 1000) - arguments.skew_ms
     merge = requests_table.opened(spark, arguments)
     if arguments.daily:
-        day = driver.Day(arguments, as_of_ms)
+        day = Day(arguments, as_of_ms)
         done = day.judge(spark, cluster)
         verdict = conclude(spark, arguments, as_of_ms, done.remarks, day.part, day.trend(), done.state.open)
         demand_held()
@@ -90,7 +92,7 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         return _merged(verdict, arguments, lambda: merge(day.part, day.part))
     with written(arguments.out / audit_folder.SCRATCH) as keep:
         verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
-    return _merged(verdict, arguments, lambda: merge(f"day={driver.day_of(as_of_ms)}", None))
+    return _merged(verdict, arguments, lambda: merge(f"day={day_of(as_of_ms)}", None))
 
 
 def _merged(verdict: AuditVerdict, arguments: AuditArguments, merge: Callable[[], None]) -> AuditVerdict:

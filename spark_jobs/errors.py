@@ -1,9 +1,11 @@
 """Errors of the jobs, by who must act: the caller, or the operator; and exit codes. A fault in the data is no error."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
-from typing import Protocol
+from typing import ParamSpec
+
+P = ParamSpec("P")
 
 
 class UsageError(ValueError):
@@ -36,17 +38,13 @@ def exit_code_of(name: str, run: Callable[[], int]) -> int:
         return asked.code if isinstance(asked.code, int) else 2
 
 
-class Main(Protocol):
-    def __call__(self, argv: Sequence[str] | None = None) -> int: ...
-
-
-def command(name: str) -> Callable[[Main], Main]:
+def command(name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
     """Make the main function of a job end with an exit code, as `exit_code_of` does."""
 
-    def decorate(main: Main) -> Main:
+    def decorate(main: Callable[P, int]) -> Callable[P, int]:
         @wraps(main)
-        def run(argv: Sequence[str] | None = None) -> int:
-            return exit_code_of(name, lambda: main(argv))
+        def run(*args: P.args, **kwargs: P.kwargs) -> int:
+            return exit_code_of(name, lambda: main(*args, **kwargs))
 
         return run
 

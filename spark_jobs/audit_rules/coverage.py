@@ -11,9 +11,10 @@ origin  timer.requests/0/1199   before the range                   not judged
 A partition has one span, or several in order: then there are holes between them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
-from typing import TypeVar
+from operator import or_
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
@@ -21,8 +22,6 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.kafka.admin import FOREVER_MS, Span
-
-Place = TypeVar("Place")
 
 
 def is_before(timer_topic: str, spans: Sequence[Span]) -> Column:
@@ -56,13 +55,13 @@ def holes(spans: Sequence[Span]) -> list[Span]:
 
 def is_in(spans: Sequence[Span], topic: Column, partition: Column, at: Column) -> Column:
     """Return a column: True if the offset is in one of the spans. There are few spans: a regular audit has none."""
-    return _any(spans, lambda s: (topic == s.topic) & (partition == s.partition) & at.between(s.start, s.end - 1))
+    return _any((topic == s.topic) & (partition == s.partition) & at.between(s.start, s.end - 1) for s in spans)
 
 
 def is_before_end(spans: Sequence[Span], topic: Column, partition: Column, at: Column) -> Column:
     """Return a column: True if the offset precedes the end of a span of its partition."""
     ends = {(s.topic, s.partition): s for s in spans}
-    return _any(ends.values(), lambda s: (topic == s.topic) & (partition == s.partition) & (at < s.end))
+    return _any((topic == s.topic) & (partition == s.partition) & (at < s.end) for s in ends.values())
 
 
 def unread_margin_ms(since_ms: Mapping[str, int] | None, rejected_since_ms: int, rejected_gap_ms: int) -> Column:
@@ -83,11 +82,8 @@ def unread_margin_ms(since_ms: Mapping[str, int] | None, rejected_since_ms: int,
     )
 
 
-def _any(places: Iterable[Place], condition: Callable[[Place], Column]) -> Column:
-    found = F.lit(False)
-    for place in places:
-        found |= F.coalesce(condition(place), F.lit(False))
-    return found
+def _any(conditions: Iterable[Column]) -> Column:
+    return reduce(or_, (F.coalesce(each, F.lit(False)) for each in conditions), F.lit(False))
 
 
 def _is_malformed() -> Column:

@@ -84,11 +84,6 @@ class PartitionCount(NamedTuple):
     every: int = 1
 
 
-_PARTITION_COUNTS = pa.schema(
-    [("topic", pa.string()), ("partitions", pa.int64()), ("since_ms", pa.int64()), ("every", pa.int64())]
-)
-
-
 def deliveries(
     records: DataFrame, trace_header: str = names.TRACE_ID, counts: Sequence[PartitionCount] = ()
 ) -> DataFrame:
@@ -143,7 +138,7 @@ def _with_key_partition(records: DataFrame, counts: Sequence[PartitionCount]) ->
     if not counts:
         return records.withColumn("key_partition", F.lit(None).cast("int"))
     # A table of Arrow: for a list, Spark would start Python.
-    table = pa.Table.from_pylist([count._asdict() for count in counts], schema=_PARTITION_COUNTS)
+    table = pa.Table.from_pylist([count._asdict() for count in counts])
     known = records.sparkSession.createDataFrame(table)
     is_known = F.col("key").isNotNull() & (F.col("timestamp_ms") > F.col("since_ms"))
     is_chosen = F.try_mod("offset", "every") == 0

@@ -33,6 +33,7 @@ _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expi
 """Codes that only a due timer gets."""
 NO_PREVIOUS = "CAST(NULL AS STRUCT<kind: STRING, expected_ms: BIGINT, left: BOOLEAN, origin: STRING>)"
 """`previous` of a request that is in no chain."""
+_IN_ORDER = ("at", "asked.occurrence")
 _AMBIGUOUS_CODES = ("too-large", "bad-target")
 """Codes of both intake and targets: a receipt, or else the time, decides which it was."""
 
@@ -52,8 +53,7 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     if Feature.MOVES in has:
         is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
         chained, apart = _moved(chained, is_move), [is_move]
-    in_order = [F.col("at"), asked["occurrence"]]
-    order = _chain(*apart).orderBy(*in_order)
+    order = _chain(*apart).orderBy(*_IN_ORDER)
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
     me = F.struct(
         asked["kind"].alias("kind"),
@@ -67,7 +67,7 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
     if Feature.SERIES in has:  # the next one at another place: from the end of the chain, the last first one of a place
         is_first = F.coalesce(F.lag("at").over(order) != F.col("at"), F.lit(True))
         chained = chained.withColumn("is_first", is_first)
-        from_end = _chain(*apart).orderBy(*(column.desc() for column in in_order))
+        from_end = _chain(*apart).orderBy(*map(F.desc, _IN_ORDER))
         later = from_end.rowsBetween(Window.unboundedPreceding, -1)
         follower = F.last(F.when(F.col("is_first"), me), ignorenulls=True).over(later)
     found = chained.select("*", follower.alias("follower"), F.lag(me).over(order).alias("previous"))
@@ -103,7 +103,7 @@ def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
     names_one = is_taken & asked["of_origin"].isNotNull()
     family = F.when(names_one, asked["of_origin"]).otherwise(F.col("origin"))
     found = chained.withColumn("family", family).withColumn("names_one", names_one)
-    of_timer = F.max(F.when(is_timer, F.col("chain"))).over(Window.partitionBy(F.xxhash64("family"), "family"))
+    of_timer = F.max(F.when(is_timer, F.col("chain"))).over(_chain(by="family"))
     chain = F.when(F.col("names_one"), F.coalesce(of_timer, "origin")).otherwise(F.col("chain"))
     found = found.withColumn("chain", chain)
     last_timer = F.last(F.when(is_timer, F.col("origin")), ignorenulls=True).over(_before("chain"))
@@ -115,7 +115,7 @@ def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
 
 def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
     """Return `chained` with the moves that follow each timer counted in `moved_low` and `moved_high`."""
-    counted = chained.withColumn("turn", F.count_if(~is_move).over(_by_offset()))
+    counted = chained.withColumn("turn", F.count_if(~is_move).over(_chain().orderBy(*_IN_ORDER)))
     of_turn = _chain("turn")
     time_ms = F.when(is_move & F.col("told_missed").isNull(), F.col("asked.due_ms"))  # a missed move moves nothing
     # The copies of a recurring timer say which of its occurrences was moved, and to which time.
@@ -135,18 +135,13 @@ def _place() -> Column:
     return F.when(F.coalesce(F.col("asked.occurrence") >= 2, F.lit(False)), number).otherwise(F.col("asked.offset"))
 
 
-def _by_offset() -> WindowSpec:
-    return _chain().orderBy("at", "asked.occurrence")
-
-
 def _before(chain: str) -> WindowSpec:
-    by = Window.partitionBy(F.xxhash64(chain), chain).orderBy("at", "asked.occurrence")
-    return by.rowsBetween(Window.unboundedPreceding, -1)
+    return _chain(by=chain).orderBy(*_IN_ORDER).rowsBetween(Window.unboundedPreceding, -1)
 
 
-def _chain(*more: Column | str) -> WindowSpec:
+def _chain(*more: Column | str, by: str = "chain") -> WindowSpec:
     """Return a window by chain. A hash goes first: a sort compares 8 bytes first, which most chains share."""
-    return Window.partitionBy(F.xxhash64("chain"), "chain", *more)
+    return Window.partitionBy(F.xxhash64(by), by, *more)
 
 
 def _refused_at_intake() -> Column:

@@ -252,14 +252,8 @@ _AHEAD = {
 
 def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     """Return `outcomes` (spark_jobs.audit_rules.judgement) with `class`, `faults`, `proof` and `open`."""
-    given = {
-        "as_of_ms": F.lit(limits.as_of_ms),
-        "settled_ms": F.lit(limits.as_of_ms - limits.settle_ms),
-        "tolerance_ms": F.lit(limits.tolerance_ms),
-        "skew_ms": F.lit(limits.skew_ms),
-        "late_ms": F.lit(limits.late_ms).cast("bigint"),
-        "max_delay_ms": F.lit(limits.max_delay_ms),
-    }
+    limits_ms = vars(limits) | {"settled_ms": limits.as_of_ms - limits.settle_ms}
+    given = {name: F.lit(limit_ms).cast("bigint") for name, limit_ms in limits_ms.items()}
     known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
     known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
     faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)

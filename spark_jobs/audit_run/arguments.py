@@ -12,6 +12,7 @@ from typing import Annotated
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.durations import parse_duration_ms
 from kafka_timer.headers import MAX_DELAY_MS, TRACE_ID
+from kafka_timer.instants import parse_instant_ms
 from kafka_timer.levels import DEFAULT, DEFAULT_MS, parse_levels
 from schemas.profiles import DEFAULT_PROFILES
 from spark_jobs.audit_rules.verdicts import AuditLimits
@@ -36,19 +37,6 @@ EVERYTHING = ("*",)
 _MOST_SHOWN = 5
 SETTLE_MS = 10_000
 """The transaction timeout: by then a released timer is committed or aborted."""
-
-
-def time_ms(text: str) -> int:
-    """Return epoch ms from `2026-12-24T18:00:00Z` or from digits (epoch ms). Raises ValueError without a time zone."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a time: give 2026-12-24T18:00:00Z or epoch milliseconds") from None
-    if moment.tzinfo is None:
-        raise ValueError(f"{text!r} has no time zone: add Z for UTC, or +01:00")
-    return round(moment.timestamp() * 1000)
 
 
 def parse_offsets(text: str) -> dict[int, tuple[int, int]]:
@@ -83,7 +71,7 @@ def _patterns(topic_key: str, help_: str) -> Option:
 
 
 def _time(flag: str, help_: str) -> Option:
-    return Option(flag, parse=time_ms, metavar="TIME", help=help_)
+    return Option(flag, parse=parse_instant_ms, metavar="TIME", help=help_)
 
 
 @dataclass(frozen=True, kw_only=True)

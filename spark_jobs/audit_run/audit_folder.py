@@ -6,7 +6,6 @@ current_requests.sql                               a view for users: the last ro
 """
 
 import json
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from schemas.audit_state import BATCHES, CLOSED, DAYS, GONE, OPEN, OPEN_VERDICTS, SPANS, UNFINISHED_MINUTES
@@ -66,36 +65,34 @@ def done_parts(out: Location) -> list[str]:
     return next((found for day in days if (found := parts_of(out, SPANS, f"{day}/batch=*"))), [])
 
 
-@dataclass(frozen=True)
-class AuditFolder:
-    out: Location
+def open_folder(out: Location, kind: Kind) -> None:
+    """Write the view of its requests; a new folder gets its kind."""
+    part = ("day", "batch") if kind == "stream" else ("day",)
+    names = {"part": ", ".join(part), "last_first": ", ".join(f"{name} DESC" for name in part)}
+    files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), **names).encode())
+    if not files.exists(out / _MARKER):
+        files.write(out / _MARKER, json.dumps({"version": _VERSION, "kind": kind}).encode())
 
-    @classmethod
-    def opened(cls, out: Location, kind: Kind) -> "AuditFolder":
-        """Return the folder, with the view of its requests; a new one gets its kind."""
-        part = ("day", "batch") if kind == "stream" else ("day",)
-        names = {"part": ", ".join(part), "last_first": ", ".join(f"{name} DESC" for name in part)}
-        files.write(out / _VIEW, _CURRENT.format(out=files.qualified(out), **names).encode())
-        if not files.exists(out / _MARKER):
-            files.write(out / _MARKER, json.dumps({"version": _VERSION, "kind": kind}).encode())
-        return cls(out)
 
-    def begin(self, part: str) -> None:
-        """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""
-        files.write(self.out / _PLAN, json.dumps({"part": part}).encode())
-        files.delete(*(self.out / table.name / part for table in _TABLES), self.out / STATE / part)
+def begin_part(out: Location, part: str) -> None:
+    """Record that the part is begun. Delete what an earlier run left of it, SPANS first."""
+    files.write(out / _PLAN, json.dumps({"part": part}).encode())
+    files.delete(*(out / table.name / part for table in _TABLES), out / STATE / part)
 
-    def begun(self) -> str | None:
-        """Return the part that a run has begun and not ended."""
-        told = files.read(self.out / _PLAN)
-        return None if told is None else str(json.loads(told)["part"])
 
-    def end(self) -> None:
-        files.delete(self.out / _PLAN)
+def begun_part(out: Location) -> str | None:
+    """Return the part that a run has begun and not ended."""
+    told = files.read(out / _PLAN)
+    return None if told is None else str(json.loads(told)["part"])
 
-    def undo(self) -> None:
-        """Delete what was written of a part that is begun and not done."""
-        part = self.begun()
-        if part is not None and not parts_of(self.out, SPANS, part):
-            self.begin(part)
-            self.end()
+
+def end_part(out: Location) -> None:
+    files.delete(out / _PLAN)
+
+
+def undo_part(out: Location) -> None:
+    """Delete what was written of a part that is begun and not done."""
+    part = begun_part(out)
+    if part is not None and not parts_of(out, SPANS, part):
+        begin_part(out, part)
+        end_part(out)

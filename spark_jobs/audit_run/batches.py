@@ -1,12 +1,13 @@
-"""A batch of the streaming audit: a part of an audit (observe.py) that reports what has changed.
+"""The streaming audit, batch by batch: each is a part of an audit (observe.py) that reports what has changed.
 
     1 judge      requests, open, evidence, standing, untold, minutes of day=D/batch=N     undone, if the run is killed
     2 commit     batches, then state and spans                                            the batch is done: it stays
     3 tell       faults on standard error, requests in --table
     4 forget     the tables that only the next batch needs, of batch N - 2
 
-After a kill between 2 and 4, the next run does 3 and 4 again. Parquet and table repeat nothing; faults are printed at
-least once. A pending request has no row in `requests`; any other class has one, and one more at each change.
+A part that a killed run has not committed is thrown away: none of it was reported. After a kill between 2 and 4, the
+next run does 3 and 4 again. Parquet and table repeat nothing; faults are printed at least once. A pending request has
+no row in `requests`; any other class has one, and one more at each change.
 
 Each delivery counts in one row of `minutes`:
 
@@ -14,10 +15,13 @@ Each delivery counts in one row of `minutes`:
     batch 8   a delivery of 12:00, read late                         -> a row of its own for 12:00
 """
 
+import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -28,14 +32,17 @@ from schemas.audit_state import BATCHES, OPEN_VERDICTS, UNFINISHED_MINUTES
 from schemas.tables import MINUTES, REQUESTS, AuditClass
 from spark_jobs.audit_rules.percentiles import MINUTE_MS, interval_start, lateness_counts, lateness_percentiles
 from spark_jobs.audit_rules.verdicts import FAULTS, is_fault
+from spark_jobs.audit_run import requests_table
 from spark_jobs.audit_run.arguments import AuditArguments, iso
-from spark_jobs.audit_run.audit_folder import AuditFolder, done_parts
-from spark_jobs.audit_run.observe import JudgedPart, PartPlan, judge_part
+from spark_jobs.audit_run.audit_folder import begin_part, begun_part, done_parts, end_part, open_folder, undo_part
+from spark_jobs.audit_run.daily import day_of
+from spark_jobs.audit_run.incremental import PartPlan
+from spark_jobs.audit_run.observe import JudgedPart, judge_part
 from spark_jobs.audit_run.open_timers import STATE
-from spark_jobs.audit_run.requests_table import Merge
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform import files
 from spark_jobs.platform.files import Location
+from spark_jobs.platform.lock import DemandHeld
 from spark_jobs.platform.tables import folder, read_rows, read_table, write_rows, write_table
 from spark_jobs.report.metrics import AuditMetrics
 from spark_jobs.report.summary import unread_outcomes
@@ -46,30 +53,67 @@ _KEPT = 2
 """Batches whose state is kept: the last one, and the one that it began with."""
 
 
+def run_batches(spark: SparkSession, audits: Sequence[tuple[AuditArguments, DemandHeld]]) -> int:
+    """Make batches until a signal, of each timer topic in turn; one of each with `available_now`.
+
+    Returns the highest exit code.
+    """
+    opened = [(demand_held, Batches(spark, arguments)) for arguments, demand_held in audits]
+    first = audits[0][0]
+    with _stop_on_signals() as stop:
+        while not stop.is_set():
+            started_s = time.monotonic()
+            for demand_held, batches in opened:
+                if not stop.is_set():
+                    demand_held()
+                    batches.next_batch(time.time_ns() // 1_000_000)
+            if first.available_now:
+                break
+            stop.wait(max(0.0, started_s + first.every_s - time.monotonic()))
+    return max(batches.conclude() for _, batches in opened)
+
+
 class Batches:
-    def __init__(self, arguments: AuditArguments, at: AuditFolder, merge: Merge) -> None:
-        self._arguments, self._at, self._out, self._merge = arguments, at, arguments.out, merge
-        self.faults = 0
+    def __init__(self, spark: SparkSession, arguments: AuditArguments) -> None:
+        self._spark, self._arguments, self._out = spark, arguments, arguments.out
+        open_folder(self._out, "stream")
+        self._merge = requests_table.opened(spark, arguments)
+        self._faults = 0
         """Faults that this process has printed."""
-        self.gaps: list[str] = []
+        self._gaps: list[str] = []
         self._printed_notes: set[str] = set()
         self._metrics = AuditMetrics(arguments)
 
-    def next_batch(self, spark: SparkSession, now_ms: int) -> None:
+    def next_batch(self, now_ms: int) -> None:
         """Finish the batch that a killed run has begun, if it was committed; then make the next one."""
-        self._at.undo()
+        undo_part(self._out)
         done = done_parts(self._out)
-        if self._at.begun() is not None:
-            self._finish(spark, done)
+        if begun_part(self._out) is not None:
+            self._finish(done)
         previous = done[-1] if done else None
         before = batch_row(self._out, previous) if previous is not None else {"batch": -1, "as_of_ms": -(2**62)}
         as_of_ms, number = max(now_ms - self._arguments.skew_ms, before["as_of_ms"] + 1), before["batch"] + 1
-        name = f"day={datetime.fromtimestamp(as_of_ms / 1000, UTC).date()}/batch={number:09d}"
-        self._at.begin(name)
-        self._make(spark, PartPlan(name, number, previous, as_of_ms))
-        self._finish(spark, [*done, name])
+        name = f"day={day_of(as_of_ms)}/batch={number:09d}"
+        begin_part(self._out, name)
+        self._make(PartPlan(name, number, previous, as_of_ms))
+        self._finish([*done, name])
 
-    def _make(self, spark: SparkSession, plan: PartPlan) -> None:
+    def conclude(self) -> int:
+        """Print what this run and all have found, and return the exit code."""
+        done, topic = done_parts(self._out), self._arguments.timer_topic
+        if not done:
+            print(f"{topic}: no batch is done yet")
+            return 0
+        row = batch_row(self._out, done[-1])
+        print(
+            f"{topic}: audited as of {iso(row['as_of_ms'])}, batch {row['batch']}: {self._faults:,} faults reported by"
+            f" this run, {row['standing_faults']:,} in all, {row['open']:,} timers open"
+        )
+        return 3 if self._faults or row["standing_faults"] else 1 if self._gaps else 0
+
+    def _make(self, plan: PartPlan) -> None:
+        spark = self._spark
+
         def write(rows: DataFrame, taken: DataFrame | None) -> None:
             write_changed(spark, self._arguments, rows, taken, plan)
 
@@ -79,11 +123,11 @@ class Batches:
         self._printed_notes.update(done.remarks.notes)
         over_ms = plan.as_of_ms - self._arguments.settle_ms
         write_minutes(spark, self._out, plan.name, plan.previous, done.spans, over_ms)
-        self._write_row(spark, done)
+        self._write_row(done)
         done.commit()
 
-    def _write_row(self, spark: SparkSession, done: JudgedPart) -> None:
-        part = done.plan.name
+    def _write_row(self, done: JudgedPart) -> None:
+        spark, part = self._spark, done.plan.name
         rows = read_table(spark, self._out, REQUESTS, part)
         told = _counts(rows)
         gaps = [*done.remarks.gaps, *(unread_outcomes(rows) if told.get(AuditClass.UNJUDGED) else ())]
@@ -94,25 +138,25 @@ class Batches:
         row |= {"standing_faults": sum(standing.values()), "open": done.state.open, "gaps": gaps}
         write_rows(self._out, BATCHES, part, [row])
 
-    def _finish(self, spark: SparkSession, done: list[str]) -> None:
+    def _finish(self, done: list[str]) -> None:
         """Do steps 3 and 4 of the last batch that is done."""
         row = batch_row(self._out, done[-1])
-        self._print_faults(spark, done[-1], row)
+        self._print_faults(done[-1], row)
         self._metrics.batch(row)
         self._merge(done[-1], done[-1])
         self._forget(row["batch"] - _KEPT)
-        self._at.end()
+        end_part(self._out)
 
-    def _print_faults(self, spark: SparkSession, part: str, row: Mapping[str, Any]) -> None:
-        self.gaps += row["gaps"]
+    def _print_faults(self, part: str, row: Mapping[str, Any]) -> None:
+        self._gaps += row["gaps"]
         for gap in row["gaps"]:
             print(f"{self._named(row['batch'])}: {gap}", file=sys.stderr)
         if not row["faults"]:
             return
-        self.faults += row["faults"]
+        self._faults += row["faults"]
         counts = ", ".join(f"{row[name.column]:,} {name}" for name in FAULTS if row[name.column])
         print(f"{self._named(row['batch'])} as of {iso(row['as_of_ms'])}: {counts}", file=sys.stderr)
-        bad = read_table(spark, self._out, REQUESTS, part).where(is_fault())
+        bad = read_table(self._spark, self._out, REQUESTS, part).where(is_fault())
         for fault in bad.select("origin", "class", "target", "due_ms").limit(_MOST_PRINTED).collect():
             due = iso(fault["due_ms"]) if fault["due_ms"] is not None else "never"
             print(f"  {fault['class']} {fault['origin']} for {fault['target']}, due {due}", file=sys.stderr)
@@ -200,3 +244,22 @@ def batch_row(out: Location, part: str) -> dict[str, Any]:
 
 def _counts(rows: DataFrame) -> dict[str, int]:
     return {row["class"]: row["count"] for row in rows.groupBy("class").count().collect()}
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and Ctrl-C set."""
+    stop = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

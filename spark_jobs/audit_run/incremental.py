@@ -11,7 +11,7 @@ replaces a row of the same origin of an earlier one. A part may be repeated; it 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -31,7 +31,6 @@ from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.audit_run.open_timers import OpenTimers, closed_evidence
 from spark_jobs.kafka.admin import Span
-from spark_jobs.platform.files import Location
 from spark_jobs.platform.tables import Keep, as_table, write_table
 
 DAY_MS = 86_400_000
@@ -43,17 +42,22 @@ WriteRequests: TypeAlias = Callable[[DataFrame, DataFrame | None], None]
 _CLAIM = tuple(field.name for field in Kind.CLAIMS.value.value_type)
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part of an incremental audit.
+class PartPlan(NamedTuple):
+    """A part to make: `name` of its folders, such as day=2026-01-31, `number`, the part before, and its time."""
 
-    name: of its folders, such as day=2026-01-31; number: grows from part to part. state: what was open before.
+    name: str
+    number: int
+    previous: str | None
+    as_of_ms: int
+
+
+class Part(NamedTuple):
+    """A part to judge. `state`: what was open before.
+
     earlier: requests of the parts before; so_far: those and this part's. Both may have holes.
     """
 
-    out: Location
-    name: str
-    number: int
+    plan: PartPlan
     state: OpenTimers
     timer_topic: str
     earlier: Sequence[Span]
@@ -91,7 +95,7 @@ def judge(
     kept = keep(judged.where(~F.col("elsewhere") & ~refused_late).drop("elsewhere", "hidden"))
     rows = kept.where(~F.col("ahead"))
     if write_requests is None:
-        write_table(rows, part.out, REQUESTS, part.name)
+        write_table(rows, part.state.out, REQUESTS, part.plan.name)
     else:
         write_requests(rows, None if earlier is None else earlier.open)
     state = _write_state(kept, seen, part, limits, earlier, keep)
@@ -139,7 +143,7 @@ def _concerned(
             strays = names.join(asleep[-1].select("origin"), "origin", "left_anti")
         strays = keep(strays)
         if not strays.isEmpty():
-            closed.append(keep(closed_evidence(spark, part.out, part.number, strays)))
+            closed.append(keep(closed_evidence(spark, part.state.out, part.plan.number, strays)))
             fresh.append(closed[-1].select(*_LINKS))
         if Feature.IDS not in part.state.has:
             break
@@ -221,14 +225,14 @@ def _write_state(
 ) -> OpenTimers:
     """Write what the next parts need of the open timers, and the evidence of closed ones."""
     stays = F.col("open") | F.col("ahead")
-    at = F.split(series.of(F.col("origin")), "/")
+    _, partition, offset = coverage.parse_origin()
     closed = kept.where(~stays).select(
         *EVIDENCE.arrow().names,
-        F.get(at, F.lit(1)).try_cast("int").alias("at_partition"),
-        F.get(at, F.lit(2)).try_cast("bigint").alias("at_offset"),
-        F.lit(part.number).cast("bigint").alias("part"),
+        partition.alias("at_partition"),
+        offset.alias("at_offset"),
+        F.lit(part.plan.number).cast("bigint").alias("part"),
     )
-    write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.out, CLOSED, part.name)
+    write_table(closed.sortWithinPartitions("at_partition", "at_offset"), part.state.out, CLOSED, part.plan.name)
     rows = keep(_open_rows(kept.where(stays), seen, part, limits))
     counted = {
         "rows": F.count("*"),
@@ -241,15 +245,15 @@ def _write_state(
     was_open = 0 if earlier is None else earlier.open.count()
     after = replace(
         part.state,
-        part=part.name,
-        number=part.number,
+        part=part.plan.name,
+        number=part.plan.number,
         as_of_ms=limits.as_of_ms,
         open=part.state.open - was_open + told["rows"],
         has=part.state.has.union(feature for feature in Feature if told.get(feature)),
     )
     gone = None
     if earlier is not None and earlier.asleep is not None:
-        gone = earlier.asleep.select("origin", "wake_ms", F.lit(part.number).cast("bigint").alias("part"))
+        gone = earlier.asleep.select("origin", "wake_ms", F.lit(part.plan.number).cast("bigint").alias("part"))
     return part.state.written(rows, gone, after, told["rows"])
 
 
@@ -258,7 +262,7 @@ def _open_rows(kept: DataFrame, seen: Observations, part: Part, limits: AuditLim
     columns = {
         "wake_ms": _wake_ms(limits.as_of_ms),
         "chain": F.when(~is_claim, chain_of(F.col("asked"))),
-        "part": F.lit(part.number).cast("bigint"),
+        "part": F.lit(part.plan.number).cast("bigint"),
     }
     rows = kept.withColumns(columns)
     if Feature.CLAIMS not in seen.has:

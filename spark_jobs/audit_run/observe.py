@@ -9,7 +9,6 @@ read lies before theirs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -19,13 +18,13 @@ from spark_jobs.audit_rules.coverage import holes
 from spark_jobs.audit_rules.requests import RECORD
 from spark_jobs.audit_run import audit_folder, incremental, read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
+from spark_jobs.audit_run.incremental import Part, PartPlan
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.audit_run.positions import (
     Positions,
     advanced,
     intervals,
-    loss_notes_since,
-    lost_since,
+    loss_notes,
     position_rows,
     read_positions,
     spans_since,
@@ -35,15 +34,6 @@ from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.platform.session import fit_plans
 from spark_jobs.platform.tables import write_rows, written
 from spark_jobs.report.summary import Remarks
-
-
-class PartPlan(NamedTuple):
-    """A part to make: `name` of its folders, `number`, the part before, and its time."""
-
-    name: str
-    number: int
-    previous: str | None
-    as_of_ms: int
 
 
 @dataclass(frozen=True)
@@ -92,23 +82,26 @@ def judge_part(
         ids = cluster.topic_ids({span.topic for span in read})
         seen, since_ms = read_plan.with_completeness(spark, cluster, arguments, seen, spans, reached, plan.as_of_ms)
         positions = advanced(reached, read, ids, since_ms, from_log_start=from_ms is None)
-        lost = lost_since(read, reached)
-        part = _part(arguments, plan, state, reached, positions)
-        timers = {place[1]: at for place, at in positions.items() if place[0] == arguments.timer_topic}
-        whole = [Span(arguments.timer_topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
+        topic = arguments.timer_topic
+        timers = {place[1]: at for place, at in positions.items() if place[0] == topic}
+        whole = [Span(topic, at, p.intervals[0][0], p.end) for at, p in timers.items()]
+        # A partition that is new to the audit has an empty span in `earlier`.
+        new = [span._replace(end=span.start) for span in whole if span[:2] not in reached]
+        so_far = intervals(positions, topic)
+        part = Part(plan, state, topic, [*intervals(reached, topic), *new], so_far)
         seen = replace(
             seen,
             rejections=keep(seen.rejections),
             ends=[keep(rows) for rows in seen.ends],
             deleted_before=[span for span in whole if timers[span.partition].from_log_start],
             excluded_before=[span for span in whole if not timers[span.partition].from_log_start],
-            holes=holes(part.so_far),
+            holes=holes(so_far),
         )
         limits = arguments.limits(plan.as_of_ms)
         unjudged, after = incremental.judge(spark, seen, part, limits, due, keep, write_requests)
     notes = read_plan.notes(cluster, arguments, census.unknown)
     notes += unjudged.notes("before the first day")
-    return JudgedPart(plan, Remarks(notes, loss_notes_since(lost), hanging), read, state, after, positions)
+    return JudgedPart(plan, Remarks(notes, loss_notes(read, reached), hanging), read, state, after, positions)
 
 
 def _outcome_spans(
@@ -135,14 +128,3 @@ def _outcome_spans(
     new_from_ms = since_ms - read_plan.CLOCK_SKEW_MS if since_ms is not None else None
     spans = spans_since(cluster, others - late, reached, new_from_ms=new_from_ms, to_ms=None)
     return spans + (spans_since(cluster, late, reached, new_from_ms=None, to_ms=None) if late else [])
-
-
-def _part(
-    arguments: AuditArguments, plan: PartPlan, state: OpenTimers, reached: Positions, positions: Positions
-) -> incremental.Part:
-    """Return the part to judge. A partition that is new to the audit has an empty span in `earlier`."""
-    timer = arguments.timer_topic
-    starts = {place: at.intervals[0][0] for place, at in positions.items() if place not in reached}
-    new = [Span(*place, start, start) for place, start in starts.items() if place[0] == timer]
-    earlier = [*intervals(reached, timer), *new]
-    return incremental.Part(arguments.out, plan.name, plan.number, state, timer, earlier, intervals(positions, timer))

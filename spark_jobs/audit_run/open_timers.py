@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from schemas.audit_state import CLOSED, EVIDENCE, GONE, OPEN
 from schemas.tables import Table
 from spark_jobs.audit_rules import series
+from spark_jobs.audit_rules.coverage import parse_origin
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.requests import Feature
 from spark_jobs.platform import files
@@ -181,14 +182,12 @@ def closed_evidence(spark: SparkSession, out: Location, before: int, origins: Da
 
     origins: few, persisted. Files and pages without such offsets are not read.
     """
-    at = F.split(series.of(F.col("origin")), "/")
-    place = origins.select(
-        F.get(at, F.lit(1)).try_cast("int").alias("p"), F.get(at, F.lit(2)).try_cast("bigint").alias("o")
-    )
-    ranges = place.groupBy("p", F.floor(F.col("o") / _RANGE)).agg(F.min("o"), F.max("o")).limit(_MOST_RANGES).collect()
+    _, partition, offset = parse_origin()
+    by_range = origins.groupBy(partition, F.floor(offset / _RANGE))
+    ranges = by_range.agg(F.min(offset), F.max(offset)).limit(_MOST_RANGES).collect()
     is_near = F.lit(len(ranges) == _MOST_RANGES)
-    for partition, _, low, high in ranges:
-        is_near |= (F.col("at_partition") == partition) & F.col("at_offset").between(low, high)
+    for at, _, low, high in ranges:
+        is_near |= (F.col("at_partition") == at) & F.col("at_offset").between(low, high)
     history = read_tables(spark, CLOSED, [folder(out, CLOSED)]).where((F.col("part") < before) & is_near)
     closed = history.join(origins, "origin", "left_semi")
     last = closed.groupBy("origin").agg(F.max_by(F.struct(*EVIDENCE.arrow().names[1:]), "part").alias("last"))

@@ -128,17 +128,13 @@ def spans_since(
     return spans
 
 
-def lost_since(spans: Iterable[Span], reached: Positions) -> list[Span]:
-    """Return what retention deleted between two runs."""
-    known = [(span, reached[span.topic, span.partition].end) for span in spans if span[:2] in reached]
-    return [span._replace(start=end, end=span.start) for span, end in known if end < span.start]
-
-
-def loss_notes_since(lost: Iterable[Span]) -> list[str]:
+def loss_notes(spans: Iterable[Span], reached: Positions) -> list[str]:
     """Return messages about what retention deleted between two runs."""
     counts: Counter[str] = Counter()
-    for topic, _, start, end in lost:
-        counts[topic] += end - start
+    for span in spans:
+        end = reached[span[:2]].end if span[:2] in reached else span.start
+        if end < span.start:
+            counts[span.topic] += span.start - end
     return [
         f"Never read: {count:,} offsets of {topic} were deleted since the last run. Run more often."
         for topic, count in counts.items()

@@ -146,10 +146,6 @@ def read_requests(
     records = read_records(spark, arguments.access, spans)
     if old is not None:
         records = records.unionByName(old.select(records.columns))
-    return parsed(records, arguments)
-
-
-def parsed(records: DataFrame, arguments: AuditArguments) -> DataFrame:
     return requests(
         records,
         levels_ms=arguments.levels_ms,
@@ -221,7 +217,7 @@ def read_outcomes(
     rejected, told, real = (read_records(spark, arguments.access, found) for found in by_kind.values())
     counts = _partition_counts(cluster, by_kind[""])
     unstable = cluster.unstable_spans([*spans, *cluster.spans([arguments.timer_topic])])
-    hidden = _with_outcomes(arguments, unstable)
+    hidden = [span for span in unstable if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
     behind = read_records(spark, arguments.access, hidden, committed=False)
     undecided = evidence.origins(behind) if hidden else None
     unread = [span for span in unstable if span.topic == arguments.timer_topic]
@@ -312,11 +308,6 @@ def _complete_since(
         since_ms = cut_ms if log.start else exists_ms.get(log.topic, as_of_ms + GRACE_MS) - GRACE_MS
         found[log[:2]] = as_of_ms if log.topic in compacted else min(since_ms, as_of_ms)
     return found
-
-
-def _with_outcomes(arguments: AuditArguments, spans: Iterable[Span]) -> list[Span]:
-    """Return the spans of target topics and of the rejected topic."""
-    return [span for span in spans if span.topic not in (arguments.timer_topic, arguments.receipts_topic)]
 
 
 def _hanging(spark: SparkSession, arguments: AuditArguments, unstable: Sequence[Span]) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_jobs.errors import UsageError
 
-_ORIGINS = pa.schema([("origin", pa.string())])
 _NEEDED = ("origin", "reason", "until")
 
 
@@ -31,7 +30,7 @@ def waived(spark: SparkSession, path: Path | None, as_of_ms: int) -> DataFrame |
     origins = sorted({origin for origin, until_ms in _rows(path) if until_ms > as_of_ms})
     if not origins:
         return None
-    return spark.createDataFrame(pa.Table.from_pydict({"origin": origins}, schema=_ORIGINS))
+    return spark.createDataFrame(pa.table({"origin": origins}))
 
 
 def check(path: Path) -> None:

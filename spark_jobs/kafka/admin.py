@@ -12,7 +12,7 @@ here, once, up to the last stable offset (read_committed), and those of the requ
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
@@ -180,29 +180,20 @@ class Cluster:
         several = {topic: count for topic in topics if (count := self.partitions[topic]) > 1}
         now = self._partitions() if several else {}
         lasts = [(topic, count - 1) for topic, count in sorted(several.items()) if count == now.get(topic)]
-        return {topic: first_ms for topic, first_ms in self._first_times(lasts) if first_ms is not None}
-
-    def _first_times(self, places: list[Place]) -> Iterator[tuple[str, int | None]]:
-        """Yield topic and time of the first record of each partition; None: it is empty."""
-        for (topic, _), first in self._listed(places, OffsetSpec.for_timestamp(0)).items():
-            yield topic, first.timestamp if first.offset >= 0 else None
+        firsts = self._listed(lasts, OffsetSpec.for_timestamp(0))
+        return {topic: first.timestamp for (topic, _), first in firsts.items() if first.offset >= 0}
 
     def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
         """Return the topics that are compacted; `if_unknown`: also those whose settings we may not read."""
-        policies = {topic: settings.get("cleanup.policy") for topic, settings in self._settings(topics).items()}
-        return [topic for topic, policy in policies.items() if (if_unknown if policy is None else "compact" in policy)]
-
-    def _settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Return the settings of each topic; empty if we may not read them."""
-        resources = {topic: ConfigResource(ResourceType.TOPIC, topic) for topic in topics}
-        asked = [*resources.values()]
-        answers = self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}
-        found: dict[str, dict[str, str]] = {}
-        for topic, resource in resources.items():
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        found = []
+        for topic, told in (self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}).items():
             try:
-                found[topic] = {name: entry.value for name, entry in self._answer(answers[resource]).items()}
+                is_compacted = "compact" in self._answer(told)["cleanup.policy"].value
             except KafkaException:
-                found[topic] = {}
+                is_compacted = if_unknown
+            if is_compacted:
+                found.append(topic.name)
         return found
 
     def _offsets(

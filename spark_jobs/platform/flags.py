@@ -1,6 +1,6 @@
 """Command lines of the jobs: the fields of a job's arguments, with an Option, are its flags.
 
-    from_ms: Annotated[int | None, Option("--from", parse=time_ms, metavar="TIME")] = None
+    from_ms: Annotated[int | None, Option("--from", parse=parse_instant_ms, metavar="TIME")] = None
     timer_topic: Setting = "timer.requests"         --timer-topic, or the setting timer_topic of the bridge
 
 Flag over environment (TIMER_BRIDGE_*) over file (--config, the bridge's own) over default, as for the bridge itself.

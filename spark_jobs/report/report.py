@@ -9,7 +9,6 @@ from importlib.resources import files
 from jinja2 import Environment, StrictUndefined
 
 from schemas.durations import span_text
-from schemas.tables import AuditClass
 from spark_jobs.audit_rules.judgement import OUT_OF_ORDER, OUT_OF_ORDER_MEANING
 from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.audit_run.arguments import AuditArguments, iso
@@ -21,7 +20,7 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
     """Return the page. `trend`: the earlier days of a daily audit."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, extensions=["jinja2.ext.do"])
     environment.filters |= {"iso": iso, "span": span_text, "number": "{:,}".format}
-    days = [*trend, _today(verdict)] if trend else []
+    days = [*trend, DaySummary.of(iso(verdict.as_of_ms)[:10], verdict.day_row)] if trend else []
     return environment.from_string(files(__package__).joinpath("report.html").read_text(encoding="utf-8")).render(
         verdict=verdict,
         details=details,
@@ -33,9 +32,3 @@ def render(verdict: AuditVerdict, details: Details, arguments: AuditArguments, t
         timeline=timeline_svg(details.timeline, details.timeline_width_ms),
         trend=trend_svg(days) if days else "",
     )
-
-
-def _today(verdict: AuditVerdict) -> DaySummary:
-    counts, faults = verdict.counts, sum(verdict.faults.values())
-    delivered, day = counts[AuditClass.DELIVERED] + counts[AuditClass.LATE], iso(verdict.as_of_ms)[:10]
-    return DaySummary(day, verdict.requests, faults, delivered, counts[AuditClass.PENDING], *verdict.lateness[1:])

@@ -4,9 +4,9 @@ Each function is at most one pass of Spark over the written table. Functions abo
 instead, which are few. The size of a result has a limit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812
@@ -95,6 +95,13 @@ class AuditVerdict:
         return self.out / "report.html"
 
     @property
+    def day_row(self) -> dict[str, Any]:
+        """Return the row of DAYS."""
+        row = {c.column: self.counts[c.value] for c in AuditClass} | {"as_of_ms": self.as_of_ms}
+        row |= {"requests": self.requests, "faults": sum(self.faults.values())}
+        return row | {f"lateness_{name}": getattr(self.lateness, name) for name in ("p50_ms", "p99_ms", "max_ms")}
+
+    @property
     def headline(self) -> str:
         """Return "Clean: 880 requests, ..." or "3 faults: 2 missing, 1 early"."""
         if self.clean:
@@ -133,6 +140,12 @@ class DaySummary(NamedTuple):
     p50_ms: int | None
     p99_ms: int | None
     max_ms: int | None
+
+    @classmethod
+    def of(cls, day: str, row: Mapping[str, Any]) -> "DaySummary":
+        """Return the summary of a row of DAYS."""
+        late = (row[f"lateness_{name}_ms"] for name in ("p50", "p99", "max"))
+        return cls(day, row["requests"], row["faults"], row["delivered"] + row["late"], row["pending"], *late)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from kafka_timer.levels import DEFAULT_MS
 from spark_jobs.audit import main
 from spark_jobs.audit_run import waivers
-from spark_jobs.audit_run.arguments import AuditArguments, iso, parse, time_ms
+from spark_jobs.audit_run.arguments import AuditArguments, iso, parse
 from spark_jobs.audit_run.read_plan import allowed_topics
 from spark_jobs.backfill.arguments import parse as parse_backfill
 from spark_jobs.errors import UsageError
@@ -24,18 +24,6 @@ from spark_jobs.platform.files import make_folder, make_local_folder
 def parse_audit(argv: Sequence[str], environment: Mapping[str, str]) -> AuditArguments:
     """Return the audit of the first timer topic."""
     return parse(argv, environment)[0]
-
-
-@pytest.mark.parametrize(
-    ("text", "at_ms"),
-    [
-        ("1700000000123", 1_700_000_000_123),
-        ("2023-11-14T22:13:20.123Z", 1_700_000_000_123),
-        ("2023-11-14T23:13:20.123+01:00", 1_700_000_000_123),
-    ],
-)
-def test_times(text: str, at_ms: int) -> None:
-    assert time_ms(text) == at_ms
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "2023-11-14T22:13:20", "-5", "2023-11-14"])
@@ -78,7 +66,7 @@ def test_exit_code_2_for_wrong_usage(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "--bootstrap-servers" in capsys.readouterr().err
     given = ["--bootstrap-servers", "localhost:9092", "--out", str(tmp_path)]
     assert main([*given, "--from", "noon"]) == 2
-    assert "'noon' is not a time" in capsys.readouterr().err
+    assert "'noon' is no instant" in capsys.readouterr().err
     assert main([*given, "--table", "audits.requests"]) == 2
     assert "--table: 'audits.requests': give catalog.database.table" in capsys.readouterr().err
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.batches import write_changed, write_minutes
-from spark_jobs.audit_run.observe import PartPlan
+from spark_jobs.audit_run.incremental import PartPlan
 from spark_jobs.kafka.admin import Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.tests.records import AS_OF_MS, History, Record, copy, delivery, request

@@ -15,9 +15,9 @@ from spark_jobs.archive import require_no_gap, require_same_topic
 from spark_jobs.audit_rules.verdicts import FAULTS
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.audit_folder import AuditFolder
-from spark_jobs.audit_run.driver import Day
-from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes_since, lost_since, spans_since
+from spark_jobs.audit_run.audit_folder import open_folder
+from spark_jobs.audit_run.daily import Day
+from spark_jobs.audit_run.positions import ReadPosition, advanced, intervals, loss_notes, spans_since
 from spark_jobs.errors import JobFailedError, UsageError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
@@ -83,7 +83,7 @@ def test_a_topic_of_another_id_is_an_error_though_it_has_grown_past_the_read_off
 def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
     spans = read_further(Span(TIMERS, 0, 20_000, 30_000))
     assert spans == [Span(TIMERS, 0, 20_000, 30_000)]
-    (told,) = loss_notes_since(lost_since(spans, REACHED))
+    (told,) = loss_notes(spans, REACHED)
     assert "10,200 offsets of timer.requests" in told
     positions = advanced(REACHED, spans, {TIMERS: "first"}, {}, from_log_start=True)
     assert intervals(positions, TIMERS) == [Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 0, 20_000, 30_000)]
@@ -94,7 +94,7 @@ def test_offsets_deleted_since_the_last_run_are_a_gap() -> None:
 def test_nothing_new_and_a_new_partition_are_no_gap() -> None:
     spans = read_further(Span(TIMERS, 0, 0, 9_800), Span(TIMERS, 1, 0, 7))
     assert spans == [Span(TIMERS, 0, 9_800, 9_800), Span(TIMERS, 1, 0, 7)]
-    assert lost_since(spans, REACHED) == []
+    assert loss_notes(spans, REACHED) == []
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_the_view_of_a_folder_has_the_last_row_of_each_request(
     parts: tuple[str, ...], tmp_path: Path, spark: SparkSession
 ) -> None:
     """A part that is not done does not count."""
-    AuditFolder.opened(tmp_path, "stream" if "batch" in parts[0] else "daily")
+    open_folder(tmp_path, "stream" if "batch" in parts[0] else "daily")
     rows = [("a", "pending"), ("b", "missing")], [("a", "delivered")], [("b", "delivered")]
     undone = parts[-1].replace("02", "03")
     for part, classes in zip([*parts, undone], rows, strict=True):

@@ -12,7 +12,7 @@ from kafka_timer import headers as names
 from schemas.tables import AuditClass
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
-from spark_jobs.audit_run.driver import Day
+from spark_jobs.audit_run.daily import Day
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess

@@ -44,13 +44,14 @@ def audited(
         if behind_ms == cuts_ms[-1]:
             ends = dict.fromkeys(ends, width)
         today = [Span("timer.requests", p, 0, end) for p, end in ends.items()]
-        day = incremental.Part(out, f"day=2026-01-0{number}", number, state, "timer.requests", earlier, today)
+        plan = incremental.PartPlan(f"day=2026-01-0{number}", number, state.part, behind_ms)
+        day = incremental.Part(plan, state, "timer.requests", earlier, today)
         limits = AuditLimits(as_of_ms=behind_ms, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000)
         with written(out / "scratch") as keep:
             due = None if state.part is None else keep(state.due(spark, behind_ms))
             seen = part.seen(spark, [s._replace(end=width) for s in today])
             _, state = incremental.judge(spark, seen, day, limits, due, keep)
-        rows = pq.read_table(out / "requests" / day.name).to_pylist()
+        rows = pq.read_table(out / "requests" / plan.name).to_pylist()
         assert len({row["origin"] for row in rows}) == len(rows)
         found |= {row["origin"]: row["class"] for row in rows}
     return found, state
