@@ -19,8 +19,6 @@ METHOD = Path(__file__).with_name("method.md")
 FAULTS = ("early", "lost", "duplicates", "strangers")
 """Counts of an account that have to be 0."""
 _COMPARE = {"<=": operator.le, ">=": operator.ge}
-_COSTS = {"cpu_us": "cost.cpu_s", "broker_us": "broker_cpu_s"}
-"""CPU of a message, by the measurement of all of them."""
 _DRAIN, _FULL = "burst.drain_per_s", f"steady.{FULL_PER_S}.out_per_s"
 _COLUMNS = (
     *("sent_per_s", "out_per_s", "drain_per_s", "from_due_per_s", "late.p50_ms", "late.p99_ms", "late.max_ms"),
@@ -39,9 +37,8 @@ class Figure(NamedTuple):
     goal: str = ""
 
     def values(self, rounds: Sequence[Flat]) -> list[float]:
-        return [
-            a / b for one in rounds for a in numbers(self.of, one) for b in (numbers(self.to, one) if self.to else [1])
-        ]
+        found = [one | {"": 1.0} for one in rounds]
+        return [one[self.of] / one[self.to] for one in found if self.of in one and self.to in one]
 
     def is_missed(self, value: float) -> bool:
         sign, _, limit = self.goal.partition(" ")
@@ -89,15 +86,6 @@ def _all_figures() -> Iterator[Figure]:
 
 
 FIGURES = tuple(_all_figures())
-
-
-def numbers(name: str, measured: Flat) -> list[float]:
-    """Return the measurement of a try, computed if it is a CPU per message; none if it was not measured."""
-    if name in measured:
-        return [measured[name]]
-    scenario, _, cost = name.rpartition(".")
-    spent_s, count = (measured.get(f"{scenario}.{end}") for end in (_COSTS.get(cost, cost), "account.requested"))
-    return [spent_s * 1e6 / count] if spent_s is not None and count else []
 
 
 def text(found: Sequence[float]) -> str:

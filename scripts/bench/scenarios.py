@@ -102,7 +102,8 @@ def burst(topics: TopicFixture, bridge: BridgeProcess) -> Measured:
     spans = topics.send_in_time(topics.timers(target, [due_ms] * count), due_ms, bridge)
     topics.await_quiet(target, due_ms, bridge.demand_alive)  # a consumer would take the CPU that is measured
     cost = cost_of(bridge, before)
-    return burst_of(topics.receive([target], spans, due_ms, bridge.demand_alive), spans) | {"cost": cost}
+    found = burst_of(topics.receive([target], spans, due_ms, bridge.demand_alive), spans)
+    return found | {"cost": cost, "cpu_us": cost.cpu_s * 1e6 / count}
 
 
 def burst_of(deliveries: Sequence[Delivery], spans: Sequence[OffsetRange]) -> dict[str, object]:
@@ -148,7 +149,9 @@ def steady(
     cost, broker_s = cost_of(bridge, before), topics.broker_cpu_s() - broker_s
     deliveries = topics.receive(targets, spans, sent_ms + STEADY_DELAY_MS, bridge.demand_alive)
     own = [delivery for delivery in deliveries if delivery.due_ms >= begin_ms]  # targets may have been used before
-    return steady_of(per_s, took_s, sent_ms, own, spans) | {"cost": cost, "broker_cpu_s": broker_s}
+    each_us = 1e6 / sum(map(len, spans))
+    costs = {"cost": cost, "cpu_us": cost.cpu_s * each_us, "broker_us": broker_s * each_us}
+    return steady_of(per_s, took_s, sent_ms, own, spans) | costs
 
 
 def steady_of(
@@ -215,7 +218,7 @@ def plain(
         "acknowledged": lateness(np.array(acknowledged_ms[half:]).round().astype(np.int64)),
         "late": lateness(late_ms(own)),
         "account": account(spans, own),
-        "broker_cpu_s": broker_s,
+        "broker_us": broker_s * 1e6 / count,
     }
 
 

@@ -236,14 +236,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1, help="of each bridge; more than one are killed singly too")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for logs and reports")
     args = parser.parse_args()
-
-    def job() -> int:
-        with command.fresh(args.folder) as folder:
-            chaos = Chaos(folder, args.minutes, args.seed, workers=args.workers)
-            return conclude(folder, chaos, chaos.run(), args)
-
-    return command.run("chaos", job)
+    with command.fresh(args.folder) as folder:
+        chaos = Chaos(folder, args.minutes, args.seed, workers=args.workers)
+        return conclude(folder, chaos, chaos.run(), args)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("chaos", main))

@@ -119,17 +119,13 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of the load")
     parser.add_argument("--per-s", type=int, default=10_000, help="requests a second, about half of the maximum")
     args = parser.parse_args()
-
-    def job() -> int:
-        with command.fresh(FOLDER) as folder:
-            results = soak(args.per_s, args.minutes * 60, folder)
-            (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-            shutil.rmtree(folder / "kafka")
-        Console().print_json(data=results)
-        return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
-
-    return command.run("soak", job)
+    with command.fresh(FOLDER) as folder:
+        results = soak(args.per_s, args.minutes * 60, folder)
+        (folder / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+        shutil.rmtree(folder / "kafka")
+    Console().print_json(data=results)
+    return 0 if results["is_flat"] and results["is_exact"] else command.FAULT_FOUND
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("soak", main))

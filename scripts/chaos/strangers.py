@@ -6,7 +6,6 @@
 python -m scripts.chaos.strangers headers-60 moves ...     each attack on a new broker and bridge, beside the neighbour
 """
 
-import argparse
 import random
 import sys
 import threading
@@ -272,16 +271,12 @@ def main() -> int:
     parser.add_argument("attacks", nargs="*", help=f"all by default: {' '.join(ATTACKS)}")
     parser.add_argument("--folder", type=Path, default=Path(".run/strangers"), help="for logs")
     parser.add_argument("--rest", type=float, default=8.0, help="seconds after the attack")
-    args: argparse.Namespace = parser.parse_args()
-
-    def job() -> int:
-        for name in args.attacks or ATTACKS:
-            with command.fresh(args.folder) as folder, stage_with_bridge(folder, name) as (stage, bridge):
-                print(name, run_attack(stage, bridge, name, args.rest), flush=True)
-        return 0
-
-    return command.run("strangers", job)
+    args = parser.parse_args()
+    for name in args.attacks or ATTACKS:
+        with command.fresh(args.folder) as folder, stage_with_bridge(folder, name) as (stage, bridge):
+            print(name, run_attack(stage, bridge, name, args.rest), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("strangers", main))

@@ -176,8 +176,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.seconds <= 0:
         parser.error(f"--seconds is {args.seconds:g}: give more than 0")
-    return command.run("demo", lambda: demo(args, Console()))
+    return demo(args, Console())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command.run("demo", main))
