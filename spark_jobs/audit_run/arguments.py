@@ -172,7 +172,7 @@ class AuditArguments(JobArguments):
             )
         self._demand_fitting_stream()
         if self.waivers is not None:
-            waivers.check(self.waivers)
+            list(waivers.read(self.waivers))
         if self.as_of_ms is not None and self.as_of_ms > time.time() * 1000:
             raise UsageError("--as-of is in the future: timers due until then cannot be judged yet")
 

@@ -27,18 +27,14 @@ def waived(spark: SparkSession, path: Path | None, as_of_ms: int) -> DataFrame |
     """Return the origins that are waived at this time, as `origin`; None if there are none. Raises UsageError."""
     if path is None:
         return None
-    origins = sorted({origin for origin, until_ms in _rows(path) if until_ms > as_of_ms})
+    origins = sorted({origin for origin, until_ms in read(path) if until_ms > as_of_ms})
     if not origins:
         return None
     return spark.createDataFrame(pa.table({"origin": origins}))
 
 
-def check(path: Path) -> None:
-    """Raise UsageError, with the row, if the table is invalid."""
-    list(_rows(path))
-
-
-def _rows(path: Path) -> Iterator[tuple[str, int]]:
+def read(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield origin and end of each waiver. Raises UsageError, with the row, if the table is invalid."""
     try:
         data = path.read_bytes()
     except OSError as wrong:

@@ -3,9 +3,8 @@
     bodies -> origin, outcome: sent | backfilled-before | expired | failed (and why)
 
 Rows are sent in order. Memory holds one transaction's rows, and 8 bytes for each mark that was written since Spark read
-the marks: by another run, by a task that died, or by this one if a transaction is aborted.
-
-If a task dies, another one repeats its rows: its producer fences the former, and the marks show what was sent.
+the marks: by another run, by a task that died, or by this one if a transaction is aborted. What happens then:
+spark_jobs/kafka/resend.py.
 """
 
 import json

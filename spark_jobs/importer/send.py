@@ -3,8 +3,7 @@
     NAME/part-7.parquet        mark: rows of this part that are done
     NAME/part-7.parquet/41     mark: the broker's code for a row that it refuses
 
-NAME is of one import; schemas.resent has the bytes. Each part has one transactional id, so a new run fences one that
-was killed or is still active, and no other producer adds a mark of a part while its marks are read.
+NAME is of one import; schemas.resent has the bytes. Each part has one transactional id (spark_jobs/kafka/resend.py).
 """
 
 import json

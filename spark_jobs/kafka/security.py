@@ -92,12 +92,7 @@ class KafkaAccess:
 
 def read_properties(file: Path) -> dict[str, str]:
     """Return the entries of a file in the format of java.util.Properties. Raises UsageError."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as wrong:
-        told = wrong.strerror if isinstance(wrong, OSError) else "no text"
-        raise UsageError(f"--kafka-properties {file}: {told}: give a file of Java's properties") from wrong
-    return dict(_entries(text))
+    return dict(_entries(_read(file, f"--kafka-properties {file}", "a file of Java's properties")))
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
@@ -125,7 +120,7 @@ def _in_java(name: str, value: str) -> dict[str, str]:
     kind, _, form = name.rpartition(".")
     if kind in _PEM and form in ("location", "pem"):
         type_, holds = _PEM[kind]
-        return {type_: "PEM", holds: _pem(name, value if form == "pem" else _read(name, value))}
+        return {type_: "PEM", holds: _pem(name, value, form)}
     if _DEFAULTS_IN_JAVA.get(name) == value.lower():
         return {}
     raise UsageError(f"kafka: {name}: Spark's Kafka client, which is Java's, has no such setting{_REMEDY}")
@@ -146,16 +141,17 @@ def _jaas(given: Mapping[str, str]) -> dict[str, str]:
     return {"sasl.mechanism": mechanism, "sasl.jaas.config": config}
 
 
-def _read(name: str, path: str) -> str:
+def _read(file: Path, named: str, wanted: str) -> str:
     try:
-        return Path(path).read_text()
+        return file.read_text()
     except (OSError, UnicodeDecodeError) as wrong:
         told = wrong.strerror if isinstance(wrong, OSError) else "no text"
-        raise UsageError(f"kafka: {name}: {path}: {told}: give a PEM file that may be read") from wrong
+        raise UsageError(f"{named}: {told}: give {wanted}") from wrong
 
 
-def _pem(name: str, text: str) -> str:
-    """Return `text`. Raises UsageError for a key that is not PKCS #8, which Java's client cannot read."""
+def _pem(name: str, value: str, form: str) -> str:
+    """Return the text. Raises UsageError for a key that is not PKCS #8, which Java's client cannot read."""
+    text = value if form == "pem" else _read(Path(value), f"kafka: {name}: {value}", "a PEM file that may be read")
     if name.startswith("ssl.key.") and any(old in text for old in _OLD_KEYS):
         raise UsageError(
             f"kafka: {name}: Java reads only PKCS #8 keys: convert it with `openssl pkcs8 -topk8 -in KEY -out NEW`"
