@@ -14,7 +14,7 @@ Exit codes: 0 clean, 1 the audit failed or is incomplete, 2 wrong arguments, 3 a
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -89,17 +89,13 @@ def _audit(spark: SparkSession, cluster: Cluster, demand_held: DemandHeld, argum
         verdict = conclude(spark, arguments, as_of_ms, done.remarks, day.part, day.trend(), done.state.open)
         demand_held()
         day.commit(done, verdict)
-        return _merged(verdict, arguments, lambda: merge(day.part, day.part))
-    with written(arguments.out / audit_folder.SCRATCH) as keep:
-        verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
-    return _merged(verdict, arguments, lambda: merge(f"day={day_of(as_of_ms)}", None))
-
-
-def _merged(verdict: AuditVerdict, arguments: AuditArguments, merge: Callable[[], None]) -> AuditVerdict:
-    """Merge the rows into `--table`. If this fails, return the verdict with the reason: its faults stay told."""
+    else:
+        with written(arguments.out / audit_folder.SCRATCH) as keep:
+            verdict = _once(spark, cluster, arguments, arguments.limits(as_of_ms), keep)
+    part = f"day={day_of(as_of_ms)}"
     try:
-        merge()
-    except PySparkException as wrong:
+        merge(part, part if arguments.daily else None)
+    except PySparkException as wrong:  # the verdict's faults stay told
         told = f"--table {arguments.table} lacks this audit's rows: {reason_of(wrong)}; run the audit again"
         return replace(verdict, unproved=(*verdict.unproved, told))
     return verdict

@@ -81,9 +81,8 @@ def advanced(
     for topic, partition, start, end in read:
         known = positions.get((topic, partition))
         now = ReadPosition(((start, end),), from_log_start) if known is None else known.extended(start, end)
-        known_id = known.topic_id if known is not None else None
-        since = since_ms.get((topic, partition), 0)
-        positions[topic, partition] = replace(now, topic_id=topic_ids.get(topic, known_id), since_ms=since)
+        topic_id, since = topic_ids.get(topic, now.topic_id), since_ms.get((topic, partition), 0)
+        positions[topic, partition] = replace(now, topic_id=topic_id, since_ms=since)
     return positions
 
 

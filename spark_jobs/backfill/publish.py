@@ -107,19 +107,12 @@ class _PartitionProducer:
                 todo.append(row)
         code = self._resender.send(todo, self._records)
         for row in todo:
-            yield self._send_alone(row) if code is not None and len(todo) > 1 else self._judged(row, code)
-
-    def _send_alone(self, row: Row) -> Row:
-        if _is_expired(row) and not self._marks.has(row):
-            return _outcome(row, "expired")
-        refused = self._refused_targets.get(row["target"])
-        return self._judged(row, refused or self._resender.send([row], self._records))
-
-    def _judged(self, row: Row, code: str | None) -> Row:
-        """Return the outcome of a row that was sent alone, or of one of a committed transaction."""
-        if code is not None and code in TOPIC_REFUSAL_CODES:
-            self._refused_targets[row["target"]] = code
-        return _sent(row, code)
+            if code is not None and len(todo) > 1:
+                yield from self.send([row])
+                continue
+            if code in TOPIC_REFUSAL_CODES:
+                self._refused_targets[row["target"]] = code
+            yield _sent(row, code)
 
     def _records(self, rows: Sequence[Row]) -> Iterator[OutgoingRecord]:
         yield from map(delivery, rows)
