@@ -59,6 +59,8 @@ def with_reasons(asked: DataFrame, journal: DataFrame, progress: Mapping[int, Pr
 
 @dataclass(frozen=True)
 class _JudgeTask:
+    """Judges the timers of each partition; called by mapInArrow."""
+
     progress: Mapping[int, Progress | None]
     schema: pa.Schema
 
