@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -70,7 +70,6 @@ ANSWER_S = 120.0
 """Longer than the longest search."""
 _accept_errors = LogRateLimit(log)
 _SHUTDOWN_S = 3
-_TICK_S = 1.0
 _ANY_ADDRESS = Middleware(KnownHosts)
 
 
@@ -280,36 +279,14 @@ def _serving_on(
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
-    server = _Server(config)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=asyncio.run, args=(_serve(server, listener),), name="http", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        server.stop()
+        server.should_exit = True
         thread.join(2 * _SHUTDOWN_S)
-
-
-class _Server(uvicorn.Server):
-    """Wakes up once a second; uvicorn's own does ten times, which is a seventh of an idle bridge's CPU."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopped = asyncio.Event()
-
-    async def main_loop(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        while not await self.on_tick(0):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), _TICK_S)
-
-    def stop(self) -> None:
-        """End the server. Any thread may call this."""
-        self.should_exit = True
-        if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended by itself
-                self._loop.call_soon_threadsafe(self._stopped.set)
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket) -> None:
