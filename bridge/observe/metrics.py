@@ -258,30 +258,20 @@ class Metrics:
 
     def _count_deliveries(self, parts: list[FrozenDraft], now_ms: int) -> None:
         delivered: list[Body] = []
-        counts: list[int] = []
+        at_ms: list[int] = []
         waited: list[bool] = []
         for frozen in parts:
             draft = frozen.draft
-            bodies = draft.bodies
-            if draft.parked:
-                bodies = [body for body in bodies if body.origin_offset not in draft.parked]
+            bodies = [body for body in draft.bodies if body.origin_offset not in draft.parked]
             delivered += bodies
-            counts.append(len(bodies))
-            waited += (
-                [body.origin_offset in draft.waited_origins for body in bodies]
-                if draft.waited_origins
-                else [False] * len(bodies)
-            )
+            at_ms += [frozen.at_ms] * len(bodies)
+            waited += [body.origin_offset in draft.waited_origins for body in bodies]
         if not delivered:
             return
         for target, count in self.targets.sums(Counter(map(_TARGET, delivered))).items():
             self.deliveries.labels(target).inc(count)
         due_ms = np.fromiter(map(_DUE_MS, delivered), np.int64, len(delivered))
-        late_s = np.maximum(np.repeat([frozen.at_ms for frozen in parts], counts) - due_ms, 0) / 1000
-        if not any(waited):
-            self.lateness_seconds.observe(late_s)
-            self.traffic.timers_delivered(due_ms, now_ms)
-            return
+        late_s = np.maximum(np.array(at_ms) - due_ms, 0) / 1000
         has_waited = np.array(waited, np.bool_)
         self.lateness_seconds.observe(late_s[~has_waited])
         self.waited_seconds.observe(late_s[has_waited])

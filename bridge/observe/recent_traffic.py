@@ -1,13 +1,11 @@
 """Count requests, deliveries and their lateness over the last minutes. The loop's thread writes, any thread reads.
 
-    10 s slots, 30 of them:     | in 200, out 180, lateness {5 ms: 170, 8 ms: 10} | ... |
-    minutes, 60 of them:        | the same, and the timers that were pending         | ... |
+    10 s slots of an hour:    | in 200, out 180, lateness {5 ms: 170, 8 ms: 10}; in one of each minute: pending | ... |
 
 Lateness is the time from a timer's due time to the end of its transaction, when consumers see it, in steps of a tenth.
 Timers that waited for a paused or rate-limited target are left out.
 """
 
-import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
@@ -81,10 +79,11 @@ def joined_traffic(parts: Iterable[Traffic]) -> Traffic:
     )
 
 
-def _joined(parts: Iterable[Iterable[Deliveries]]) -> list[Deliveries]:
+def _joined(parts: Iterable[Iterable[Deliveries]], step_ms: int = SLOT_MS) -> list[Deliveries]:
+    """Add up what began in the same step, by time."""
     by_start: defaultdict[int, list[Deliveries]] = defaultdict(list)
     for slot in chain.from_iterable(parts):
-        by_start[slot.from_ms].append(slot)
+        by_start[slot.from_ms - slot.from_ms % step_ms].append(slot)
     return [
         Deliveries(
             from_ms=at_ms,
@@ -108,63 +107,47 @@ class TrafficMeter:
     """Counts traffic in slots. `now_ms` is the bridge's clock. If it jumps back, later slots are forgotten."""
 
     def __init__(self) -> None:
-        self._slots: deque[Deliveries] = deque(maxlen=SLOTS)
-        self._minutes: deque[Deliveries] = deque(maxlen=MINUTES)
+        self._slots: deque[Deliveries] = deque(maxlen=MINUTES * MINUTE_MS // SLOT_MS)
         self._began_ms: int | None = None
-        self._lock = threading.Lock()
+        self._sampled_minute: int | None = None
 
     def requests_polled(self, requests: int, now_ms: int) -> None:
-        with self._lock:
-            for slot in self._current(now_ms):
-                slot.taken_in += requests
+        self._current(now_ms).taken_in += requests
 
     def timers_delivered(self, due_ms: npt.NDArray[np.int64], now_ms: int, waited: int = 0) -> None:
         """Count deliveries. due_ms: of timers whose lateness counts. waited: number of others, which waited."""
         step = np.searchsorted(_BOUNDS_MS[:-1], now_ms - due_ms)
         bounds, counts = unique_counts(_BOUNDS_MS[step])
         late = dict(zip(bounds.tolist(), counts.tolist(), strict=True))
-        with self._lock:
-            for slot in self._current(now_ms):
-                slot.timers += len(due_ms) + waited
-                slot.late = _summed((slot.late, late))
+        slot = self._current(now_ms)
+        slot.timers += len(due_ms) + waited
+        slot.late = _summed((slot.late, late))  # a new one, as another thread may read the old one
 
     def sample_pending(self, count: Callable[[], int], now_ms: int) -> None:
         """Note once a minute how many timers are pending."""
-        with self._lock:
-            _, minute = self._current(now_ms)
-            if minute.pending is None:
-                minute.pending = count()
+        if self._sampled_minute != now_ms // MINUTE_MS:
+            self._sampled_minute = now_ms // MINUTE_MS
+            self._current(now_ms).pending = count()
 
     def recent(self, now_ms: int) -> Traffic:
-        with self._lock:
-            slots = _since(now_ms - SLOTS * SLOT_MS, self._slots, now_ms)
-            minutes = _since(now_ms - MINUTES * MINUTE_MS, self._minutes, now_ms)
-            began_ms = now_ms if self._began_ms is None else self._began_ms
-        of_a_minute = _since(now_ms - MINUTE_MS, slots, now_ms)
+        all_ = [slot for slot in tuple(self._slots) if slot.from_ms <= now_ms]
+        began_ms = now_ms if self._began_ms is None else self._began_ms
+        of_a_minute = [slot for slot in all_ if slot.from_ms > now_ms - MINUTE_MS]
         first_ms = now_ms // SLOT_MS * SLOT_MS - MINUTE_MS + SLOT_MS
         span_s = max(1.0, (now_ms - max(began_ms, first_ms)) / 1000)
         return Traffic(
             in_per_s=sum(slot.taken_in for slot in of_a_minute) / span_s,
             out_per_s=sum(slot.timers for slot in of_a_minute) / span_s,
-            slots=[slot for slot in slots if slot.timers],
-            minutes=minutes,
+            slots=[slot for slot in all_ if slot.timers and slot.from_ms > now_ms - SLOTS * SLOT_MS],
+            minutes=[each for each in _joined([all_], MINUTE_MS) if each.from_ms > now_ms - MINUTES * MINUTE_MS],
         )
 
-    def _current(self, now_ms: int) -> tuple[Deliveries, Deliveries]:
-        """Return the slot and the minute of that time."""
+    def _current(self, now_ms: int) -> Deliveries:
         if self._began_ms is None or now_ms < self._began_ms:
             self._began_ms = now_ms
-        return _last(self._slots, now_ms - now_ms % SLOT_MS), _last(self._minutes, now_ms - now_ms % MINUTE_MS)
-
-
-def _since(after_ms: int, slots: Iterable[Deliveries], now_ms: int) -> list[Deliveries]:
-    """Return copies, which the loop's thread does not change; it replaces `late` rather than changing it."""
-    return [slot.model_copy() for slot in slots if after_ms < slot.from_ms <= now_ms]
-
-
-def _last(slots: deque[Deliveries], from_ms: int) -> Deliveries:
-    while slots and slots[-1].from_ms > from_ms:
-        slots.pop()
-    if not slots or slots[-1].from_ms < from_ms:
-        slots.append(Deliveries(from_ms=from_ms, timers=0, late={}))
-    return slots[-1]
+        from_ms = now_ms - now_ms % SLOT_MS
+        while self._slots and self._slots[-1].from_ms > from_ms:
+            self._slots.pop()
+        if not self._slots or self._slots[-1].from_ms < from_ms:
+            self._slots.append(Deliveries(from_ms=from_ms, timers=0, late={}))
+        return self._slots[-1]
