@@ -6,7 +6,9 @@
 Only bootstrap_servers is required. The value `file:/run/secrets/password` is replaced by that file's content.
 """
 
+import contextlib
 import difflib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +33,6 @@ from bridge.config.topic_settings import (
     check_target_pattern,
     check_timer_topics,
 )
-from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
 from bridge.partition.options import ACTIONS, TurnOptions
@@ -61,6 +62,15 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def usable_cores(cpu_max: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the cores of this process. A container may have only a part of the machine's, and memory to match."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):  # no such limit
+        quota, period = map(int, cpu_max.read_text().split())
+        cores = min(cores, -(-quota // period))
+    return cores
 
 
 def _workers(value: object) -> object:

@@ -33,6 +33,8 @@ _DECISION_BYTES = 100
 """Bytes in a journal record for the decisions on one request."""
 _WAIT_BYTES = 450
 """Bytes for a waiting target. Each journal record lists all of them."""
+CONTROL_TOPIC = {"cleanup.policy": "compact", **_BROKERS_TIME}
+RECEIPTS_TOPIC = {**_BROKERS_TIME, "retention.ms": "604800000"}
 _KEPT = {"cleanup.policy": "delete", **_BROKERS_TIME, "retention.bytes": "-1"}
 """Configuration of timer topics and journals, beside `retention.ms`."""
 _UNCOMPRESSED = {"compression.type": "uncompressed"}
@@ -94,10 +96,6 @@ def journal_faults(topic: str, config: Mapping[str, str], roll_window_ms: int, l
     return found
 
 
-def receipts_topic() -> dict[str, str]:
-    return {**_BROKERS_TIME, "retention.ms": "604800000"}
-
-
 def rejected_topic(max_message_bytes: int) -> dict[str, str]:
     return {**_BROKERS_TIME, "max.message.bytes": str(max_message_bytes + REASON_BYTES), "retention.ms": "-1"}
 
@@ -116,10 +114,6 @@ def clock_faults(topic: str, config: Mapping[str, str]) -> list[str]:
     """Return the faults of a receipts or rejected topic that was made by hand or by an older bridge."""
     wrong = _other_values(topic, config, _BROKERS_TIME)
     return [f"{each}, as the audit compares its times with the brokers'" for each in wrong]
-
-
-def control_topic() -> dict[str, str]:
-    return {"cleanup.policy": "compact", **_BROKERS_TIME}
 
 
 def faults(topic: str, config: Mapping[str, str], roll_window_ms: int, bootstrap_servers: str | None) -> list[str]:

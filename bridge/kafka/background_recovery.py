@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
-from bridge.config.usable_cores import usable_cores
+from bridge.config.settings import usable_cores
 from bridge.errors import BridgeError
 from bridge.observe import logs
 from bridge.partition.options import TurnOptions

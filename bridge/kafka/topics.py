@@ -17,19 +17,19 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.config.topic_requirements import (
+    CONTROL_TOPIC,
     FILLED,
     FOLLOWED,
     LOGGED,
+    RECEIPTS_TOPIC,
     RETENTION_WINDOWS,
     TopicState,
     clock_faults,
-    control_topic,
     faults,
     journal_bytes,
     journal_faults,
     journal_topic,
     missing_right,
-    receipts_topic,
     rejected_faults,
     rejected_topic,
     timer_topic,
@@ -206,8 +206,8 @@ class OwnTopics:
         partitions = found[settings.timer_topic].partitions
         self._made(settings.rejected_topic, partitions, rejected_topic(largest))
         if settings.receipts_topic in self._write_only:
-            self._made(settings.receipts_topic, partitions, receipts_topic())
-        if (count := self._made(settings.control_topic, 1, control_topic())) != 1:
+            self._made(settings.receipts_topic, partitions, RECEIPTS_TOPIC)
+        if (count := self._made(settings.control_topic, 1, CONTROL_TOPIC)) != 1:
             raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
         self._metrics.topics_checked({name: each.partitions for name, each in found.items()})
         if is_running:

@@ -1,6 +1,6 @@
 """Count the bridge's work after it is committed to Kafka: once per transaction instead of once per record.
 
-Gauges of the stores: store_metrics.py. Gauges of the process, and the text that Prometheus reads: prometheus.py.
+Gauges, and the text that Prometheus reads: prometheus.py.
 
 The loop's thread writes, any thread reads. One object serves the process through all its runs. The values of each label
 are bounded.

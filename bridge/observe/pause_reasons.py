@@ -37,22 +37,25 @@ class Pause(NamedTuple):
 class PauseReasons:
     def __init__(self) -> None:
         self.by_partition: Mapping[TimerPartition, Pause] = {}
-        self.unfetched: frozenset[TimerPartition] = frozenset()
-        """Partitions that the consumer does not fetch."""
         self.undecodable: Mapping[TimerPartition, int] = {}
         """Partitions whose next record cannot be decoded, with its offset. Some are paused for another reason."""
+
+    @property
+    def unfetched(self) -> frozenset[TimerPartition]:
+        """Partitions that the consumer does not fetch."""
+        return frozenset(each for each, pause in self.by_partition.items() if pause.reason != "undecodable")
 
     def pause(self, partition: TimerPartition, reason: Reason, detail: str = "") -> bool:
         """Note why intake is paused now. Return True if it was not paused for this reason before."""
         before, pause = self.by_partition.get(partition), Pause(reason, detail)
         if pause == before:
             return False
-        self._replace({**self.by_partition, partition: pause})
+        self.by_partition = {**self.by_partition, partition: pause}
         return before is None or before.reason != reason
 
     def resume(self, partition: TimerPartition) -> None:
         if partition in self.by_partition:
-            self._replace({each: pause for each, pause in self.by_partition.items() if each != partition})
+            self.by_partition = {each: pause for each, pause in self.by_partition.items() if each != partition}
 
     def note_undecodable(self, offsets: Mapping[TimerPartition, int]) -> None:
         self.undecodable = offsets
@@ -63,9 +66,3 @@ class PauseReasons:
     def counted(self) -> dict[TimerPartition, Reason]:
         """Return the partitions whose pause is in metrics, with the reason."""
         return {partition: pause.reason for partition, pause in self.by_partition.items() if pause.reason in COUNTED}
-
-    def _replace(self, by_partition: Mapping[TimerPartition, Pause]) -> None:
-        self.by_partition = by_partition
-        self.unfetched = frozenset(
-            partition for partition, pause in by_partition.items() if pause.reason != "undecodable"
-        )

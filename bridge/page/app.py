@@ -10,7 +10,6 @@ from starlette.routing import BaseRoute
 
 from bridge.config.data_directory import worker_socket
 from bridge.config.http_address import host_of, own_address
-from bridge.config.secret_file import read_private
 from bridge.config.settings import Settings, is_loopback
 from bridge.observe.status import Status
 from bridge.page.api.actions import TimerActions
@@ -88,16 +87,10 @@ def _page_routes(
     api = Api(reads, actions, Selections(reads, requests, clock), rejected)
     try:
         tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
-        pages = HtmlPages(api, access, clock.now_ms, _registry_of(settings), tables)
+        registry = None
+        if settings.schema_registry is not None:
+            registry = SchemaRegistry(settings.schema_registry, settings.schema_registry_auth)
+        pages = HtmlPages(api, access, clock.now_ms, registry, tables)
         yield [api_routes(api, access, installed), *pages.routes()]
     finally:
         kafka.close()
-
-
-def _registry_of(settings: Settings) -> SchemaRegistry | None:
-    """Return the schema registry of the settings. Raises SettingsError if its file of a password cannot be used."""
-    if settings.schema_registry is None:
-        return None
-    if settings.schema_registry_auth is not None:
-        read_private(settings.schema_registry_auth, "schema_registry_auth")
-    return SchemaRegistry(settings.schema_registry, settings.schema_registry_auth)

@@ -80,11 +80,12 @@ class AuditTables:
 
 
 class SchemaRegistry:
-    """url: http or https. auth_file: a private file with user:password."""
+    """url: http or https. auth_file: a private file with user:password. Raises SettingsError if it cannot be used."""
 
     def __init__(self, url: str, auth_file: Path | None = None) -> None:
         self._url = url
         self._auth_file = auth_file
+        self._auth()
         self._decoder = ChildProgram("bridge.page.decode_value")
 
     async def text_of(self, content: Content) -> tuple[str, str]:
@@ -92,12 +93,14 @@ class SchemaRegistry:
         raw = base64.b64decode(content.base64 or "") if content.text is None else content.text.encode()
         if content.is_cut or schema_id(raw) is None:
             return value_text(content)
-        auth = None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
-        asked = {"url": self._url, "auth": auth, "value": base64.b64encode(raw).decode()}
+        asked = {"url": self._url, "auth": self._auth(), "value": base64.b64encode(raw).decode()}
         answer = await self._decoder.ask(asked) or {"reason": _LIMITS}
         if "reason" in answer:
             return f"hex, as it could not be decoded: {answer['reason']}", hex_dump(raw)
         return answer["kind"], answer["text"]
+
+    def _auth(self) -> str | None:
+        return None if self._auth_file is None else read_private(self._auth_file, "schema_registry_auth").strip()
 
 
 @dataclass

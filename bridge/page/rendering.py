@@ -20,8 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from bridge.observe.recent_traffic import MINUTE_MS
 from bridge.partition.options import instant_text
-from bridge.query.details import TimerDetail
-from bridge.query.search import Content, NamedTimer
+from bridge.query.search import Content, NamedTimer, TimerDetail
 from bridge.query.summary import Bucket
 from kafka_timer.headers import EXPIRE_MS, KEY, PROFILE
 from timer.index.due_counts import HOUR_MS

@@ -1,4 +1,4 @@
-"""List pending timers in due order, or the latest first, searched in short steps so that deliveries do not wait.
+"""List pending timers in due order, or the latest first, searched in short steps so that deliveries wait for none.
 
     search = Search(filter_)
     until search.step(bridge, now_ms, should_stop): ...    one step after each turn, as long as not should_stop()
@@ -6,6 +6,9 @@
 
 The log is not in due order, so all of it is scanned: rows of 56 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
+
+One timer in full is found by its id through the index, which is fast, or by the offset of its request, for which the
+partition's log is scanned step by step. Bytes that are not UTF-8 are given in base64.
 """
 
 import base64
@@ -21,11 +24,11 @@ from pydantic import BaseModel, Field
 from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
-from bridge.query.summary import Bucket, Timer, merge_buckets, state_in
+from bridge.query.summary import Bucket, Timer, merge_buckets, named_bodies, state_in, timers_with_bodies
 from kafka_timer.headers import MAX_INT64
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
-from schemas.recurrence import described
+from schemas.recurrence import described, due_times
 from timer.format.body import Body, Peek, unpack_headers
 from timer.format.unit import NO_ROWS, TIMER_ROW, Rows, topic_hash
 
@@ -145,6 +148,22 @@ class NamedTimer(Timer):
     def place(self) -> SearchPosition:
         topic, _, partition = self.shard.rpartition("/")
         return SearchPosition(self.due_ms, TimerPartition(topic, int(partition)), self.origin)
+
+
+class Header(BaseModel):
+    """`value` null: the header is null."""
+
+    name: str
+    value: Content | None
+
+
+class TimerDetail(NamedTimer):
+    """A timer with its whole request, and its value if the question has `value`."""
+
+    headers: list[Header] = Field(default_factory=list)
+    occurrence: int | None = Field(default=None, description="Number of the occurrence that it waits for.")
+    next_due_ms: list[int] = Field(default_factory=list, description="Its next times if it recurs, five at most.")
+    requested_ms: int | None = Field(default=None, description="When this copy came, by the broker's clock.")
 
 
 class Listing(BaseModel):
@@ -393,3 +412,42 @@ class Search:
 def _row_of(flight: CopyInFlight) -> tuple[int, ...]:
     """Return the fields of TIMER_ROW that a copy in flight has; 0 for the others."""
     return (0, flight.origin_offset, _IN_FLIGHT, 0, 0, topic_hash(flight.target), 0, flight.due_ms)
+
+
+# -- one timer in full
+
+
+def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> list[TimerDetail]:
+    """Return the timers under an id in all partitions that are open here."""
+    found = named_bodies(bridge, id_, now_ms)
+    return [_detail(timer, body, id_, with_value=with_value) for timer, body in found]
+
+
+def find_by_origin(
+    bridge: Bridge, partition: TimerPartition, origin_offset: int, now_ms: int, *, with_value: bool
+) -> list[TimerDetail]:
+    """Return the timer whose first request has this offset; none if the partition is not open here."""
+    owned = bridge.partitions.get(partition)
+    if owned is None:
+        return []
+    leaving = [body for body in owned.leaving() if body.origin_offset == origin_offset]
+    row = owned.store.queries.find_origin(origin_offset)
+    rows = [row] if len(row) else []
+    found = timers_with_bodies(partition, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
+    return [_detail(timer, body, None, with_value=with_value) for timer, body in found]
+
+
+def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:
+    """`id_`: the id of the question, for a timer without body."""
+    fields = timer.model_dump() | id_fields(id_ if body is None else body.id)
+    if body is None:
+        return TimerDetail(**fields)
+    occurrence = occurrence_of(body)
+    return TimerDetail(
+        **fields,
+        **content_fields(body, MAX_SHOWN_BYTES if with_value else 0),
+        headers=[Header(name=name, value=content(value)) for name, value in unpack_headers(body.headers)],
+        occurrence=None if occurrence is None else max(1, occurrence.number),
+        next_due_ms=[] if occurrence is None else due_times(occurrence),
+        requested_ms=body.timestamp_ms,
+    )

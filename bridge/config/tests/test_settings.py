@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.config.settings import DAY_MS, Settings, load
+from bridge.config.settings import DAY_MS, Settings, load, usable_cores
 from bridge.config.topic_requirements import TopicState
-from bridge.config.usable_cores import usable_cores
 from bridge.errors import SettingsError
 from bridge.partition.options import (
     Policy,

@@ -17,7 +17,7 @@ import pytest
 
 from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
-from bridge.config.usable_cores import usable_cores
+from bridge.config.settings import usable_cores
 from bridge.kafka import background_recovery as preparing
 from bridge.loop.tests.test_histories import die, kafka_with, send
 from bridge.observe import logs

@@ -32,8 +32,7 @@ from bridge.page.server import LoopQueries
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.probes import deadline
-from bridge.query.details import find_by_id, find_by_origin
-from bridge.query.search import Search, merge_listings
+from bridge.query.search import Search, find_by_id, find_by_origin, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
 from kafka_timer import Sent
 from kafka_timer.origin import TimerPartition

@@ -16,8 +16,7 @@ from bridge.page.api.requests import RedriveAsked, RejectedAsked, RejectedRecord
 from bridge.page.api.responses import Redriven, Rejected, RejectedRecord, RejectedRecords
 from bridge.page.sessions import Caller
 from bridge.ports import Record
-from bridge.query.details import Header
-from bridge.query.search import content, id_fields
+from bridge.query.search import Header, content, id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
 from kafka_timer.headers import ERROR_DETAIL
 from kafka_timer.origin import TimerPartition

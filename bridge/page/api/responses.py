@@ -7,8 +7,7 @@ from pydantic import BaseModel, Field
 
 from bridge.observe.recent_traffic import Counts, Traffic
 from bridge.observe.status import Phase
-from bridge.query.details import Header, TimerDetail
-from bridge.query.search import Content, Listing, NamedTimer
+from bridge.query.search import Content, Header, Listing, NamedTimer, TimerDetail
 from bridge.query.summary import Pending
 from schemas.receipts import Receipt
 

@@ -23,8 +23,7 @@ from bridge.page.rendering import (
     value_text,
 )
 from bridge.partition.options import instant_text
-from bridge.query.details import Header, TimerDetail
-from bridge.query.search import MAX_SHOWN_BYTES, Content, content
+from bridge.query.search import MAX_SHOWN_BYTES, Content, Header, TimerDetail, content
 from bridge.query.summary import Bucket, merge_buckets
 from timer.index.due_counts import HOUR_MS
 

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.observe.metric_types import TopicLabels
-from bridge.observe.store_metrics import store_metrics
+from bridge.observe.prometheus import store_metrics
 from bridge.partition.options import Policy, StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.query.summary import merge_pending, pending_in_bridge

@@ -9,15 +9,17 @@ import pytest
 from bridge.loop.loop import Bridge
 from bridge.loop.tests.test_histories import WINDOW_MS, World
 from bridge.observe.recent_traffic import SLOT_MS, Traffic, TrafficMeter, joined_traffic, lateness_ms
-from bridge.query.details import TimerDetail, find_by_id, find_by_origin
 from bridge.query.search import (
     MAX_SHOWN_BYTES,
     Listing,
     NamedTimer,
     Search,
     SearchPosition,
+    TimerDetail,
     TimerFilter,
     content,
+    find_by_id,
+    find_by_origin,
     merge_listings,
 )
 from bridge.testing.timer_world import TIMERS
