@@ -34,6 +34,7 @@ from bridge.page.api.requests import (
     RejectedAsked,
     RejectedRecordAsked,
     SelectionAsked,
+    Selector,
     TimerAsked,
     TimersAsked,
 )
@@ -80,7 +81,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_SELECTOR = ("topic", "key", "key_prefix", "due_from", "due_to", "header", "origins")
+_SELECTOR = tuple(Selector.model_fields)
 _WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
 """Form of a time field as a browser sends it. page.js adds the zone."""
 _ORIGIN = re.compile(r"[^/]+/\d+/\d+")
