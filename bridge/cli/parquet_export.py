@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_timer.origin import TimerPartition
+from schemas.chunks import chunks
 from schemas.pending_table import PENDING, STORES, format_stores
 from schemas.progress import Age, age_of
 from timer.format.body import unpack_headers
-from timer.format.unit import TIMER_ROW, Rows
+from timer.format.unit import TIMER_ROW
 from timer.stopped_store import StoppedStore, StoredTimer
 
 _MAX_ROWS = 16_384
@@ -30,9 +33,9 @@ def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore],
 
             def write(partition: TimerPartition, store: StoppedStore) -> int:
                 ages[partition] = age_of(store.checkpoint.progress)
-                rows = 0
-                for piece in _pieces(store.live()):
-                    writer.write_batch(_batch(partition, store.timers(piece)))
+                rows, live = 0, chain.from_iterable(store.live())
+                for piece in chunks(live, itemgetter("body_size"), most_bytes=_MAX_BYTES, most=_MAX_ROWS):
+                    writer.write_batch(_batch(partition, store.timers(np.array(piece, TIMER_ROW))))
                     rows += len(piece)
                 return rows
 
@@ -41,24 +44,6 @@ def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore],
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _pieces(blocks: Iterator[Rows]) -> Iterator[Rows]:
-    """Cut the rows into pieces of bounded size; a large body is a piece of its own."""
-    kept = np.empty(0, TIMER_ROW)
-    for rows in blocks:
-        kept = np.concatenate([kept, rows])
-        while (count := _fitting(kept)) < len(kept):
-            yield kept[:count]
-            kept = kept[count:]
-    if len(kept):
-        yield kept
-
-
-def _fitting(rows: Rows) -> int:
-    """Return how many rows fit into a batch, at least one."""
-    fits = int(np.searchsorted(np.cumsum(rows["body_size"], dtype=np.int64), _MAX_BYTES, side="right"))
-    return max(1, min(_MAX_ROWS, fits))
 
 
 def _batch(partition: TimerPartition, timers: list[StoredTimer]) -> pa.RecordBatch:
