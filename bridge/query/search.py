@@ -7,8 +7,7 @@
 The log is not in due order, so all of it is scanned: rows of 56 bytes, and bodies only to match key or header. A timer
 that is rolled meanwhile may be counted twice or not at all, but is never listed twice.
 
-One timer in full is found by its id through the index, which is fast, or by the offset of its request, for which the
-partition's log is scanned step by step. Bytes that are not UTF-8 are given in base64.
+One timer in full is found by its id, or by the offset of its request. Bytes that are not UTF-8 are given in base64.
 """
 
 import base64
