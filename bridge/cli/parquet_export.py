@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from bridge.errors import BridgeError
 from kafka_timer.origin import TimerPartition
 from schemas.chunks import chunks
 from schemas.pending_table import PENDING, STORES, format_stores
@@ -25,7 +26,10 @@ _MAX_BYTES = 16 << 20
 
 @contextmanager
 def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore], int]]:
-    """Yield a function that writes one store and returns its rows. `out` appears at the end, complete or not at all."""
+    """Yield a function that writes one store and returns its rows. `out` appears at the end, complete or not at all.
+
+    Raises BridgeError if it cannot be written.
+    """
     partial = out.with_name(f"{out.name}.partial")
     ages: dict[TimerPartition, Age] = {}
     try:
@@ -42,6 +46,8 @@ def pending_file(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore],
             yield write
             writer.add_key_value_metadata({STORES: format_stores(ages)})
         partial.replace(out)
+    except OSError as error:
+        raise BridgeError(f"{out}: {error.strerror or error}: give a file that can be written") from error
     finally:
         partial.unlink(missing_ok=True)
 

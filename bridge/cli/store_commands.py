@@ -7,7 +7,6 @@ They refuse a directory that a running bridge uses, unless `--force-read` is giv
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -117,8 +116,12 @@ def export(
     """
     if out.resolve().is_relative_to(folder.resolve()):
         raise SettingsError(f"{out} lies in the data directory: write it somewhere else")
+    extras.require("export", "export")
+    # only here: pyarrow takes 25 MB, which a running bridge would keep
+    from bridge.cli.parquet_export import pending_file
+
     rows = flights = 0
-    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores, _written(out) as write:
+    with locked_stores(folder, force=force_read, remedy=_REMEDY) as stores, pending_file(out) as write:
 
         def take(partition: TimerPartition, store: StoppedStore) -> None:
             nonlocal rows, flights
@@ -134,19 +137,6 @@ def export(
             f"{', '.join(map(str, unfinished))}: not in the file, as the bridge ended before their first checkpoint,"
             f" perhaps while it rebuilt them: let it run until it is ready, stop it, and export again"
         )
-
-
-@contextmanager
-def _written(out: Path) -> Iterator[Callable[[TimerPartition, StoppedStore], int]]:
-    extras.require("export", "export")
-    # only here: pyarrow takes 25 MB, which a running bridge would keep
-    from bridge.cli.parquet_export import pending_file
-
-    try:
-        with pending_file(out) as write:
-            yield write
-    except OSError as error:
-        raise BridgeError(f"{out}: {error.strerror or error}: give a file that can be written") from error
 
 
 # -- output
