@@ -1,4 +1,4 @@
-"""Count the bridge's work after it is committed to Kafka: once per transaction instead of once per record.
+"""Count the bridge's work after it is committed to Kafka: once per partition and transaction, not once per record.
 
 Gauges, and the text that Prometheus reads: prometheus.py.
 
@@ -228,6 +228,7 @@ class Metrics:
                 self.transaction_aborts.labels("refused" if refused else outcome.why).inc()
 
     def transaction_committed(self, parts: Sequence[tuple[Partition, FrozenDraft]], now_ms: int) -> None:
+        """Count a transaction. parts: what each partition has in it."""
         for owned, frozen in parts:
             draft, partition = frozen.draft, owned.partition
             self.last_commit_ms = frozen.at_ms

@@ -1,4 +1,4 @@
-"""List pending timers in due order, or the latest first, searched in short steps so that deliveries wait for none.
+"""List pending timers in due order, or the latest first, searched in short steps so that deliveries do not wait.
 
     search = Search(filter_)
     until search.step(bridge, now_ms, should_stop): ...    one step after each turn, as long as not should_stop()
