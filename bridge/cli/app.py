@@ -24,13 +24,13 @@ _MODULES = {
     "pending_command": ("pending",),
     "next_command": ("next",),
     "store_commands": ("inspect", "verify", "export"),
-    "redrive_command": ("redrive",),
+    "redrive_command": ("redrive", "adopt"),
     "canary_command": ("canary",),
 }
 _MODULE_OF = {command: module for module, commands in _MODULES.items() for command in commands}
 _GROUPS = {
     "Use": ("send", "read", "cancel", "replace", "move", "release", "pending", "next", "dev"),
-    "Operate": ("run", "check-config", "token", "pause", "resume", "skip", "redrive", "canary"),
+    "Operate": ("run", "check-config", "token", "pause", "resume", "skip", "redrive", "adopt", "canary"),
     "Read the store of a stopped bridge": ("inspect", "verify", "export"),
     "Prove and move with Spark": ("audit", "backfill", "archive", "import"),
 }

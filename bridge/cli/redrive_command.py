@@ -1,6 +1,11 @@
-"""`timer-bridge redrive`: list records of the rejected topic; with --apply, send them again."""
+"""`timer-bridge redrive` and `timer-bridge adopt`: list records; with --apply, send them to their timer topic.
+
+They are those of the rejected topic, or of the mirror of a lost cluster's timer topic.
+"""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,22 +20,28 @@ from bridge.partition.options import parse_instant_ms
 from bridge.redrive.rules import UNDELIVERABLE, Parked, RedriveFilter, RedrivePlan
 
 if TYPE_CHECKING:
-    from bridge.redrive.sender import RedriveResult
+    from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 
 
 commands = typer.Typer()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedriveOptions(ClusterOptions):
-    """The bridge's group and topics."""
+class MarkOptions(ClusterOptions):
+    """The bridge's group, and the topic of marks."""
 
     group: Annotated[str | None, typer.Option("--group", help="The bridge's group; timer-bridge if not given.")] = None
-    rejected_topic: Annotated[
-        str | None, typer.Option("--rejected-topic", help="Their topic; timer.rejected if not given.")
-    ] = None
     resent_topic: Annotated[
         str | None, typer.Option("--resent-topic", help="The topic of marks; timer.resent if not given.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedriveOptions(MarkOptions):
+    """The topics of a redrive."""
+
+    rejected_topic: Annotated[
+        str | None, typer.Option("--rejected-topic", help="Their topic; timer.rejected if not given.")
     ] = None
     redriven_topic: Annotated[
         str | None,
@@ -82,18 +93,63 @@ def redrive(
         from_ms=_instant("from", from_),
         to_ms=_instant("to", to),
     )
-    sent, sent_records = None, list[Parked]()
     with redrive_session(settings) as work:
-        if apply:
-            work.begin(settings.replication_factor)
-        found = work.look(selection)
-        found.limit_to(limit)
-        if apply:
-            try:
-                sent = work.apply(found.selected, sent_records.extend)
-            except BridgeError:
-                typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before the error", err=True)
-                raise
+        _run(work, lambda: work.look(selection), settings, limit=limit, apply=apply, as_json=as_json)
+
+
+@commands.command(
+    cls=command_with(MarkOptions),
+    epilog="Example: timer-bridge adopt primary.timer.requests --prefix primary. --due-from 2026-01-31T09:00:00Z"
+    " --bootstrap-servers broker:9092 --apply",
+)
+def adopt(
+    context: typer.Context,
+    mirror: Annotated[str, typer.Argument(metavar="MIRROR", help="The mirror of the lost cluster's timer topic.")],
+    due_from: Annotated[
+        str, typer.Option("--due-from", help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")
+    ],
+    prefix: Annotated[str, typer.Option("--prefix", help="The beginning of all names of mirrored topics.")] = "",
+    apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Send timers that were pending in a lost cluster, from mirrors of its topics. By default, only count them.
+
+    A timer is sent if it was due at --due-from or later, no later request ended it, on the mirror or on the timer
+    topic, and its delivery is not on the mirror of its target topic. Each is sent once, however often this is run.
+    """
+    from bridge.redrive.adoption import ConfluentAdoption, Mirror
+
+    chosen: MarkOptions = context.obj
+    settings, timer_topic = chosen.chosen()
+    if mirror == timer_topic or not mirror.startswith(prefix):
+        raise SettingsError(f"{mirror}: name a mirror that begins with --prefix, and is not the timer topic itself")
+    source = Mirror(mirror, prefix, timer_topic, _instant("due-from", due_from) or 0)
+    with closing(ConfluentAdoption.of(settings)) as work:
+        _run(work, lambda: work.look_at(source), settings, limit=None, apply=apply, as_json=as_json)
+
+
+def _run(
+    work: "ConfluentRedrive",
+    look: Callable[[], RedrivePlan],
+    settings: Settings,
+    *,
+    limit: int | None,
+    apply: bool,
+    as_json: bool,
+) -> None:
+    sent, sent_records = None, list[Parked]()
+    if apply:
+        work.begin(settings.replication_factor)
+    found = look()
+    found.limit_to(limit)
+    if apply:
+        try:
+            sent = work.apply(found.selected, sent_records.extend)
+        except BridgeError:
+            typer.echo(f"{len(sent_records)} of {len(found.selected)} sent before the error", err=True)
+            raise
+    for note in found.notes:
+        typer.echo(escaped(note), err=True)
     if as_json:
         typer.echo(json.dumps(_plan_json(found, sent), indent=2))
     else:
@@ -129,7 +185,7 @@ def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, An
 
 
 def _show(found: RedrivePlan, sent: "RedriveResult | None", settings: Settings) -> None:
-    Console().print(table(("code", "target topic", ">rejected", ">sent before", ">selected"), found.rows()))
+    Console().print(table(("code", "target topic", ">records", ">sent before", ">selected"), found.rows()))
     for topic, count in sorted(found.other_topics.items()):
         doubt = "" if topic in settings.timer_topics() else ", if that is a timer topic of yours"
         typer.echo(f"{count} more are of {escaped(topic)}: give --timer-topic {escaped(topic)}{doubt}", err=True)

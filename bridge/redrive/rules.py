@@ -15,7 +15,7 @@ import json
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.ports import Record
 from kafka_timer.headers import (
@@ -40,6 +40,7 @@ from schemas.rules import Rules
 UNDELIVERABLE = frozenset({"unknown-topic", "unknown-partition", "not-authorized", "too-large"})
 """Codes that are about the target: once the target is fixed, the same request succeeds."""
 
+KeyAndHeaders: TypeAlias = tuple[bytes | None, list[tuple[str, bytes | None]]]
 _REASON = (ERROR, ERROR_DETAIL, ORIGIN)
 
 
@@ -94,15 +95,20 @@ def parked(place: TimerPartition, record: Record, rules: Mapping[str, Rules]) ->
     )
 
 
-def request_of(record: Record, code: str) -> tuple[bytes | None, list[tuple[str, bytes | None]]]:
-    """Return key and headers to send again.
+def request_of(record: Record, code: str) -> KeyAndHeaders:
+    """Return key and headers to send again."""
+    headers = request_headers(record.headers, code)
+    return (record.key, headers) if code == "bad-header" else sendable(record.key, headers)
+
+
+def sendable(key: bytes | None, headers: list[tuple[str, bytes | None]]) -> KeyAndHeaders:
+    """Return key and headers as a request may have them.
 
     In a rolled copy of a request in another product's headers, a null `timer-key` means delivery without a key. A
     request may not carry it, so the request gets a null key instead.
     """
-    headers = request_headers(record.headers, code)
-    if code == "bad-header" or (KEY, None) not in headers:
-        return record.key, headers
+    if (KEY, None) not in headers:
+        return key, headers
     return None, [header for header in headers if header != (KEY, None)]
 
 
@@ -185,6 +191,7 @@ class RedrivePlan:
         """Number of records that no bridge wrote."""
         self.bare: list[Parked] = []
         """Selected records that cannot be sent, as they lack their contents."""
+        self.notes: list[str] = []
 
     def add(self, record: Parked | None) -> None:
         if record is None:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import Self
 
 from confluent_kafka import KafkaError
 
@@ -27,9 +28,10 @@ from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.kafka.transactions.topic_probe import TopicProbe
-from bridge.ports import Outgoing
+from bridge.ports import Outgoing, Record
 from bridge.redrive.marks import MarkReader
 from bridge.redrive.rules import (
+    KeyAndHeaders,
     Parked,
     RedriveFilter,
     RedrivePlan,
@@ -56,10 +58,7 @@ def redrive_session(settings: Settings, ending: Retrier | None = None) -> "Itera
 
     ending: ends all waits when it ends.
     """
-    retrier = Retrier(ending)
-    retrier.give_up_in(settings.startup_timeout / 1000)
-    connection, marks = settings.connection("redrive"), settings.redrive_marks
-    with closing(ConfluentRedrive(connection, settings.rejected_topic, marks, settings.rules(), retrier)) as redrive:
+    with closing(ConfluentRedrive.of(settings, ending)) as redrive:
         yield redrive
 
 
@@ -82,6 +81,14 @@ class ConfluentRedrive:
     _marks: MarkTopics
     _rules: Mapping[str, Rules]
     _retrier: Retrier
+
+    @classmethod
+    def of(cls, settings: Settings, ending: Retrier | None = None) -> Self:
+        """Return one that waits as `redrive_session` says."""
+        retrier = Retrier(ending)
+        retrier.give_up_in(settings.startup_timeout / 1000)
+        connection, marks = settings.connection("redrive"), settings.redrive_marks
+        return cls(connection, settings.rejected_topic, marks, settings.rules(), retrier)
 
     def __post_init__(self) -> None:
         self._topics = ConfluentTopics(self._connection, self._retrier)
@@ -166,10 +173,14 @@ class ConfluentRedrive:
             for records in self._history.requests(place, min(at), max(at) + 1):
                 for record in records:
                     found = at.get(record.offset)
-                    if found is not None and parked(place, record, self._rules) == found:
-                        key, headers = request_of(record, found.code)
+                    if found is not None and (request := self._request(found, record)) is not None:
+                        key, headers = request
                         requests[found] = Outgoing(*found.partition, key, record.value, headers, 0)
         return [(each, requests[each]) for each in chunk if each in requests]
+
+    def _request(self, found: Parked, record: Record) -> KeyAndHeaders | None:
+        """Return what to send; None if `record` is another one by now."""
+        return request_of(record, found.code) if parked(found.place, record, self._rules) == found else None
 
     # -- sending
 
