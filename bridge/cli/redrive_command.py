@@ -108,7 +108,9 @@ def adopt(
     due_from: Annotated[
         str, typer.Option("--due-from", help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")
     ],
-    prefix: Annotated[str, typer.Option("--prefix", help="The beginning of all names of mirrored topics.")] = "",
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="What the mirror puts before names of topics; '' if it keeps them.")
+    ],
     apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
@@ -137,6 +139,7 @@ def _run(
     apply: bool,
     as_json: bool,
 ) -> None:
+    """Show what `look` returns, and with `apply` send it."""
     sent, sent_records = None, list[Parked]()
     if apply:
         work.begin(settings.replication_factor)
