@@ -100,6 +100,8 @@ _SECONDS_BELOW = 10**11
 """As epoch ms this is in 1973. Epoch seconds are below it until the year 5138."""
 _MICROSECONDS_FROM = 10**14
 """As epoch ms this is in 5138. Epoch microseconds are above it since 1973."""
+PAUSED_MS = 10**15
+"""A paused timer is due at this plus its due time: in the year 33658. It is above every due time of a sender."""
 
 _RARE = CONTROL - {TOPIC, DELIVER_MS, DELAY_MS, ID}
 """A request without any of these takes the fast path."""

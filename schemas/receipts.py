@@ -6,6 +6,7 @@
     a request with the id of a pending timer        replaced (about the old one), accepted (about the new one)
     move, something pending     moved               about the timer, with its new due time
     move, nothing pending       too-late | not-found
+    pause, resume               paused | resumed    about the timer, with its own due time; else as a move
     replace, nothing pending    too-late | not-found, and accepted: it is a timer all the same
     refused or undeliverable    rejected, with the code
 
@@ -17,7 +18,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Kind = Literal["accepted", "delivered", "cancelled", "replaced", "moved", "not-found", "too-late", "rejected"]
+Kind = Literal[
+    "accepted",
+    "delivered",
+    "cancelled",
+    "replaced",
+    "moved",
+    "paused",
+    "resumed",
+    "not-found",
+    "too-late",
+    "rejected",
+]
 Mode = Literal["none", "outcomes", "all"]
 ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
 """Kinds that the mode `outcomes` leaves out."""
