@@ -7,19 +7,19 @@
 
     timer-action: cancel         ->  Cancel(id=...)
     timer-action: move           ->  Move(id=..., due_ms=...)
+    timer-action: pause          ->  Move(id=..., due_ms="paused"), or Pause() if it names no timer
     timer-cron: 0 9 * * *        ->  Schedule(..., recurrence=Recurrence(cron="0 9 * * *")): delivered again and again
     timer-of: timers/3/812       ->  ByOrigin(...): the same for the timer of the request at this place, without an id
-    timer-action: pause          ->  Pause()
     timer-origin, timer-rolls    ->  Claim(...): claims to be the bridge's own copy; the journal decides
 
 Rules, in order (design, "Headers"):
 1. A header of ours that is duplicate, does not parse, or is null and may not be: `bad-header`, never "at once". Also a
    name that begins with `timer-` in any case and is not ours, and an absolute time that is in seconds or microseconds.
-2. `timer-action` is schedule, cancel, replace or move (`unknown-action`); cancel, replace and move need an id
-   (`missing-id`), or `timer-of` for a cancel or move; move needs a time too. pause and resume parse, as older versions
-   accepted them; intake refuses them.
+2. `timer-action` is schedule, cancel, replace, move, pause or resume (`unknown-action`). All but schedule need an id
+   (`missing-id`), or `timer-of` except for replace; move needs a time too. pause and resume without a name parse, as
+   older versions accepted them; intake refuses them.
 3. Exactly one time header, else `missing-time` or `ambiguous-time`; later than `max_delay_ms`: `too-far`.
-   A cancel needs none and ignores it, as the id alone names the timer.
+   cancel, pause and resume need none and ignore it, as the id alone names the timer.
    `timer-expire-ms` that is not after the due time: `bad-header`, as the timer could never be delivered.
    A recurring timer needs none: by `timer-cron` it is due when it is sent (its first occurrence is found then), by
    `timer-every-ms` after the first interval.
@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from kafka_timer.durations import duration_text
 from kafka_timer.levels import DEFAULT_MS, delay_ms
@@ -53,7 +53,7 @@ RELEASED_MS = "timer-released-ms"
 PROFILE = "timer-profile"
 """Only on stored requests: the profile that parsed them (schemas.profiles)."""
 OF = "timer-of"
-"""Names a timer by its origin. Only a cancel or move without an id has a use for it; else it is a foreign header."""
+"""Names a timer by its origin, for a request about a timer without an id; else it is a foreign header."""
 ERROR = "timer-error"
 ERROR_DETAIL = "timer-error-detail"
 LEFT = b"left at timer-origin"
@@ -85,7 +85,8 @@ TRACE_ID = "timer-trace-id"
 """A foreign header, if a sender gives one: names its message end to end. Only the audit and the canary read it."""
 
 MOVE = b"move"
-_PAUSES = (b"pause", b"resume")
+Pausing: TypeAlias = Literal["paused", "resumed"]
+_PAUSES: Mapping[bytes, Pausing] = {b"pause": "paused", b"resume": "resumed"}
 TIMES = (DELIVER_MS, DELAY_MS, DELAY_LEVEL)
 _WRITTEN_BY_US = (PROFILE, OCCURRENCE, SCHEDULED_MS)
 _SENT = frozenset({TOPIC, *TIMES, EXPIRE_MS, ID, ACTION, KEY, PARTITION, *RECURRENCE})
@@ -188,17 +189,17 @@ class Cancel(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Make the timer that is pending under `id` due at `due_ms`."""
+    """Make the timer that is pending under `id` due at `due_ms`, or pause or resume it."""
 
     id: bytes
-    due_ms: int
+    due_ms: int | Pausing
 
 
 class ByOrigin(NamedTuple):
-    """Make the timer of the request at `origin` (topic/partition/offset) due at `due_ms`, or cancel it (None)."""
+    """As `Move`, for the timer of the request at `origin` (topic/partition/offset). due_ms: None cancels it."""
 
     origin: bytes
-    due_ms: int | None
+    due_ms: int | Pausing | None
 
 
 class Pause(NamedTuple):
@@ -281,8 +282,6 @@ def _parse_by_rules(headers: Headers, timestamp_ms: int, limits: Limits) -> Aske
         unknown = None if limits.passed_on is None else unknown_name((name for name, _ in headers), limits.passed_on)
         if unknown is not None:
             raise RefusedError(_unknown_header(unknown[: _SHOWN + 1]))
-        if ours.get(ACTION) in _PAUSES:
-            return Pause()
         if ID in ours or ACTION in ours:
             return _with_id(headers, ours, timestamp_ms, limits)
         return _schedule(ours, timestamp_ms, limits, None)
@@ -318,8 +317,9 @@ def once_each(headers: Headers, names: Collection[str]) -> dict[str, bytes | Non
 
 def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int, limits: Limits) -> Asked:
     action = ours.get(ACTION, b"schedule")
-    if action not in (b"schedule", b"cancel", b"replace", MOVE):
-        raise RefusedError(f"{ACTION} is {shown(action)}: send schedule, cancel, replace or move", "unknown-action")
+    if action not in (b"schedule", b"cancel", b"replace", MOVE, *_PAUSES):
+        wanted = "schedule, cancel, replace, move, pause or resume"
+        raise RefusedError(f"{ACTION} is {shown(action)}: send {wanted}", "unknown-action")
     id_ = ours.get(ID)
     if ID in ours and not 0 < len(id_ or b"") <= MAX_ID_BYTES:
         raise RefusedError(f"{ID} is null, empty or longer than {MAX_ID_BYTES} bytes")
@@ -328,15 +328,19 @@ def _with_id(headers: Headers, ours: dict[str, bytes | None], timestamp_ms: int,
             raise RefusedError(f"replace needs the {ID} of a timer", "missing-id")
         schedule = _schedule(ours, timestamp_ms, limits, id_)
         return schedule._replace(replaces=True) if action == b"replace" else schedule
+    if action in _PAUSES and id_ is None and all(name != OF for name, _ in headers):
+        return Pause()
     place = _place(headers, action) if id_ is None else b""
-    due_ms = None if action == b"cancel" else _near(_due_ms(ours, timestamp_ms, limits), timestamp_ms, limits)
+    due_ms: int | Pausing | None = _PAUSES.get(action or b"")
+    if action == MOVE:
+        due_ms = _near(_due_ms(ours, timestamp_ms, limits), timestamp_ms, limits)
     if id_ is None:
         return ByOrigin(place, due_ms)
     return Cancel(id_) if due_ms is None else Move(id_, due_ms)
 
 
 def _place(headers: Headers, action: bytes) -> bytes:
-    """Return the origin of the timer of a cancel or move without an id."""
+    """Return the origin of the timer of a request about a timer without an id."""
     named = [value for name, value in headers if name == OF]
     if not named:
         raise RefusedError(f"{action.decode()} needs the {ID} of a timer", "missing-id")

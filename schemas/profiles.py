@@ -184,6 +184,8 @@ PROFILES: Mapping[str, Profile] = MappingProxyType(
                     b"REPLACE": b"replace",
                     b"CRON_ADD": b"schedule",
                     b"CRON_CANCEL": b"cancel",
+                    b"CRON_PAUSE": b"pause",
+                    b"CRON_RESUME": b"resume",
                 }
             ),
             cron="x-scheduler-cron-expr",
@@ -267,7 +269,9 @@ def _native_headers(
     if action == b"cancel":
         assert id_ is not None
         return Cancel(id_)
-    ours = _schedule(profile, owned)
+    ours: list[tuple[str, bytes | None]] = []
+    if action not in (b"pause", b"resume"):
+        ours = _schedule(profile, owned)
     ours += [(ACTION, action)] if action != b"schedule" else []
     ours += [(ID, id_)] if id_ is not None else []
     return ours

@@ -37,6 +37,7 @@ from bridge.errors import SettingsError
 from bridge.observe.logs import Format, Level
 from bridge.partition.options import ACTIONS, TurnOptions
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.levels import DEFAULT as LEVELS
 from kafka_timer.levels import parse_levels
 from schemas import resent
@@ -121,7 +122,7 @@ class Settings(BaseModel):
     allow_targets: Patterns = Field(("*",), description="Target topics that timer_topic allows: patterns with * and ?.")
     deny_targets: Patterns = Field((), description="Exceptions from allow_targets.")
     allow_actions: Names = Field(
-        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, recur."
+        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, pause, recur."
     )
     passed_headers: Patterns = Field(
         (), description="Headers that are delivered though they begin with timer-: names of senders' own ones."
@@ -151,7 +152,7 @@ class Settings(BaseModel):
     compressed_requests: Literal["refuse", "allow"] = Field(
         "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
-    max_delay: Duration = _with_unit("366d", "The longest delay that is accepted.", gt=0)
+    max_delay: Duration = _with_unit("366d", "The longest delay that is accepted.", gt=0, le=PAUSED_MS // 10)
     max_missed: int = Field(
         1000, description="Most occurrences before the request of a recurring timer with timer-missed: all.", ge=1
     )

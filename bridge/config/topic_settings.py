@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from bridge.partition.options import ACTIONS, PATTERN, Policy, TargetLimit, check_policy, milliseconds
 from kafka_timer.durations import duration_text
-from kafka_timer.headers import KNOWN, PREFIX, legal_topic
+from kafka_timer.headers import KNOWN, PAUSED_MS, PREFIX, legal_topic
 from schemas.profiles import NATIVE, PROFILES
 from schemas.sizes import parse_size_bytes, size_text
 from timer.options import Engine
@@ -59,7 +59,7 @@ class TopicSettings(BaseModel):
     max_pending: Limit = None
     max_pending_bytes: SizeLimit = None
     max_request_bytes: SizeLimit = None
-    max_delay: Annotated[Duration, Field(gt=0)] | None = None
+    max_delay: Annotated[Duration, Field(gt=0, le=PAUSED_MS // 10)] | None = None
     journal_topic: str = ""
     engine: Engine | None = None
 

@@ -16,7 +16,9 @@ timer of a transaction in flight waits for its outcome: a cancel that is taken i
 
 A move is a roll with another due time: the timer leaves the store, and its next copy has the new time. If a
 copy is in flight at that time, it rolls once more when it is received. The next request must find the copy of a moved
-timer in flight, so a batch ends with a move (`batch_length`).
+timer in flight, so a batch ends with a move (`requests_of`).
+
+A pause is a move to PAUSED_MS plus the due time, so it needs no state of its own. A resume is the move back.
 
 A copy that is received is a timer again under its old origin, and ends nothing. A copy that is not awaited is refused.
 
@@ -46,12 +48,14 @@ from kafka_timer.headers import (
     LEFT,
     NOT_OURS,
     OF,
+    PAUSED_MS,
     Asked,
     ByOrigin,
     Cancel,
     Claim,
     Move,
     Pause,
+    Pausing,
     Refusal,
     Schedule,
     shown,
@@ -66,7 +70,7 @@ from timer.schedule.release_policy import roll_cooldown_ms, visit_ms
 
 _NO_PAUSE = Refusal(
     "denied-action",
-    "pause and resume are not taken from senders: use `timer-bridge pause` or `resume`, which need the control topic",
+    "pause and resume name a timer by timer-id or timer-of; `timer-bridge pause` and `resume` are for a target topic",
 )
 _TOO_LARGE_TO_MOVE = Refusal("too-large", "with the headers of a moved copy it would not fit: replace it instead")
 
@@ -172,6 +176,8 @@ class BatchIntake:
         self._decisions.receipts.append(ReceiptDraft("rejected", record.offset, record.offset, b"", code=refusal.code))
 
     def _receipt(self, kind: Kind, record: Record, origin_offset: int, id_: bytes, due_ms: int | None = None) -> None:
+        if due_ms is not None:
+            due_ms %= PAUSED_MS
         self._decisions.receipts.append(ReceiptDraft(kind, record.offset, origin_offset, id_, due_ms))
 
     # -- schedule
@@ -270,7 +276,7 @@ class BatchIntake:
         self._receipt(missed, record, -1, ask.id)
 
     def _change_by_origin(self, record: Record, ask: ByOrigin) -> None:
-        """Cancel or move the timer of an origin, with or without an id."""
+        """Cancel, move, pause or resume the timer of an origin, with or without an id."""
         name = self.flights.offset_of(ask.origin)
         if name is None:
             detail = f"{OF} is {shown(ask.origin)}: send topic/partition/offset of a request to its own partition"
@@ -302,25 +308,28 @@ class BatchIntake:
         is_late = name not in self.taken.ended_ids and self.recently.has(name, self._now_ms)
         return "too-late" if is_late else "not-found"
 
-    def _move(self, record: Record, name: Name, due_ms: int) -> None:
-        """Roll the timer with its new due time, so that every rule of rolls holds for moves."""
-        if denied := self.options.policy.action_refusal("move"):
+    def _move(self, record: Record, name: Name, to: int | Pausing) -> None:
+        """Roll the timer with its new due time, so that every rule of rolls holds for moves, pauses and resumes."""
+        kind: Kind = "moved" if isinstance(to, int) else to
+        if denied := self.options.policy.action_refusal("move" if kind == "moved" else "pause"):
             self._refuse(record, denied)
             return
         copies, body = self.taken.copies_in_flight(name), self.taken.body(name)
         if body is None and not copies:
             self._receipt(self._missed(name), record, -1, _told_id(name))
             return
-        if body is not None:
+        was_ms = None if isinstance(to, int) else self.taken.due_ms(name)
+        due_ms = to if isinstance(to, int) else (was_ms or 0) % PAUSED_MS + PAUSED_MS * (to == "paused")
+        if body is not None and due_ms != was_ms:
             if body.rolls == 0 and moved_copy_size(body) > self.options.max_message_bytes:
                 self._refuse(record, _TOO_LARGE_TO_MOVE)
                 return
             self._free_bytes(name)
             self.taken.take_out(name)
             self.taken.roll(body, due_ms)
-        self._decisions.rolled.extend(flight._replace(due_ms=due_ms) for flight in copies)
+        self._decisions.rolled.extend(flight._replace(due_ms=due_ms) for flight in copies if due_ms != was_ms)
         origin_offset = copies[0].origin_offset if body is None else body.origin_offset
-        self._receipt("moved", record, origin_offset, _told_id(name), due_ms)
+        self._receipt(kind, record, origin_offset, _told_id(name), due_ms)
 
     # -- copies of rolled timers
 

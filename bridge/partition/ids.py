@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decisions import NewDecisions
+from bridge.partition.request import occurrence_of
 from schemas.journal import CopyInFlight
 from timer.format.batch import Batch
 from timer.format.body import Body, frame_size
@@ -213,6 +214,16 @@ class Intake:
         if name in self._in_batch:
             return self._in_batch[name].body
         return self._queries.bodies(self._stored[name])[0] if name in self._stored else None
+
+    def due_ms(self, name: Name) -> int:
+        """Return when the timer that is pending under `name` is due; of a recurring one, its next occurrence."""
+        found, body = self._in_batch.get(name), self.body(name)
+        if body is None:
+            return self.copies_in_flight(name)[0].due_ms
+        if found is not None and found.place is Place.MOVED:
+            return found.at
+        occurrence = occurrence_of(body)
+        return body.due_ms if occurrence is None else occurrence.started().due_ms
 
     def is_for(self, id_: bytes, target: str) -> bool:
         """True if a timer for this target is pending under the id."""

@@ -39,7 +39,7 @@ def instant_text(at_ms: int) -> str:
 PATTERN = re.compile(r"[A-Za-z0-9._*?-]+")
 INTERNAL = ("_*", "connect-*", "timer.*", "*.journal")
 """Patterns for topics of other systems (schemas, Connect) and of any bridge, with its default names and journals."""
-ACTIONS = ("schedule", "cancel", "replace", "move", "recur")
+ACTIONS = ("schedule", "cancel", "replace", "move", "pause", "recur")
 """recur: a schedule or replace with a rule. It needs both actions."""
 _REMEMBERED = 4096
 """Targets whose verdict is kept; senders choose the names, so there is a limit."""

@@ -23,7 +23,7 @@ from bridge.partition.ids import Intake, RecentlyDelivered
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
-from bridge.partition.request import RequestBatch, batch_length, needing_no_room, requests_of
+from bridge.partition.request import RequestBatch, needing_no_room, requests_of
 from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord, Wait
@@ -195,8 +195,7 @@ class Partition:
             return IntakeStop.TOO_MANY_HELD, too_many
         rolling, size = self._rolling(), left
         while left:
-            part = self.backlog[: min(size, left)]
-            requests = requests_of(part[: batch_length(part)], self.options.rules, is_over)
+            requests = requests_of(self.backlog[: min(size, left)], self.options.rules, is_over)
             if stop := self._why_stop(requests):
                 return stop, ""
             try:

@@ -12,13 +12,10 @@ from typing import NamedTuple
 
 from bridge.ports import Record, UndecodableRecord
 from kafka_timer.headers import (
-    ACTION,
     BARE,
     DELIVER_MS,
     ID,
-    MOVE,
     OCCURRENCE,
-    OF,
     ORIGIN,
     PARTITION,
     ROLLS,
@@ -42,8 +39,6 @@ from timer.format.body import Body, pack_headers, unpack_headers
 
 _OF_COPIES = frozenset({ORIGIN, ROLLS, OCCURRENCE, SCHEDULED_MS})
 _RECURS = tuple(name.encode() for name in RECURRING)
-_MOVES = (ACTION, MOVE)
-_CANCELS = (ACTION, b"cancel")
 _WITH_ID = (Schedule, Cancel, Move)
 _UNDECODABLE = Refusal(
     "undecodable",
@@ -69,11 +64,17 @@ class RequestBatch(NamedTuple):
 
 
 def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], bool] = lambda: False) -> RequestBatch:
-    """Parse records until `is_over()`, at least the first few."""
+    """Parse records up to the first move, with it, or until `is_over()`, at least the first few.
+
+    A request by origin is a batch of its own, so that its timer is in the store, overdue, or a copy in flight.
+    """
     asked: list[tuple[Record, Asked]] = []
     for record in records:
-        asked.append((record, _bounded(record, rules)))
-        if not len(asked) % LOOK_EACH and is_over():
+        ask = _bounded(record, rules)
+        if asked and type(ask) is ByOrigin:
+            break
+        asked.append((record, ask))
+        if type(ask) in (Move, ByOrigin) or (not len(asked) % LOOK_EACH and is_over()):
             break
     ids = {ask.id: None for _, ask in asked if isinstance(ask, _WITH_ID) and ask.id is not None}
     ids |= {ask.fallback[1]: None for _, ask in asked if isinstance(ask, Cancel) and ask.fallback is not None}
@@ -96,22 +97,8 @@ def ask_of(record: Record, rules: Rules) -> Asked:
     return read(record.headers, record.timestamp_ms, rules, record.key, record.value)
 
 
-def batch_length(records: Sequence[Record]) -> int:
-    """Return how many of `records` may be one batch: up to the first move, with it.
-
-    A request by origin is a batch of its own, so that its timer is in the store, overdue, or a copy in flight.
-    """
-    for at, record in enumerate(records):
-        is_move = _MOVES in record.headers
-        if (is_move or _CANCELS in record.headers) and any(name == OF for name, _ in record.headers):
-            return max(at, 1)
-        if is_move:
-            return at + 1
-    return len(records)
-
-
 def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
-    """Return how many of the first `records` store no body: cancels, pauses, and refused ones.
+    """Return how many of the first `records` store no body: cancels, and refused ones.
 
     A move takes a timer out of the store, and its copy would wait for room: the timer could leave later than unmoved.
     """

@@ -19,6 +19,7 @@ from kafka_timer.headers import (
     FixedLimits,
     Move,
     Pause,
+    Pausing,
     Refusal,
     Schedule,
     legal_topic,
@@ -79,7 +80,9 @@ def test_a_number_that_is_not_plain_or_out_of_range_is_a_bad_header(name: str, v
 
 OWN = Schedule("orders", NOW_MS + 1000, -1)
 """The timer of `ask` without other headers."""
-CANCEL, MOVE, REPLACE = (("timer-action", action) for action in (b"cancel", b"move", b"replace"))
+CANCEL, MOVE, REPLACE, PAUSE, RESUME = (
+    ("timer-action", action) for action in (b"cancel", b"move", b"replace", b"pause", b"resume")
+)
 ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("timer-deliver-ms", b"%d" % NOW_MS)
 
 
@@ -116,6 +119,12 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
         ([CANCEL, PLACE, ID], Cancel(b"x")),  # as before there was timer-of
         ([MOVE, PLACE, NOW], ByOrigin(PLACE[1], NOW_MS)),
         ([MOVE, PLACE, ("timer-deliver-ms", b"%d" % (NOW_MS // 1000))], "bad-header"),
+        ([PAUSE, ID], Move(b"x", "paused")),
+        ([RESUME, ID, PLACE], Move(b"x", "resumed")),
+        ([PAUSE, PLACE, ("timer-deliver-ms", b"5")], ByOrigin(PLACE[1], "paused")),  # it needs no time
+        ([PAUSE], Pause()),
+        ([RESUME, PLACE, PLACE], "bad-header"),
+        ([PAUSE, ("timer-id", b"")], "bad-header"),
         ([CANCEL, ID, ("timer-deliver-ms", b"5")], Cancel(b"x")),  # a cancel needs no time
         ([CANCEL, PLACE, PLACE], "bad-header"),
         ([CANCEL, ("timer-of", None)], "bad-header"),
@@ -289,15 +298,16 @@ def read_slowly(headers: list[tuple[str, bytes | None]]) -> Read:
     if any(name == "Timer-Topic" for name, _ in headers):
         return "bad-header"
     action = values.get("timer-action", b"schedule")
-    if action in (b"pause", b"resume"):
-        return Pause()
-    if action not in (b"schedule", b"cancel", b"replace", b"move"):
+    pausing: dict[bytes | None, Pausing] = {b"pause": "paused", b"resume": "resumed"}
+    if action not in (b"schedule", b"cancel", b"replace", b"move", *pausing):
         return "unknown-action"
     id_ = values.get("timer-id")
     if "timer-id" in names and (id_ is None or len(id_) == 0 or len(id_) > 1024):
         return "bad-header"
     if action == b"cancel":
         return "missing-id" if id_ is None else Cancel(id_)
+    if action in pausing:
+        return Pause() if id_ is None else Move(id_, pausing[action])
     if action != b"schedule" and id_ is None:
         return "missing-id"
     if action == b"move":

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_timer.headers import CONTROL, Asked, Cancel, Claim, Headers, Recurrence, Refusal, Schedule, parse
+from kafka_timer.headers import CONTROL, Asked, Cancel, Claim, Headers, Move, Recurrence, Refusal, Schedule, parse
 from schemas.profiles import PROFILES, as_sent, as_stored, read, without_profile
 from schemas.rules import Rules
 
@@ -204,7 +204,7 @@ KASPR = (
     ([KASPR_ID, KASPR_CANCEL], Cancel(b"7")),  # without time and topic
     *(
         (with_("kaspr", KASPR_ID, ("x-scheduler-action", action)), "unknown-action")
-        for action in (b"", None, b"add", b"DROP", b"CRON_PAUSE", b"CRON_RESUME")
+        for action in (b"", None, b"add", b"DROP", b"PAUSE")
     ),
     *((with_("kaspr", ("x-scheduler-action", action)), "missing-id") for action in (b"CANCEL", b"REPLACE")),
 )
@@ -296,6 +296,8 @@ def test_kaspr_a_cron_is_a_recurring_timer() -> None:
     assert code(ask([*add, (cron, b"@daily")])) == "bad-header"
     assert code(ask(add)) == "missing-time"
     assert ask([("x-scheduler-action", b"CRON_CANCEL"), ("x-scheduler-request-id", b"7")]) == Cancel(b"7")
+    assert ask([("x-scheduler-action", b"CRON_PAUSE"), ("x-scheduler-request-id", b"7")]) == Move(b"7", "paused")
+    assert ask([("x-scheduler-action", b"CRON_RESUME"), ("x-scheduler-request-id", b"7")]) == Move(b"7", "resumed")
 
 
 # -- Stored headers

@@ -148,6 +148,7 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ('roll_window = "25d"', "roll_window: at most 24d"),
         ("roll_window = 2", "roll_window = 2: '2' is no duration: write a number with its unit, such as \"500ms\""),
         ("[topics.a]\nmax_delay = 2", "topics.\"a\".max_delay = 2: '2' is no duration"),
+        ("max_delay = '2000000d'", "max_delay"),
         ('roll_window = "400d"\nengine = "rocksdb"\n[topics.a]\nengine = "wheel"', "at most 24d with the engine wheel"),
         ('schema_registry = "registry:8081"', "schema_registry: write http://host:port or https://host"),
         ('schema_registry = "http://me:secret@registry"', "schema_registry: write http://host:port or https://host"),

@@ -1,5 +1,6 @@
 """Histories of recurring timers, seen from outside: each occurrence once, with its number and time."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -193,6 +194,60 @@ def test_a_move_right_after_the_request_moves_the_first_occurrence_by_cron() -> 
     ).append_ms
     world.bridge.run(200_000)
     assert occurrences(world) == [(1, moved_ms + 10), (2, 1_080_000)], "1,020,000 was moved"
+
+
+def switch(world: World, action: bytes) -> None:
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", action), ("timer-id", b"x")])
+    world.bridge.run(20)
+
+
+@TROUBLE
+@pytest.mark.parametrize("missed", ["one", "all", "none"])
+def test_a_recurring_timer_that_is_resumed_goes_on_as_after_downtime(missed: str, trouble: Trouble) -> None:
+    world = World()
+    sent_ms = send(world, id_="x", every_ms="1000", count="7", missed=missed)
+    world.bridge.run(1500)
+    for waits_ms in (2760, 100):  # the second time nothing is missed
+        switch(world, b"pause")
+        trouble(world)
+        world.bridge.run(waits_ms)
+        trouble(world)
+        switch(world, b"resume")
+    world.bridge.run(10 * SECOND)
+    ats_ms = {
+        "one": [1000, 2000, 5000, 6000, 7000, 8000, 9000],
+        "all": [1000, 2000, 3000, 4000, 5000, 6000, 7000],
+        "none": [1000, 5000, 6000, 7000, 8000, 9000, 10_000],
+    }[missed]
+    assert occurrences(world, sent_ms) == list(enumerate(ats_ms, 1))
+    assert kinds(world) == ["paused", "resumed"] * 2
+
+
+def test_a_pause_right_after_the_request_holds_the_first_occurrence_by_cron() -> None:
+    world = World()
+    send(world, id_="x", cron="* * * * *", count="2")
+    switch(world, b"pause")
+    world.bridge.run(30 * SECOND)
+    assert world.deliveries() == []
+    switch(world, b"resume")
+    world.bridge.run(200_000)
+    assert occurrences(world) == [(1, 1_020_000), (2, 1_080_000)]
+    told = [json.loads(entry.value or b"{}") for entry in world.read("timer.receipts")]
+    assert [each["due_ms"] for each in told if each["kind"] in ("paused", "resumed")] == [1_020_000] * 2
+
+
+def test_a_pause_of_a_moved_occurrence_keeps_its_time_and_the_rule() -> None:
+    world = World()
+    sent_ms = send(world, id_="x", every_ms="4000", count="3")
+    world.bridge.run(1000)
+    moved = ("timer-deliver-ms", b"%d" % (sent_ms + 5000))
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"x"), moved])
+    world.bridge.run(20)
+    for action in (b"pause", b"resume"):
+        switch(world, action)
+        world.bridge.run(1000)
+    world.bridge.run(20 * SECOND)
+    assert occurrences(world, sent_ms) == [(1, 5000), (2, 8000), (3, 12_000)]
 
 
 @pytest.mark.parametrize("missed", ["one", "all"])

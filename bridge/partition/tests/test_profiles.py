@@ -400,3 +400,26 @@ def test_kaspr_a_cron_recurs_until_it_is_cancelled(trouble: Trouble) -> None:
         for number in range(1, (START_MS + 135_000 - first_ms) // 60_000 + 2)
     ]
     assert not any(name.startswith("x-scheduler") for each in told for name in each)
+
+
+@TROUBLE
+def test_kaspr_a_cron_is_paused_and_resumed(trouble: Trouble) -> None:
+    """A pause and a cancel in one poll: the cancel finds the paused timer."""
+    world = Spelled()
+    asked: Pairs = [("x-scheduler-deliver-to", b"orders"), ("x-scheduler-cron-expr", b"* * * * *")]
+
+    def ask(action: bytes, id_: bytes, *more: tuple[str, bytes | None]) -> None:
+        named: Pairs = [("x-scheduler-action", action), ("x-scheduler-request-id", id_)]
+        world.kafka.produce(TIMERS, b"again", headers=[*named, *more])
+
+    for id_ in (b"7", b"8"):
+        ask(b"CRON_ADD", id_, *asked)
+    world.bridge.run(100)
+    for action, id_ in ((b"CRON_PAUSE", b"7"), (b"CRON_PAUSE", b"8"), (b"CRON_CANCEL", b"8")):
+        ask(action, id_)
+    world.bridge.run(170_000)
+    trouble(world)
+    assert world.delivered() == []
+    ask(b"CRON_RESUME", b"7")
+    world.bridge.run(20)
+    assert world.delivered() == ["again"] * 3, "missed ones are delivered, as kaspr has it"

@@ -883,6 +883,163 @@ def test_a_move_read_with_a_copy_of_its_timer_takes_effect(trouble: Trouble, the
     assert due_ms == [("moved", dues_ms[0]), *told]
 
 
+# -- pause of a timer
+
+
+def switch(world: World, action: bytes, name: tuple[str, bytes] = ("timer-id", b"a")) -> None:
+    """Pause or resume one timer."""
+    world.kafka.produce(TIMERS, None, headers=[("timer-action", action), name])
+
+
+def outcomes(world: World) -> list[tuple[str, int | None]]:
+    """Return kind and due time of the receipts that are not routine."""
+    receipts = [json.loads(entry.value or b"{}") for entry in world.read("timer.receipts")]
+    return [(each["kind"], each.get("due_ms")) for each in receipts if each["kind"] not in ("accepted", "delivered")]
+
+
+@pytest.mark.parametrize("delay_ms", [600, 2500], ids=["near", "far"])
+@pytest.mark.parametrize("waits_ms", [200, 4000], ids=["resumed before it is due", "resumed later"])
+@BY_ID_OR_ORIGIN
+@TROUBLE
+def test_a_paused_timer_leaves_once_when_it_is_resumed(
+    trouble: Trouble,
+    is_by_id: bool,  # noqa: FBT001
+    waits_ms: int,
+    delay_ms: int,
+) -> None:
+    """It rolls meanwhile. A second pause or resume changes nothing."""
+    world = World()
+    due_ms = world.send("m", delay_ms, id_="a" if is_by_id else None).append_ms + delay_ms
+    name = named("a", 0, is_by_id=is_by_id)
+    world.bridge.run(100)
+    switch(world, b"pause", name)
+    world.bridge.run(20)
+    trouble(world)
+    switch(world, b"pause", name)
+    world.bridge.run(waits_ms)
+    trouble(world)
+    assert world.delivered() == []
+    switch(world, b"resume", name)
+    switch(world, b"resume", name)
+    world.bridge.run(20)
+    trouble(world)
+    resumed_ms = world.now_ms
+    world.bridge.run(3000)
+    assert world.delivered() == ["m"]
+    (told,) = world.deliveries()
+    assert int(told["timer-deliver-ms"]) == due_ms
+    assert due_ms <= int(told["timer-released-ms"]) <= max(due_ms, resumed_ms)
+    assert outcomes(world) == [("paused", due_ms)] * 2 + [("resumed", due_ms)] * 2
+    copies = sum("timer-rolls" in dict(entry.headers) for entry in world.read(TIMERS))
+    assert int(told["timer-rolls"]) == copies
+    assert copies == 2 or waits_ms + delay_ms > 1000
+
+
+@pytest.mark.parametrize("then", ["cancel", "release", "replace"])
+@TROUBLE
+def test_a_paused_timer_is_cancelled_moved_or_replaced(trouble: Trouble, then: str) -> None:
+    """A move or a replacement ends its pause. Receipts tell the due time that it had."""
+    world = World()
+    due_ms = world.send("m", 300, id_="a").append_ms + 300
+    world.bridge.run(100)
+    switch(world, b"pause")
+    if then != "cancel":
+        world.bridge.run(20)
+        trouble(world)
+        world.bridge.run(1000)
+    sent_ms = world.now_ms
+    match then:
+        case "cancel":  # in the same poll, so that it finds a copy in flight
+            world.cancel("a")
+        case "replace":
+            world.send("other", 100, id_="a")
+        case _:
+            world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-delay-ms", b"0")])
+    world.bridge.run(20)
+    trouble(world)
+    world.bridge.run(2000)
+    assert world.delivered() == {"cancel": [], "release": ["m"], "replace": ["other"]}[then]
+    told = {"cancel": ("cancelled", due_ms), "release": ("moved", sent_ms), "replace": ("replaced", None)}
+    assert outcomes(world) == [("paused", due_ms), told[then]]
+
+
+@pytest.mark.parametrize(
+    ("actions", "is_paused"), [([b"pause"], True), ([b"pause", b"resume"], False), ([b"resume"], False)]
+)
+@TROUBLE
+def test_a_copy_in_flight_is_paused_and_resumed(trouble: Trouble, actions: list[bytes], is_paused: bool) -> None:  # noqa: FBT001
+    """The copy of a move lies behind a transaction that hangs; requests before the copy pause its timer."""
+    world = World()
+    world.send("m", 3000, id_="a")
+    world.bridge.run(100)
+    hung = world.kafka.begin("sender")
+    world.kafka.produce(TIMERS, b"hung", headers=[], transaction=hung)
+    due_ms = world.now_ms + 2000
+    world.kafka.produce(TIMERS, None, headers=[*MOVE_A, ("timer-deliver-ms", b"%d" % due_ms)])
+    world.bridge.run(0)
+    for action in actions:
+        switch(world, action)
+    world.bridge.run(1000)
+    world.kafka.abort(hung)
+    world.bridge.run(50)
+    trouble(world)
+    world.bridge.run(3000)
+    assert world.delivered() == ([] if is_paused else ["m"])
+    switch(world, b"resume")
+    world.bridge.run(50)
+    assert [int(each["timer-deliver-ms"]) for each in world.deliveries()] == [due_ms]
+    told = [("moved", due_ms), *((f"{action.decode()}d", due_ms) for action in actions)]
+    assert outcomes(world)[: len(told)] == told
+
+
+def test_what_is_not_pending_is_not_paused() -> None:
+    world = World()
+    for action in (b"pause", b"resume"):
+        switch(world, action)
+        switch(world, action, ("timer-of", b"timer.requests/0/9"))
+    world.send("m", 100, id_="a")
+    world.bridge.run(100)
+    switch(world, b"pause")
+    world.bridge.run(1000)
+    assert outcomes(world) == [("not-found", None)] * 4 + [("too-late", None)]
+    assert world.delivered() == ["m"]
+
+
+@pytest.mark.parametrize("is_resumed", [True, False])
+@TROUBLE
+def test_a_timer_that_expires_while_paused_is_rejected_when_it_is_resumed(trouble: Trouble, is_resumed: bool) -> None:  # noqa: FBT001
+    world = World()
+    world.send("m", 300, id_="a", extra=until(world, 600))
+    world.bridge.run(100)
+    switch(world, b"pause")
+    world.bridge.run(100 if is_resumed else 2000)
+    trouble(world)
+    switch(world, b"resume")
+    world.bridge.run(2000)
+    assert world.delivered() == (["m"] if is_resumed else [])
+    assert world.rejected() == ([] if is_resumed else [(b"expired", b"m")])
+
+
+@TROUBLE
+def test_a_due_timer_of_a_paused_target_is_paused(trouble: Trouble) -> None:
+    """After its target goes on, it still waits."""
+    world = World()
+    world.send("m", 100, id_="a")
+    world.send("n", 100)
+    target = [control_record(Paused(TIMERS, "orders"), on=on) for on in (True, False)]
+    world.kafka.produce(CONTROL, target[0][1], key=target[0][0])
+    world.bridge.run(500)
+    switch(world, b"pause")
+    world.bridge.run(20)
+    trouble(world)
+    world.kafka.produce(CONTROL, target[1][1], key=target[1][0])
+    world.bridge.run(2000)
+    assert world.delivered() == ["n"]
+    switch(world, b"resume")
+    world.bridge.run(20)
+    assert world.delivered() == ["n", "m"]
+
+
 # -- size of a transaction
 
 

@@ -52,9 +52,9 @@ def test_internal_topics_are_denied_unless_allow_names_them_exactly(target: str)
     assert taken(Policy(allow=("*", target), deny=("*" + target[1:],)), target) == []
 
 
-@pytest.mark.parametrize("actions", [(), ("cancel", "pause"), ("",)])
+@pytest.mark.parametrize("actions", [(), ("cancel", "skip"), ("",)])
 def test_unknown_actions_are_refused(actions: tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"actions is \[.*\]: write a list of schedule, cancel, replace, move"):
+    with pytest.raises(ValueError, match=r"actions is \[.*\]: write a list of schedule, cancel, replace, move, pause"):
         check_policy(Policy(actions=actions), OWN)
 
 

@@ -158,25 +158,26 @@ def test_case_32_the_own_topics_of_all_timer_topics_and_internal_ones_are_never_
 @pytest.mark.parametrize(
     ("actions", "refused"),
     [
-        (("schedule",), ["cancel", "move", "other", "replace", "replace of nothing"]),
-        (("schedule", "replace"), ["cancel", "move"]),
-        (("cancel",), ["new", "move", "other", "replace", "replace of nothing", "new with id"]),
-        (("move", "replace"), ["new", "cancel", "new with id"]),
+        (("schedule",), ["cancel", "move", "pause", "resume", "other", "replace", "replace of nothing"]),
+        (("schedule", "replace"), ["cancel", "move", "pause", "resume"]),
+        (("cancel",), ["new", "move", "pause", "resume", "other", "replace", "replace of nothing", "new with id"]),
+        (("move", "replace"), ["new", "cancel", "pause", "resume", "new with id"]),
+        (("schedule", "pause"), ["cancel", "move", "other", "replace", "replace of nothing"]),
     ],
 )
 @ENDS
 def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple[str, ...], refused: list[str]) -> None:
     """`other`: a schedule with the id of a pending timer is a replace. A refused request has no effect, also later."""
     world = World()
-    for id_ in ("cancelled", "moved", "replaced"):
+    for id_ in ("cancelled", "moved", "replaced", "paused"):
         world.send(f"{id_} stands", 900, id_=id_)
     world.pass_time(ms=50)
     world.set(main=replace(SMALL, policy=Policy(actions=actions)))
     world.bridge.start()
     world.send("new")
-    ids = {"cancel": "cancelled", "move": "moved", "replace": "replaced"}
+    ids = {"cancel": "cancelled", "move": "moved", "replace": "replaced", "pause": "paused", "resume": "moved"}
     delay = ("timer-delay-ms", b"500")
-    for action in ("cancel", "move"):
+    for action in ("cancel", "move", "pause", "resume"):
         headers = [("timer-action", action.encode()), ("timer-id", ids[action].encode())]
         world.kafka.produce(TIMERS, action.encode(), headers=headers + [delay] * (action == "move"))
     world.send("other", id_="replaced")
@@ -195,7 +196,7 @@ def test_a_timer_topic_takes_the_actions_that_it_allows(end: End, actions: tuple
     early |= {"moved stands"} if "move" in actions else set()
     assert set(world.delivered()) == early
     world.pass_time(ms=500)
-    kept = {f"{id_} stands" for action, id_ in ids.items() if action not in actions}
+    kept = {f"{id_} stands" for action, id_ in ids.items() if action not in (*actions, "resume")}
     assert set(world.delivered()) == early | kept
 
 

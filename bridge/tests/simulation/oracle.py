@@ -47,7 +47,9 @@ from bridge.tests.simulation.request_generator import (
     MORE_TIMERS,
     MOVE,
     ORDERS,
+    PAUSED,
     REPLACE,
+    RESUMED,
     SMALL,
     TIMERS,
     Header,
@@ -56,6 +58,7 @@ from bridge.tests.simulation.request_generator import (
 )
 from bridge.tests.simulation.timeliness import LATEST_MS, InstancePace, Left, Opening, Timeliness
 from kafka_timer.control import Paused
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.journal import END, JournalRecord, Wait
 from schemas.progress import NOTHING_SETTLED, Key, Progress
@@ -102,7 +105,10 @@ class Unread:
 
 @dataclass(slots=True)
 class TrackedTimer:
-    """A schedule that was taken and has not ended. `entry`: the request itself, or the copy that landed last."""
+    """A schedule that was taken and has not ended. `entry`: the request itself, or the copy that landed last.
+
+    If it is paused, `due_ms` is PAUSED_MS more, so that nothing can deliver it.
+    """
 
     wish: Wish
     due_ms: int
@@ -130,6 +136,12 @@ class TrackedTimer:
     """Of the occurrence, if it recurs; 0: the first one is still to be found."""
     scheduled_ms: int = 0
     """Its time by the rule, if it recurs."""
+
+    def own_due_ms(self) -> int:
+        """Return when it is due if it is not paused."""
+        series, asked_ms = self.wish.series, self.entry.append_ms
+        first_ms = None if series is None or self.number else series.after(asked_ms, asked_ms)
+        return self.due_ms % PAUSED_MS if first_ms is None else first_ms
 
     def next_ms(self, clock_ms: int) -> int | None:
         """Return when the next occurrence is due if this one is taken out at that time by the clock; None: never."""
@@ -340,6 +352,11 @@ class Oracle:
             (timer_partition, target) for timer_partition, book in self._books.items() for target in sorted(book.paused)
         ]
 
+    def paused_origins(self, timer_partition: TimerPartition) -> list[int]:
+        """Return the origins of the timers that are paused, as committed."""
+        timers = self._books[timer_partition].timers
+        return sorted(origin for origin, timer in timers.items() if timer.due_ms >= PAUSED_MS)
+
     def live_ids(self, timer_partition: TimerPartition) -> list[bytes]:
         """Ids under which a timer lives, as committed."""
         return sorted(
@@ -506,7 +523,7 @@ class Oracle:
                 self._refuse(unread.entry, "undecodable", expected)
             elif unread.wish is None:
                 self._land(book, unread.entry, note, expected)
-            elif unread.wish.action == MOVE:
+            elif unread.wish.action in (MOVE, PAUSED, RESUMED):
                 self._take_move(timer_partition, book, unread.wish, unread.entry, note, expected)
             elif not unread.wish.target and unread.wish.action != CANCEL:
                 (code,) = unread.wish.may
@@ -552,8 +569,9 @@ class Oracle:
             expected.ended_ids.add(ended.wish.id)
         kind = "cancelled" if wish.action == CANCEL else "replaced"
         expected.receipts[Said(kind, offset, origin, wish.id)] += 1
-        expected.dues_ms[origin] = ended.due_ms
+        expected.dues_ms[origin] = ended.due_ms % PAUSED_MS
         self.counts[kind] += 1
+        self.counts["ended while paused"] += ended.due_ms >= PAUSED_MS
         self.counts["ended in flight"] += ended.is_flying
         self.counts["ended by origin"] += wish.of is not None
 
@@ -570,22 +588,29 @@ class Oracle:
         origin = book.named_by(wish)
         timer = None if origin is None else book.timers[origin]
         options, is_on_its_way = note.options, timer is not None and (timer.is_flying or timer.must_go_round)
-        if due_ms - entry.append_ms > options.rules.max_delay_ms:
+        is_move, is_same = wish.action == MOVE, False
+        if not is_move and timer is not None:
+            due_ms = timer.own_due_ms() + PAUSED_MS * (wish.action == PAUSED)
+            is_same = (due_ms >= PAUSED_MS) == (timer.due_ms >= PAUSED_MS)
+        if is_move and due_ms - entry.append_ms > options.rules.max_delay_ms:
             self._refuse(entry, "too-far", expected)
         elif timer is None or origin is None:
             expected.receipts[Said("not-found", entry.offset, None, wish.id)] += 1
         elif (
-            not is_on_its_way and not timer.rolls and _size(timer.wish) + _COPY_EXTRA_BYTES > options.max_message_bytes
+            not (is_on_its_way or is_same or timer.rolls)
+            and _size(timer.wish) + _COPY_EXTRA_BYTES > options.max_message_bytes
         ):
             self._refuse(entry, "too-large", expected)
         else:
-            timer.due_ms = due_ms
-            if not timer.is_flying:
+            if not is_same:
+                timer.due_ms = due_ms
+            if not (is_same or timer.is_flying):
                 timer.must_go_round = True
                 timer.moved_ms.add(due_ms)
-            expected.receipts[Said("moved", entry.offset, origin, wish.id)] += 1
-            expected.moved_ms[entry.offset] = due_ms
-            self.counts["moved"] += 1
+            kind = "moved" if is_move else wish.action
+            expected.receipts[Said(kind, entry.offset, origin, wish.id)] += 1
+            expected.moved_ms[entry.offset] = due_ms % PAUSED_MS
+            self.counts[kind if is_move else f"timers {kind}"] += not is_same
             self.counts["moved by origin"] += wish.of is not None
             self.counts["moved in flight"] += is_on_its_way
 
@@ -811,7 +836,8 @@ class Oracle:
         _check(name == (None if id_ is None else id_.decode(errors="backslashreplace")), "not under its id", entry)
         _check(id_ is not None or entry.key == (about and about.encode()), "not under its origin", entry)
         _check(told["at_ms"] == entry.timestamp_ms and not entry.headers, "a receipt of another time", entry)
-        by_request = {"moved": expected.moved_ms, "accepted": expected.accepted_ms}.get(told["kind"])
+        is_move = told["kind"] in ("moved", PAUSED, RESUMED)
+        by_request = expected.moved_ms if is_move else {"accepted": expected.accepted_ms}.get(told["kind"])
         if by_request is not None:
             _check(told["due_ms"] == by_request.get(request), "another due", entry)
         elif "due_ms" in told:

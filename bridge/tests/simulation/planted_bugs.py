@@ -29,7 +29,7 @@ from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
 from bridge.testing import FakeHistory, FakePublishing, FakeSink, fake_instance
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka
-from kafka_timer.headers import MAX_INT64, Claim
+from kafka_timer.headers import MAX_INT64, PAUSED_MS, Claim
 from kafka_timer.origin import TimerPartition
 from schemas import recurrence
 from schemas.journal import CopyInFlight, Decisions, JournalRecord
@@ -467,6 +467,14 @@ MUTATIONS |= {
         Intake, "roll", lambda roll: lambda self, body, _: roll(self, body, body.due_ms)
     ),
     "units of moved ones kept": units_kept,
+    # The copy of a timer that is paused says the time at which it was due.
+    "a paused timer is delivered at its time": _with(
+        Intake, "roll", lambda roll: lambda self, body, due_ms: roll(self, body, due_ms % PAUSED_MS)
+    ),
+    # A timer that is resumed is due at once.
+    "a resume forgets the due time": _with(
+        Intake, "due_ms", lambda due_ms: lambda self, name: min(PAUSED_MS, due_ms(self, name))
+    ),
     # A timer that its target may not have now is left behind K, as if it had left.
     "passed over while it waits": _with(ReleaseQueue, "_block", lambda _: _block_nothing),
     "a wait that never ends": _returning(ReleaseQueue, "_unblock", False),

@@ -100,6 +100,8 @@ VALUES: tuple[bytes | None, ...] = (None, b"", b"v", b"value " * 20)
 KEYS: tuple[bytes | None, ...] = (None, b"", b"k1", b"k2")
 SCHEDULE, REPLACE, CANCEL = "schedule", "replace", "cancel"
 MOVE, PAUSE, RESUME = "move", "pause", "resume"
+PAUSED, RESUMED = "paused", "resumed"
+"""Actions on one timer, by the kinds of their receipts. PAUSE and RESUME are an operator's, on a target."""
 TIMES = ("timer-deliver-ms", "timer-delay-ms", "timer-delay-level")
 RULE = ("timer-cron", "timer-every-ms", "timer-zone", "timer-until-ms", "timer-count", "timer-missed")
 CRON_UNIT_MS = 10
@@ -218,6 +220,9 @@ class Wishes:
         wish = self._wish({code}, list(control))
         if code != "missing-id" and "timer-id" not in dict(control) and self._rng.random() < 0.5:
             wish.control.append(("timer-id", self._rng.choice(self._ids)))  # a bad request changes nothing
+        if code == "denied-action" and "timer-id" in dict(wish.control):
+            wish.may, wish.id = frozenset(), dict(wish.control)["timer-id"]
+            wish.action = PAUSED if ("timer-action", b"pause") in wish.control else RESUMED
         return wish
 
     def _cancel(self) -> Wish:
@@ -233,7 +238,7 @@ class Wishes:
         wish = self._wish(set(), [("timer-action", b"move"), ("timer-id", id_)])
         wish.action, wish.id = MOVE, id_
         self._set_time(wish, now_ms)
-        return wish
+        return _switched(wish)
 
     def _pause(self, target: str, action: str) -> Wish:
         """Not a request, but what an operator writes to the control topic."""
@@ -254,7 +259,7 @@ class Wishes:
         return self._told(wish)
 
     def by_origin(self, topic: str, partition: int, offset: int, now_ms: int) -> Wish:
-        """Return a cancel or a move of the timer of a request, if it has one; now and then a malformed one."""
+        """Return a cancel, a move or a pause of the timer of a request, if it has one; now and then a malformed one."""
         if self._rng.random() < 0.1:
             code, control = self._rng.choice(MALFORMED_BY_ORIGIN)
             return self._told(self._wish({code}, list(control)))
@@ -263,10 +268,18 @@ class Wishes:
         wish.control.append(("timer-action", wish.action.encode()))
         if wish.action == MOVE:
             self._set_time(wish, now_ms)
+            _switched(wish)
+        return self._told(wish)
+
+    def resume_of(self, topic: str, partition: int, offset: int) -> Wish:
+        wish = self._wish(
+            set(), [("timer-action", b"resume"), ("timer-of", b"%s/%d/%d" % (topic.encode(), partition, offset))]
+        )
+        wish.of, wish.action = offset, RESUMED
         return self._told(wish)
 
     def end_of(self, id_: bytes, now_ms: int) -> Wish:
-        """A cancel or a move."""
+        """A cancel, a move, a pause or a resume."""
         return self._told(self._rng.choice((self.cancel_of(id_), self._move_of(id_, now_ms))))
 
     def _told(self, wish: Wish) -> Wish:
@@ -370,6 +383,16 @@ class Wishes:
         rng = self._rng
         foreign = [rng.choice(FOREIGN) for _ in range(rng.choice((0, 0, 1, 3)))]
         return Wish(frozenset(may), rng.choice(KEYS), rng.choice(VALUES), foreign, control)
+
+
+def _switched(wish: Wish) -> Wish:
+    """Make some moves a pause or a resume, by their key and value, as a draw would shift what comes after it."""
+    action = {b"k1": PAUSED, b"k2": RESUMED}.get(wish.key or b"")
+    if action is not None and wish.value is not None:
+        wish.action = action
+        raw = b"pause" if action == PAUSED else b"resume"
+        wish.control = [(name, raw if name == "timer-action" else value) for name, value in wish.control]
+    return wish
 
 
 def _shuffled(rng: Random, control: list[Header], foreign: list[Header]) -> list[Header]:

@@ -635,6 +635,9 @@ class World:
     def resume_all(self) -> None:
         for timer_partition, target in self.oracle.paused():
             self.control(Paused(timer_partition.topic, target), on=False)
+        for timer_partition in self.partitions:
+            for offset in self.oracle.paused_origins(timer_partition):
+                self.ask(timer_partition, self.origin_wishes.resume_of(*timer_partition, offset))
 
     def delete_pending(self) -> None:
         """Delete what was read, as retention does, also if it is pending: only the stores know it from now on.

@@ -151,7 +151,7 @@ def expected(record: Record, profiles: Sequence[str]) -> tuple[Any, ...]:
     if isinstance(asked, names.Cancel):
         topic, id_ = asked.fallback or (None, asked.id)
         return "cancel", digest(id_), *((topic, digest(asked.id)) if topic is not None else ())
-    if isinstance(asked, names.Move) and asked.due_ms <= names.MAX_INT64:
+    if isinstance(asked, names.Move) and isinstance(asked.due_ms, int) and asked.due_ms <= names.MAX_INT64:
         return "move", digest(asked.id), asked.due_ms
     if isinstance(asked, names.Schedule) and asked.due_ms <= names.MAX_INT64:
         kept = without_profile(list(as_stored(record.headers, asked.profile)))
