@@ -1,4 +1,4 @@
-"""Timers from Python: schedule, cancel, replace, move, and retry for consumers.
+"""Timers from Python: schedule, cancel, replace, move, pause, and retry for consumers.
 
     with TimerProducer({"bootstrap.servers": "localhost:9092"}) as timers:
         timers.schedule("orders", b"hello", key=b"7", delay="5s")
@@ -35,6 +35,8 @@ from kafka_timer.requests import (
     headers_for,
     move_headers,
     partition_for,
+    pause_headers,
+    resume_headers,
 )
 from kafka_timer.retry import (
     FIRST_RETRY_LEVEL,
@@ -76,5 +78,7 @@ __all__ = [
     "headers_for",
     "move_headers",
     "partition_for",
+    "pause_headers",
+    "resume_headers",
     "retry_of",
 ]

@@ -50,10 +50,11 @@ def _async(
 class AsyncTimerProducer:
     """Calls a `TimerProducer` on one thread, so that requests keep the order in which their coroutines start.
 
-    `schedule`, `replace`, `cancel`, `move`, `release`, `retry_later`, `cancel_everywhere` and `replace_everywhere`
-    take the arguments of `TimerProducer`'s methods. A coroutine returns the position of the acknowledged request, or
-    a list of them, or raises BridgeError. If the coroutine is cancelled, its request may have been sent: cancel the
-    timer by its id. `outcome` and `answer` return the Outcome. Later calls wait for `replace_everywhere` and `flush`.
+    `schedule`, `replace`, `cancel`, `move`, `release`, `pause_timer`, `resume_timer`, `retry_later`,
+    `cancel_everywhere` and `replace_everywhere` take the arguments of `TimerProducer`'s methods. A coroutine returns
+    the position of the acknowledged request, or a list of them, or raises BridgeError. If the coroutine is cancelled,
+    its request may have been sent: cancel the timer by its id. `outcome` and `answer` return the Outcome. Later calls
+    wait for `replace_everywhere` and `flush`.
     """
 
     def __init__(self, timers: TimerProducer) -> None:
@@ -79,6 +80,8 @@ class AsyncTimerProducer:
     cancel = _async(TimerProducer.cancel, _one)
     move = _async(TimerProducer.move, _one)
     release = _async(TimerProducer.release, _one)
+    pause_timer = _async(TimerProducer.pause_timer, _one)
+    resume_timer = _async(TimerProducer.resume_timer, _one)
     retry_later = _async(TimerProducer.retry_later, _one)
     replace_everywhere = _async(TimerProducer.replace_everywhere, _all)
     outcome = _async(TimerProducer.outcome, _one)

@@ -24,17 +24,17 @@ _POLL_S = 0.1
 _MOST_WAITING, _MOST_KNOWN = 100_000, 10_000
 """Futures, and latest outcomes, which are kept for requests that are asked about later."""
 _ENDS = frozenset({"delivered", "cancelled", "replaced", "rejected"})
-_DONE = frozenset({"cancelled", "moved", "not-found", "too-late"})
+_DONE = frozenset({"cancelled", "moved", "paused", "resumed", "not-found", "too-late"})
 """Kinds of receipts that end a request about another timer."""
 
 
 class Outcome(NamedTuple):
     """The outcome of a timer or of a request. Times are epoch ms by the bridge's clock, of rejections by the broker's.
 
-    state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `not-found`
-    and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was rejected, as in
-    docs/headers.md. The detail of a `not-found` names the other partition that may hold the timer. origin:
-    topic/partition/offset of the timer's request; None if there was no timer.
+    state: `delivered`, `cancelled`, `replaced`, `rejected`; of a request about another timer also `moved`, `paused`,
+    `resumed`, `not-found` and `too-late`. due_ms: when the timer was due, or is after a move. code, detail: why it was
+    rejected, as in docs/headers.md. The detail of a `not-found` names the other partition that may hold the timer.
+    origin: topic/partition/offset of the timer's request; None if there was no timer.
     """
 
     state: str
@@ -81,7 +81,7 @@ class Outcomes:
         self._thread.start()
 
     def outcome(self, request: Sent) -> "Future[Outcome]":
-        """Return how the timer of a `schedule` or `replace` ends, or what a `cancel`, `move` or `release` did.
+        """Return how the timer of a `schedule` or `replace` ends, or what a request about another timer did.
 
         A recurring timer: its first delivery, or its end. A `replace` that finds no timer: `not-found` or `too-late`.
         """

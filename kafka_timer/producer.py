@@ -24,6 +24,8 @@ from kafka_timer.requests import (
     move_headers,
     pairs_of,
     partition_for,
+    pause_headers,
+    resume_headers,
     to_bytes,
 )
 from kafka_timer.retry import DEFAULT_POLICY, Message, RetryPolicy, belongs_to, retry_of
@@ -114,7 +116,9 @@ class TimerProducer:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            moved = "pause, resume and skip: use kafka_timer.TimerOperator"
+            moved = (
+                "pause, resume and skip: use kafka_timer.TimerOperator, or pause_timer and resume_timer for one timer"
+            )
             raise AttributeError(f"{type(self).__name__} has no {name}; {moved}", name=name, obj=self)
 
     def __enter__(self) -> "Self":
@@ -199,6 +203,14 @@ class TimerProducer:
     def release(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Make what is pending under `id` due now. See `cancel`."""
         return self.move(id, delay="0", partition=partition)
+
+    def pause_timer(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+        """Pause what is pending under `id` until `resume_timer`, a move or a replacement. See `cancel`."""
+        return self._send_about(id, partition, pause_headers(id))
+
+    def resume_timer(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
+        """Resume what is paused under `id`: it keeps its due time, so it is released at once if that has passed."""
+        return self._send_about(id, partition, resume_headers(id))
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
         """Cancel in each partition `but` one, for timers that were not placed by id. Most receipts are `not-found`."""

@@ -1,4 +1,4 @@
-"""Headers of requests that schedule, cancel, replace or move a timer, and the partition of an id. No Kafka client."""
+"""Headers of requests that schedule or change a timer, and the partition of an id. No Kafka client."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -160,6 +160,16 @@ def move_headers(
 ) -> Headers:
     """Return all headers of a request to move `id` to another due time. See `cancel_headers`."""
     return _checked([(ACTION, MOVE), _name_header(id), _due_header(at, delay, level)])
+
+
+def pause_headers(id: Text | Sent) -> Headers:  # noqa: A002
+    """Return all headers of a request to pause the timer `id` until it is resumed. See `cancel_headers`."""
+    return _checked([(ACTION, b"pause"), _name_header(id)])
+
+
+def resume_headers(id: Text | Sent) -> Headers:  # noqa: A002
+    """Return all headers of a request to resume the timer `id`. See `cancel_headers`."""
+    return _checked([(ACTION, b"resume"), _name_header(id)])
 
 
 def _name_header(name: Text | Sent) -> tuple[str, bytes | None]:

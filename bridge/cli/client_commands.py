@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoOutcomeError
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -132,6 +132,34 @@ class TimerOptions(OutcomeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PauseOptions(TimerOptions):
+    """A target topic, or the name of one timer."""
+
+    id_: Annotated[str | None, typer.Option("--id", help="One timer: its timer-id.")] = None
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The target topic.")] = None
+
+    def switch(
+        self,
+        what: str,
+        expected: str,
+        of_topic: "Callable[[TimerOperator, str], list[Future[Sent]]]",
+        of_timer: "Callable[[TimerOperator, str | Sent], Future[Sent]]",
+    ) -> None:
+        """Pause or resume the topic or the timer, and report it. Raises SettingsError."""
+        if [self.topic, self.id_, self.origin].count(None) != 2:
+            raise SettingsError("give one of TOPIC, --id and --origin")
+        if self.topic is not None:
+            if self.wait:
+                raise SettingsError("--wait: only a single timer has an outcome: leave it out")
+            with client_of(*self.chosen()) as client:
+                sent = of_topic(client, self.topic)
+            self.print_sent(f"{what} of {self.topic}", sent)
+            return
+        with self.named() as (client, name):
+            self.report(client, expected, f"{what} of {self.id_ or self.origin}", [of_timer(client, name)])
+
+
+@dataclass(frozen=True, kw_only=True)
 class MessageOptions(OutcomeOptions):
     """The message of `send` and `replace`."""
 
@@ -178,7 +206,8 @@ def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
     return {"delay": in_, "at": at, "level": level}
 
 
-_WithMessage, _OfTimer, _OfTopic = map(command_with, (MessageOptions, TimerOptions, RequestOptions))
+_WithMessage, _OfTimer, _OfEither = map(command_with, (MessageOptions, TimerOptions, PauseOptions))
+_OfTopic = command_with(RequestOptions)
 _SERVERS = "--bootstrap-servers broker:9092"
 
 
@@ -293,20 +322,23 @@ def release(context: Context) -> None:
         timer.report(client, "moved", f"release of {timer.id_ or timer.origin}", sent)
 
 
-@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge pause orders {_SERVERS}")
-def pause(context: Context, topic: Topic) -> None:
-    """Let timers for a target topic wait when they are due, until `resume`. Cancels and replacements go on."""
-    with client_of(*context.obj.chosen()) as client:
-        sent = client.pause(topic)
-    context.obj.print_sent(f"pause of {topic}", sent)
+@commands.command(cls=_OfEither, epilog=f"Example: timer-bridge pause orders {_SERVERS}")
+def pause(context: Context) -> None:
+    """Let one timer, or all due ones for a target topic, wait until `resume`. Cancels and replacements go on."""
+    context.obj.switch(
+        "pause", "paused", lambda client, topic: client.pause(topic), lambda client, name: client.pause_timer(name)
+    )
 
 
-@commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge resume orders {_SERVERS}")
-def resume(context: Context, topic: Topic) -> None:
-    """Let the timers of a paused topic go on."""
-    with client_of(*context.obj.chosen()) as client:
-        sent = client.resume(topic)
-    context.obj.print_sent(f"resumption of {topic}", sent)
+@commands.command(cls=_OfEither, epilog=f"Example: timer-bridge resume --id reminder-7 {_SERVERS}")
+def resume(context: Context) -> None:
+    """Let a paused timer, or the timers of a paused topic, go on. What is overdue leaves at once."""
+    context.obj.switch(
+        "resumption",
+        "resumed",
+        lambda client, topic: client.resume(topic),
+        lambda client, name: client.resume_timer(name),
+    )
 
 
 @commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge skip timer.requests 3 4711 {_SERVERS}")

@@ -283,6 +283,20 @@ def test_timers_are_changed_by_their_ids_or_the_positions_of_their_requests(plac
         place.timers.cancel(Sent("other", 0, 1))
 
 
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_a_timer_is_paused_and_resumed_by_its_id_or_its_position(place: Place, *, has_ids: bool) -> None:
+    sent = place.timers.schedule("orders", b"v", delay="1s", id="a").result(0)
+    name = "a" if has_ids else sent
+    place.timers.pause_timer(name)
+    place.bridge.run(5000)
+    assert place.values() == []
+    place.timers.resume_timer(name, partition=sent.partition)
+    place.bridge.run(20)
+    assert place.values() == [b"v"]
+    with pytest.raises(ValueError, match="bad-header: timer-id"):
+        place.timers.pause_timer("")
+
+
 def test_the_context_manager_flushes_unless_an_error_leaves_it_and_closes(place: Place) -> None:
     with place.timers as timers:
         timers.schedule("orders", b"v", delay="0")

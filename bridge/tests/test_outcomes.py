@@ -82,6 +82,7 @@ def test_how_timers_end_and_what_requests_did() -> None:
         cancelled, missed = timers.cancel("b").result(0), timers.cancel("nothing").result(0)
         moved = timers.move("c", delay="2h").result(0)
         replaced = timers.replace("c", "orders", b"w", delay="3h").result(0)
+        paused, resumed = timers.pause_timer("c").result(0), timers.resume_timer("c").result(0)
         answers = [timers.answer(each) for each in (cancelled, missed, moved, replaced, far)]
         here.run(4000)
         assert {name: result(end).state for name, end in ends.items()} == {
@@ -93,8 +94,8 @@ def test_how_timers_end_and_what_requests_did() -> None:
         assert 0 <= delivered.at_ms - delivered.due_ms < 1000
         assert (rejected.code, "topic no does not take it" in (rejected.detail or "")) == ("unknown-topic", True)
         assert result(timers.outcome(far)).code == "too-far", "known before it was asked about"
-        states = [result(timers.outcome(each)).state for each in (cancelled, missed, moved)]
-        assert states == ["cancelled", "not-found", "moved"]
+        states = [result(timers.outcome(each)).state for each in (cancelled, missed, moved, paused, resumed)]
+        assert states == ["cancelled", "not-found", "moved", "paused", "resumed"]
         assert result(answers[0]).origin == text(sent["b"])
         waiting = timers.outcome(replaced)
     with pytest.raises(BridgeError, match="closed; make new ones"):

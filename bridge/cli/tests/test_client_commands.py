@@ -47,6 +47,10 @@ NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
         (["send", "orders", "v", "--count", "3"], "timer-cron or timer-every-ms"),
         (["cancel", ""], "bad-header: timer-id"),
         (["pause", "a b"], "bad-target"),
+        (["pause"], "give one of TOPIC, --id and --origin"),
+        (["resume", "orders", "--id", "x"], "give one of TOPIC, --id and --origin"),
+        (["pause", "orders", "--wait"], "--wait: only a single timer has an outcome"),
+        (["resume", "--origin", "timer.requests/0"], "--origin: 'timer.requests/0': write topic/partition"),
         (["move", "x"], "one of --in, --at and --level"),
         (["move", "x", "--in", "soon"], "--in: 'soon' is no duration"),
         (["release", ""], "bad-header: timer-id"),
@@ -149,7 +153,7 @@ MAIN = 'timer_topic = "timers"\n'
             (command, MAIN, None, "timer.payments", "timer.payments")
             for command in (
                 *("send payments v --in 5s", "replace x payments v --in 5s", "move x --in 5s", "release x"),
-                *("cancel x", "pause payments", "resume payments"),
+                *("cancel x", "pause payments", "resume payments", "pause --id x", "resume --id x"),
             )
         ),
     ],
