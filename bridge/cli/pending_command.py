@@ -45,7 +45,7 @@ _ROWS = 24
 _BAR = 40
 _INSTEAD = {
     "topic": "write --select topic=...",
-    "id": "`timer-bridge cancel`, `move` and `release` take an id",
+    "id": "`timer-bridge cancel`, `move`, `release`, `pause` and `resume` take an id",
     "data-dir": "only running bridges know a selection, so give --http-port or --url",
     "json": "it is printed as text only",
     "bucket": "it has no histogram",
@@ -137,6 +137,8 @@ def pending(
         str | None, typer.Option("--move-by", help="Make them due this much later: 1h; -1h is earlier.")
     ] = None,
     release: Annotated[bool, typer.Option("--release", help="Make them due now.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause them until they are resumed.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume them.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Act on them; without it, they are only counted.")] = False,
     token_file: Annotated[
         Path | None,
@@ -145,13 +147,13 @@ def pending(
 ) -> None:
     """Show what is pending: counts by target topic, next due time, histogram of due times; or one id.
 
-    With --select: count the matching timers of all instances; with --apply and one of --cancel, --move-by and
-    --release, act on them.
+    With --select: count the matching timers of all instances; with --apply and one of --cancel, --move-by, --release,
+    --pause and --resume, act on them.
     """
-    wanted = {"cancel": cancel, "move": move_by is not None, "release": release}
+    wanted = {"cancel": cancel, "move": move_by is not None, "release": release, "pause": pause, "resume": resume}
     actions = [name for name, is_wanted in wanted.items() if is_wanted]
     if len(actions) > 1:
-        raise SettingsError("--cancel, --move-by, --release: give one of them")
+        raise SettingsError("--cancel, --move-by, --release, --pause, --resume: give one of them")
     if select:
         given = {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
         _refuse_beside_select(given)
@@ -162,7 +164,7 @@ def pending(
         return
     if actions or apply:
         raise SettingsError(
-            "--cancel, --move-by, --release and --apply act on what --select names: give it, such as"
+            "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names: give it, such as"
             " --select topic=orders"
         )
     source = _source(url, http_port, data_dir, token_file)
@@ -246,13 +248,15 @@ def _show(found: Pending, console: Console) -> None:
     )
     if not found.topics:
         return
-    console.print(f"next due: {instant_text(min(each.first_due_ms for each in found.topics.values()))}")
+    console.print(f"next due: {_due_text(found.next_due())}")
     rows = [
-        (topic, own.pending, instant_text(own.first_due_ms), instant_text(own.last_due_ms))
+        (topic, own.pending, own.paused, _due_text(own.first_due_ms), _due_text(own.last_due_ms))
         for topic, own in found.topics.items()
     ]
-    console.print(table(("topic", ">pending", "first due", "last due"), rows))
+    console.print(table(("topic", ">pending", ">paused", "first due", "last due"), rows))
     buckets = found.histogram()
+    if not buckets:
+        return
     first, rest = buckets[:_ROWS], buckets[_ROWS:]
     most = max(each.timers for each in first)
     bars = [(instant_text(each.from_ms), each.timers, "#" * max(1, each.timers * _BAR // most)) for each in first]
@@ -261,7 +265,12 @@ def _show(found: Pending, console: Console) -> None:
         console.print(f"{sum(each.timers for each in rest)} later")
 
 
+def _due_text(due_ms: int | None) -> str:
+    return "none" if due_ms is None else instant_text(due_ms)
+
+
 def _row(timer: Timer) -> tuple[object, ...]:
     target = timer.topic if timer.partition is None else f"{timer.topic}/{timer.partition}"
     offset = "" if timer.offset is None else timer.offset
-    return timer.state, timer.partition, timer.origin, offset, target, instant_text(timer.due_ms), timer.rolls
+    state = f"{timer.state}, paused" if timer.is_paused else timer.state
+    return state, timer.partition, timer.origin, offset, target, instant_text(timer.due_ms), timer.rolls

@@ -20,6 +20,7 @@ from bridge.cli.offline_stores import for_each_store, locked_stores, store_error
 from bridge.cli.output import table
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
 from timer.disk import ReadOnlyDisk
@@ -156,7 +157,9 @@ def _describe(store: StoppedStore, limit: int, id_: str | None) -> dict[str, Any
             "settled": {"visit_ms": visit_ms, "origin": origin_offset},
             "low_offset": checkpoint.progress.low_offset,
             "held": list(checkpoint.held),
-            "flights": [dict(zip(_FLIGHT, flight, strict=True)) for flight in checkpoint.flights],
+            "flights": [
+                {**dict(zip(_FLIGHT, flight, strict=True)), **_due(flight.due_ms)} for flight in checkpoint.flights
+            ],
             "ended_flights": list(checkpoint.ended_flights),
         },
         "files": [{"name": name, "size": size} for name, size in store.files().items()],
@@ -169,7 +172,7 @@ def _timer(timer: StoredTimer) -> dict[str, Any]:
     body = timer.body
     return {
         "origin": body.origin_offset,
-        "due_ms": body.due_ms,
+        **_due(body.due_ms),
         "visit_ms": timer.visit_ms,
         "target": body.target,
         "target_partition": None if body.partition < 0 else body.partition,
@@ -179,6 +182,10 @@ def _timer(timer: StoredTimer) -> dict[str, Any]:
         "value_bytes": None if body.value is None else len(body.value),
         "header_bytes": len(body.headers),
     }
+
+
+def _due(due_ms: int) -> dict[str, Any]:
+    return {"due_ms": due_ms % PAUSED_MS, "is_paused": due_ms >= PAUSED_MS}
 
 
 def _show(reports: list[dict[str, Any]], console: Console) -> None:
@@ -221,10 +228,11 @@ def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, obje
 
 
 def _timer_row(timer: dict[str, Any]) -> tuple[object, ...]:
-    is_rolled = timer["visit_ms"] < timer["due_ms"]
+    is_rolled = timer["is_paused"] or timer["visit_ms"] < timer["due_ms"]
+    due = instant_text(timer["due_ms"]) + ("\npaused" if timer["is_paused"] else "")
     return (
         timer["origin"],
-        Text(instant_text(timer["due_ms"]) + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else "")),
+        Text(due + (f"\nrolls at {instant_text(timer['visit_ms'])}" if is_rolled else "")),
         timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
         timer["id"] or "",
         timer["rolls"],

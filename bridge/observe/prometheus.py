@@ -17,6 +17,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import COUNTED
 from bridge.observe.status import Phase, Status
 from bridge.partition.partition import Partition
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from timer.index.due_counts import joined_ranges
 
@@ -217,7 +218,8 @@ def store_metrics(
     waiting_since_s: dict[tuple[str, ...], float] = {}
     for partition, store in stores.items():
         backlogs = {backlog.target: backlog for backlog in store.release_queue.backlogs(now_ms)}
-        dues_ms += [due.first_ms for target, due in ranges[partition].items() if target not in backlogs]
+        firsts_ms = [due.first_ms for target, due in ranges[partition].items() if target not in backlogs]
+        dues_ms += [first_ms for first_ms in firsts_ms if first_ms < PAUSED_MS]
         for target, backlog in backlogs.items():
             if backlog.is_paused:
                 paused.add(target)

@@ -119,7 +119,8 @@ def timers_as_csv(timers: Iterable[NamedTimer]) -> str:
         id_ = each.id if each.id_base64 is None else f"base64: {each.id_base64}"
         key, value = ("" if part is None else content_text(part) for part in (each.key, each.value))
         texts = (instant_text(each.due_ms), id_ or "", each.topic, key, value, each.value_bytes, each.recurs)
-        row = (*texts, each.state, each.origin_text, each.rolls)
+        state = f"{each.state}, paused" if each.is_paused else each.state
+        row = (*texts, state, each.origin_text, each.rolls)
         lines.writerow([f"'{one}" if str(one).startswith(_FORMULA) else one for one in row])
     return text.getvalue()
 

@@ -202,14 +202,13 @@ class HtmlPages:
         from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
         overview = await self._api.reads.overview(caller)
         pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
-        due_ms = (own.first_due_ms for name, own in pending.topics.items() if name not in overview.paused_topics)
         return self._page(
             request,
             caller,
             "overview.html",
             overview=overview,
             pending=pending,
-            next_due_ms=min(due_ms, default=None),
+            next_due_ms=pending.next_due(but=overview.paused_topics),
             chart=await self._timeline(caller, pending, SPANS[span], from_ms),
             span=span,
             spans=SPANS,

@@ -24,7 +24,7 @@ from bridge.loop.loop import Bridge
 from bridge.partition.partition import Partition
 from bridge.partition.request import occurrence_of
 from bridge.query.summary import Bucket, Timer, merge_buckets, named_bodies, state_in, timers_with_bodies
-from kafka_timer.headers import MAX_INT64
+from kafka_timer.headers import MAX_INT64, PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from schemas.recurrence import described, due_times
@@ -317,7 +317,7 @@ class Search:
 
     def _matches_row(self, timer_partition: TimerPartition, rows: Rows) -> NDArray[np.bool_]:
         """Match what is in the row. Topics with equal hashes are separated when the timer is listed."""
-        filter_, due = self._filter, rows["due_ms"]
+        filter_, due = self._filter, rows["due_ms"] % PAUSED_MS
         matches: NDArray[np.bool_] = (due >= filter_.due_from_ms) & (due < filter_.due_to_ms)
         if filter_.topic is not None:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
@@ -346,7 +346,8 @@ class Search:
         return np.concatenate(found), None
 
     def _keep(self, timer_partition: TimerPartition, rows: Rows) -> None:
-        """Count rows, and keep the first `limit` in due order."""
+        """Count rows, and keep the first `limit` in due order. A paused timer counts by its own due time."""
+        rows["due_ms"] %= PAUSED_MS
         self._matching += len(rows)
         if self._filter.bucket_ms is not None:
             self._count(rows, self._filter.bucket_ms)
@@ -391,9 +392,9 @@ class Search:
         if len(row) == 0:  # it has left, or its copy is in flight
             known = self._flights.get((place.partition, place.origin_offset))
             flights = owned.flights.with_origin(place.origin_offset) if known is None else [known]
-            self._timers += [
-                NamedTimer.rolling(place.partition, flight._replace(due_ms=place.due_ms)) for flight in flights
-            ]
+            for flight in flights:
+                due_ms = flight.due_ms - flight.due_ms % PAUSED_MS + place.due_ms
+                self._timers.append(NamedTimer.rolling(place.partition, flight._replace(due_ms=due_ms)))
             return
         more: dict[str, Any] = {}
         peek: Body | Peek = owned.store.queries.peek(row)
@@ -404,7 +405,7 @@ class Search:
             more |= id_fields(peek.id)
             state = state_in(owned, row, peek.target, self._at_ms)
             self._timers.append(
-                NamedTimer.stored(place.partition, place.origin_offset, place.due_ms, state, peek, **more)
+                NamedTimer.stored(place.partition, place.origin_offset, int(row["due_ms"][0]), state, peek, **more)
             )
 
 
@@ -441,7 +442,7 @@ def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: b
     fields = timer.model_dump() | id_fields(id_ if body is None else body.id)
     if body is None:
         return TimerDetail(**fields)
-    occurrence = occurrence_of(body)
+    occurrence = occurrence_of(body._replace(due_ms=timer.due_ms))
     return TimerDetail(
         **fields,
         **content_fields(body, MAX_SHOWN_BYTES if with_value else 0),

@@ -8,7 +8,7 @@ A timer whose copy is in flight (rolling) is counted too. Times are epoch ms.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Literal, Self
 
 from pydantic import BaseModel, Field
@@ -17,6 +17,7 @@ from bridge.loop.loop import Bridge
 from bridge.partition.copies import hours_of, id_hash, ranges_of
 from bridge.partition.partition import Partition
 from kafka_timer.durations import parse_duration_ms
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.journal import CopyInFlight
 from timer.format.body import Body, Peek
@@ -40,11 +41,15 @@ class Bucket(BaseModel):
 
 
 class TopicPending(BaseModel):
-    """First and last due time are exact, or rounded outward to the hour if the exact search took too long."""
+    """First and last due time are exact, or rounded outward to the hour if the exact search took too long.
+
+    They and the histogram are without paused timers; null: all are paused.
+    """
 
     pending: int
-    first_due_ms: int
-    last_due_ms: int
+    paused: int = Field(default=0, description="How many of them are paused.")
+    first_due_ms: int | None
+    last_due_ms: int | None
     histogram: list[Bucket]
     """The buckets that are not empty, by due time."""
 
@@ -69,6 +74,10 @@ class Pending(BaseModel):
     def histogram(self) -> list[Bucket]:
         return merge_buckets(bucket for own in self.topics.values() for bucket in own.histogram)
 
+    def next_due(self, but: Container[str] = ()) -> int | None:
+        """Return the first due time (ms) of all topics `but` these; None if there is none."""
+        return _least(own.first_due_ms for topic, own in self.topics.items() if topic not in but)
+
 
 class Timer(BaseModel):
     """`offset`: that of the request or its latest copy, None while `rolling`, because the copy is not read yet."""
@@ -81,6 +90,7 @@ class Timer(BaseModel):
     partition: int | None
     """Partition of the target topic; None if the partitioner chooses it."""
     due_ms: int
+    is_paused: bool = False
     rolls: int
 
     @classmethod
@@ -101,7 +111,8 @@ class Timer(BaseModel):
             offset=stored.offset,
             topic=stored.target,
             partition=None if stored.partition < 0 else stored.partition,
-            due_ms=due_ms,
+            due_ms=due_ms % PAUSED_MS,
+            is_paused=due_ms >= PAUSED_MS,
             rolls=stored.rolls,
             **more,
         )
@@ -115,7 +126,8 @@ class Timer(BaseModel):
             offset=None,
             topic=flight.target,
             partition=None,
-            due_ms=flight.due_ms,
+            due_ms=flight.due_ms % PAUSED_MS,
+            is_paused=flight.due_ms >= PAUSED_MS,
             rolls=flight.rolls,
         )
 
@@ -196,20 +208,31 @@ def _pending(
     topic: str | None,
 ) -> Pending:
     topics = {
-        target: TopicPending(
-            pending=own.pending,
-            first_due_ms=own.first_ms,
-            last_due_ms=own.last_ms,
-            histogram=merge_buckets(
-                Bucket(from_ms=hour_ms // bucket_ms * bucket_ms, timers=count)
-                for hour_ms, count in hours[target].items()
-            ),
-        )
+        target: _of_topic(own, hours[target], bucket_ms)
         for target, own in sorted(ranges.items())
         if topic in (None, target)
     }
     total = sum(each.pending for each in topics.values())
     return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(partitions.items())})
+
+
+def _of_topic(own: DueRange, hours: Mapping[int, int], bucket_ms: int) -> TopicPending:
+    """Return the summary of one topic. The range and the hours have paused timers at PAUSED_MS and later."""
+    due = {hour_ms: count for hour_ms, count in hours.items() if hour_ms < PAUSED_MS - HOUR_MS}
+    paused = own.pending - sum(due.values())
+    return TopicPending(
+        pending=own.pending,
+        paused=paused,
+        first_due_ms=own.first_ms if due else None,
+        last_due_ms=None if not due else max(due) + HOUR_MS - 1 if paused else own.last_ms,
+        histogram=merge_buckets(
+            Bucket(from_ms=hour_ms // bucket_ms * bucket_ms, timers=count) for hour_ms, count in due.items()
+        ),
+    )
+
+
+def _least(times_ms: Iterable[int | None]) -> int | None:
+    return min((each for each in times_ms if each is not None), default=None)
 
 
 def merge_pending(parts: Iterable[Pending]) -> Pending:
@@ -226,8 +249,9 @@ def merge_pending(parts: Iterable[Pending]) -> Pending:
         topics={
             target: TopicPending(
                 pending=sum(own.pending for own in some),
-                first_due_ms=min(own.first_due_ms for own in some),
-                last_due_ms=max(own.last_due_ms for own in some),
+                paused=sum(own.paused for own in some),
+                first_due_ms=_least(own.first_due_ms for own in some),
+                last_due_ms=max((own.last_due_ms for own in some if own.last_due_ms is not None), default=None),
                 histogram=merge_buckets(bucket for own in some for bucket in own.histogram),
             )
             for target, some in sorted(of_topic.items())

@@ -1,5 +1,6 @@
 """`timer-bridge pending --select ...` against two bridges on a Kafka in memory."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,25 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
     assert "1 match, 0 go at a time: narrow the selector" in str(refused.exception)
 
 
+def test_a_selection_is_paused_and_resumed(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Part by part, as a paused timer still matches, at its own due time."""
+    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 8)
+    for _ in range(2):
+        paused = pending(place, "--select", "topic=orders", "--pause", "--apply", token=token)
+        told = [f"pause: {sent} requests sent; {sent} paused" for sent in (8, 8, 4)]
+        assert (paused.exit_code, paused.stdout.splitlines()) == (0, told)
+        place.run(300)
+    assert "next due: none" in pending(place).stdout
+    told = json.loads(pending(place, "--json").stdout)
+    assert told["topics"]["orders"]["paused"] == told["pending"] > 0
+    place.run(3 * 3_600_000)
+    assert count(place) == 20
+    resumed = pending(place, "--select", "key=k1", "--resume", "--apply", token=token)
+    assert [line.split()[-1] for line in resumed.stdout.splitlines()] == ["resumed", "resumed"]
+    place.run(300)
+    assert count(place) == 10
+
+
 def test_timers_without_an_id_are_moved_and_cancelled_too(place: Place, token: Path) -> None:
     place.producer.schedule("orders", "v", key="k1", delay="3h").result(0)
     place.run(300)
@@ -109,8 +129,9 @@ def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_ar
         (["--select", "topic"], "write one of topic=..., key=..."),
         (["--select", "topic=a", "--select", "topic=b"], "topic is given twice"),
         (["--select", "due-to=soon"], "due_to: 'soon' is no instant"),
-        (["--cancel"], "--cancel, --move-by, --release and --apply act on what --select names"),
+        (["--cancel"], "--cancel, --move-by, --release, --pause, --resume and --apply act on what --select names"),
         (["--select", "topic=a", "--cancel", "--release"], "give one of them"),
+        (["--select", "topic=a", "--pause", "--resume"], "give one of them"),
     ],
 )
 def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments: list[str], told: str) -> None:
@@ -123,7 +144,7 @@ def test_an_invalid_selection_is_refused_with_the_remedy(place: Place, arguments
     ("beside", "told"),
     [
         (["--topic", "orders"], "write --select topic=..."),
-        (["--id", "id-1"], "`timer-bridge cancel`, `move` and `release`"),
+        (["--id", "id-1"], "`timer-bridge cancel`, `move`, `release`, `pause`"),
         (["--data-dir", "."], "only running bridges"),
         (["--json"], ""),
         (["--bucket", "1h"], ""),

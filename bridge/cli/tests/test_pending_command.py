@@ -77,6 +77,7 @@ def test_case_34_all_partitions_and_copies_in_flight_are_merged(data_dir: Path) 
     hours = sorted(Counter(due // HOUR_MS * HOUR_MS for due in dues).items())
     assert orders == {
         "pending": len(dues),
+        "paused": 0,
         "first_due_ms": min(dues),
         "last_due_ms": max(dues),
         "histogram": [{"from_ms": at_ms, "timers": count} for at_ms, count in hours],
@@ -114,6 +115,7 @@ def test_one_id(data_dir: Path) -> None:
         "topic": "orders",
         "partition": None,
         "due_ms": START_MS - 60_000,
+        "is_paused": False,
         "rolls": 2,
     }
     for body in living(data_dir, 0):

@@ -158,12 +158,14 @@ def test_inspect_shows_copies_in_flight(tmp_path: Path) -> None:
         history = History(disk)
         history.receives(500)
         history.store.committed(history.store.advance_progress())
-        assert history.store.start_checkpoint(0, [CopyInFlight(7, 2, 900, "orders", "ab", "cd")], [])
+        copies = [CopyInFlight(7, 2, 900, "orders", "ab", "cd"), CopyInFlight(8, 1, 10**15 + 800, "orders", "", "e")]
+        assert history.store.start_checkpoint(0, copies, [])
         history.store.finish_checkpoint()
         history.store.close()
     (found,) = json.loads(run("inspect", tmp_path, "--json").stdout)["stores"]
     copy = {"origin": 7, "rolls": 2, "due_ms": 900, "target": "orders", "id_hash": "ab", "digest": "cd"}
-    assert found["checkpoint"]["flights"] == [copy]
+    paused = {"origin": 8, "rolls": 1, "due_ms": 800, "id_hash": "", "digest": "e", "is_paused": True}
+    assert found["checkpoint"]["flights"] == [copy | {"is_paused": False}, copy | paused]
 
 
 def test_inspect_finds_one_timer_by_its_id(store: Path) -> None:

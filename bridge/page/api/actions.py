@@ -104,6 +104,14 @@ def _release(timers: TimerOperator, asked: ReleaseAsked) -> SentRequests:
     return [timers.release(asked.name(), partition=asked.partition)]
 
 
+def _pause_timer(timers: TimerOperator, asked: PlacedAsked) -> SentRequests:
+    return [timers.pause_timer(asked.name(), partition=asked.partition)]
+
+
+def _resume_timer(timers: TimerOperator, asked: PlacedAsked) -> SentRequests:
+    return [timers.resume_timer(asked.name(), partition=asked.partition)]
+
+
 def _pause(timers: TimerOperator, asked: TopicAsked) -> SentRequests:
     return timers.pause(asked.topic)
 
@@ -127,6 +135,8 @@ _ALL = (
         entries_of_selection=(FormField("by", "Later by; with - earlier", "1h, or -1h"),),
     ),
     Action("release", "Release now", "Make it due now.", ReleaseAsked, _release),
+    Action("pause", "Pause", "Let it wait until it is resumed.", PlacedAsked, _pause_timer),
+    Action("resume", "Resume", "Let it go on; if it is overdue, at once.", PlacedAsked, _resume_timer),
     Action("replace", "Replace", "Replace what is pending by another message.", ReplaceAsked, _replace),
     Action("pause", "Pause", "Let timers for a topic wait.", TopicAsked, _pause, "topic"),
     Action("resume", "Resume", "Release the timers that wait for a topic.", TopicAsked, _resume, "topic"),

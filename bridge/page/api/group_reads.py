@@ -141,8 +141,7 @@ class GroupReads:
 
         parts, missing = await self._peers.ask_all(caller, f"{API}/pending", asked, Pending, own)
         whole = merge_pending(parts)
-        next_due_ms = min((each.first_due_ms for each in whole.topics.values()), default=None)
-        return GroupPending(**whole.model_dump(), next_due_ms=next_due_ms, missing=missing)
+        return GroupPending(**whole.model_dump(), next_due_ms=whole.next_due(), missing=missing)
 
     async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
         async def own() -> GroupListing:

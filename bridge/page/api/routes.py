@@ -155,7 +155,10 @@ def _add_changes(app: FastAPI, api: Api) -> None:
 
 
 def _add_action(app: FastAPI, api: Api, action: Action) -> None:
-    @app.post(f"/{action.about}/{action.name}", name=action.name, summary=action.summary)
+    is_of_both = action.about == "timer" and action.name in {each.name for each in TOPIC_ACTIONS}
+    name = f"{action.name}_timer" if is_of_both else action.name
+
+    @app.post(f"/{action.about}/{action.name}", name=name, summary=action.summary)
     async def act(caller: Operator, asked: action.request_model) -> responses.Acted:  # type: ignore[name-defined]
         return await api.actions.act(caller, action, asked)
 

@@ -63,8 +63,9 @@ def test_every_operation_is_described_with_its_errors(place: Place) -> None:
         expected[name] = ("post", f"/api/v1/timer/{name}", errors)
     for name in ("pause", "resume"):
         expected[name] = ("post", f"/api/v1/topic/{name}", errors)
+        expected[f"{name}_timer"] = ("post", f"/api/v1/timer/{name}", errors)
     expected["count"] = ("post", "/api/v1/selection/count", errors)
-    for name in ("cancel", "move", "release"):
+    for name in ("cancel", "move", "release", "pause", "resume"):
         expected[f"{name}_selection"] = ("post", f"/api/v1/selection/{name}", errors | {"409"})
     expected["redrive"] = ("post", "/api/v1/rejected/redrive", errors)
     assert described == expected
@@ -341,6 +342,35 @@ def test_a_timer_that_was_replaced_or_moved_since_was_not_counted(place: Place) 
     told = place.pages[0].post("/api/v1/selection/cancel", asked)[1]
     assert (told["outcomes"], told["left"]) == ({"cancelled": 2}, 2)
     assert sorted(ids_of(place.pages[0].get("/api/v1/timers")[1])) == ["id-0", "id-1"]
+
+
+def test_a_paused_timer_is_told_with_its_own_due_time(place: Place) -> None:
+    """In lists, in searches by due time, under its id, and in the counts of topics."""
+    schedule(place, 2)
+    place.producer.schedule("bills", "v", delay="2h", id="b").result(0)
+    place.run(300)
+    page = place.pages[0]
+    (before,) = page.get("/api/v1/timer?id=id-0")[1]["timers"]
+    for path in ("timer/pause", "timer/pause", "timer/resume", "timer/pause"):
+        told = page.post(f"/api/v1/{path}", {"id": "id-0"})[1]
+        assert told["outcomes"] == {f"{path.rpartition('/')[2]}d": 1}
+    page.post("/api/v1/timer/pause", {"id": "b"})
+    place.run(300)
+    (after,) = page.get("/api/v1/timer?id=id-0")[1]["timers"]
+    assert (before["is_paused"], after["is_paused"], after["due_ms"]) == (False, True, before["due_ms"])
+    due = f"due_from={before['due_ms']}&due_to={before['due_ms'] + 1}"
+    found = page.get(f"/api/v1/timers?topic=orders&bucket=1m&{due}")[1]
+    assert [(each["id"], each["is_paused"]) for each in found["timers"] if each["id"] == "id-0"] == [("id-0", True)]
+    assert all(bucket["from_ms"] <= before["due_ms"] for bucket in found["histogram"])
+    pending = page.get("/api/v1/pending")[1]
+    orders, bills = pending["topics"]["orders"], pending["topics"]["bills"]
+    assert (orders["pending"], orders["paused"], sum(each["timers"] for each in orders["histogram"])) == (2, 1, 1)
+    assert pending["next_due_ms"] == orders["first_due_ms"] <= orders["last_due_ms"] < before["due_ms"] + 2 * HOUR_MS
+    assert bills == {"pending": 1, "paused": 1, "first_due_ms": None, "last_due_ms": None, "histogram": []}
+    place.run(12 * HOUR_MS)
+    left = page.get("/api/v1/timers?limit=5")[1]["timers"]
+    assert sorted((each["id"], each["is_paused"]) for each in left) == [("b", True), ("id-0", True)]
+    assert page.get("/api/v1/pending")[1]["next_due_ms"] is None
 
 
 def test_the_same_id_in_another_partition_is_another_timer(place: Place) -> None:

@@ -172,7 +172,7 @@ def test_a_timer_without_an_id_is_changed_by_its_origin(place: Place) -> None:
     assert f'href="/timer?{urlencode({"origin": origin})}"' in browser.show("/timers").text
     shown = browser.show(f"/timer?origin={origin}").text
     assert 'action="/timer/replace"' not in shown
-    assert shown.count(f'name="origin" value="{origin}"') == 3
+    assert shown.count(f'name="origin" value="{origin}"') == 4
     assert browser.show("/timer?origin=orders/0/7").status == 404
     key = browser.form_key("/timers?topic=orders")
     counted = browser.send("/selection/count", {"form_key": key, "topic": "orders"}).text
@@ -424,7 +424,31 @@ def test_every_button_is_about_the_timer_that_is_shown(place: Place) -> None:
     forms = re.findall(r'<form method="post" action="/timer/(\w+)">(.*?)</form>', text, re.DOTALL)
     for partition in range(4):
         shown = f'name="partition" value="{partition}"'
-        assert [name for name, form in forms if shown in form] == ["cancel", "move", "release"]
+        assert [name for name, form in forms if shown in form] == ["cancel", "move", "release", "pause"]
+
+
+def test_a_paused_timer_is_shown_as_such_and_resumed(place: Place) -> None:
+    place.producer.schedule("orders", "v", delay="2h", id="a").result(0)
+    place.run(300)
+    browser = Browser(place.pages[0].url)
+    key = browser.form_key("/timer?id=a")
+    assert "<dt>paused</dt><dd>1</dd>" in browser.send("/timer/pause", {"form_key": key, "id": "a"}).text
+    place.run(3 * 3_600_000)
+    shown = browser.show("/timer?id=a").text
+    assert '<span class="badge">paused</span>' in shown
+    assert re.findall(r'action="/timer/(\w+)"', shown)[:4] == ["cancel", "move", "release", "resume"]
+    assert '<span class="badge">paused</span>' in browser.show("/timers").text
+    assert ',"pending, paused",' in browser.show("/timers/download").text
+    overview = browser.show("/").text
+    assert "1 paused</span>" in overview
+    assert "<dt>Next due</dt><dd>none</dd>" in overview
+    counted = browser.send("/selection/count", {"form_key": key, "topic": "orders", "action": "resume"}).text
+    token = re.search(r'name="token" value="([^"]+)"', counted)
+    assert token is not None
+    fields = {"form_key": key, "topic": "orders", "token": token[1]}
+    assert "<dt>resumed</dt><dd>1</dd>" in browser.send("/selection/resume", fields).text
+    place.run(300)
+    assert "Nothing is pending." in browser.show("/").text
 
 
 def pressed(form: str) -> dict[str, str]:

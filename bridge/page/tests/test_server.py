@@ -128,6 +128,7 @@ def test_case_34_pending_by_topic_with_first_last_and_histogram() -> None:
     world.pass_time(ms=300)
     orders = {
         "pending": 3,
+        "paused": 0,
         "first_due_ms": start_ms + 10,
         "last_due_ms": start_ms + 3 * HOUR_MS,
         "histogram": [{"from_ms": start_ms, "timers": 2}, {"from_ms": start_ms + 3 * HOUR_MS, "timers": 1}],
@@ -174,6 +175,7 @@ def test_a_timer_is_found_by_its_id_in_each_state(world: World, web: Page) -> No
         "topic": "orders",
         "partition": None,
         "due_ms": due_ms,
+        "is_paused": False,
         "rolls": 0,
     }
     world.bridge.run(2 * WINDOW_MS)
