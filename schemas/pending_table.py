@@ -43,6 +43,7 @@ PENDING = pa.schema(
         _field("id", pa.binary(), "for cancel and replace; null: none", nullable=True),
         _field("key", pa.binary(), "the request's key", nullable=True),
         _field("value", pa.binary(), "null: a tombstone", nullable=True),
+        _field("is_paused", pa.bool_(), "it waits until it is resumed; exports of older versions lack the column"),
         _field("headers", pa.list_(pa.field("element", HEADER, nullable=False)), "the request's, in order"),
     ]
 )

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bridge.errors import BridgeError
+from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.chunks import chunks
 from schemas.pending_table import PENDING, STORES, format_stores
@@ -56,9 +57,11 @@ def _batch(partition: TimerPartition, timers: list[StoredTimer]) -> pa.RecordBat
     bodies = [timer.body for timer in timers]
     columns: dict[str, list[Any]] = {
         name: [getattr(body, name) for body in bodies]
-        for name in ("origin_offset", "target", "due_ms", "timestamp_ms", "rolls", "id", "key", "value")
+        for name in ("origin_offset", "target", "timestamp_ms", "rolls", "id", "key", "value")
     }
     columns |= {
+        "due_ms": [body.due_ms % PAUSED_MS for body in bodies],
+        "is_paused": [body.due_ms >= PAUSED_MS for body in bodies],
         "topic": [partition.topic] * len(timers),
         "partition": [partition.partition] * len(timers),
         "target_partition": [None if body.partition < 0 else body.partition for body in bodies],

@@ -199,7 +199,7 @@ WRITTEN: dict[str, Callable[[], bytes]] = {
     "flights.v1.jsonl": flights,
     "rejected.v1.jsonl": rejected,
     "resent.v1.jsonl": resent,
-    "export.v1.parquet": export,
+    "export.v2.parquet": export,
 }
 """Function that writes each file of `formats/`, in the newest version of its format."""
 STORE = "store.v3"

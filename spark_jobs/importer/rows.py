@@ -89,6 +89,8 @@ class ColumnMapping:
 
 
 def _exported(row: Mapping[str, Any]) -> ImportedRequest:
+    if row.get("is_paused"):
+        raise InvalidRowError("the timer is paused, and an import would deliver it: resume it before the export")
     kept = without_profile([(header["name"], header["value"]) for header in row["headers"]])
     told = dict(kept)
     ours: dict[str, bytes | None] = {names.TOPIC: _bytes(row["target"]), names.DELIVER_MS: b"%d" % row["due_ms"]}
@@ -182,7 +184,7 @@ def _foreign_name(name: str) -> str:
 
 
 def is_export(columns: Sequence[str]) -> bool:
-    return set(columns) >= set(PENDING.names)
+    return {*columns, "is_paused"} >= set(PENDING.names)
 
 
 def older_partitions(exports: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, list[TimerPartition]]:

@@ -223,6 +223,7 @@ def test_export_writes_every_pending_timer_whole(data_dir: Path, store: Path, tm
             "key": body.key,
             "value": body.value,
             "headers": [{"name": name, "value": value} for name, value in unpack_headers(body.headers)],
+            "is_paused": False,
         }
     assert {row["value"] for row in table.to_pylist()} >= {None}
     assert files_below(data_dir) == before
@@ -377,3 +378,19 @@ def test_a_worker_that_runs_keeps_the_directory_from_being_read(tmp_path: Path) 
         run("verify", root)
     running.close()
     assert run("verify", root).output.count("timer.requests/0: sound") == 2
+
+
+def test_a_paused_timer_is_shown_and_exported_with_its_own_due_time(tmp_path: Path) -> None:
+    with disk_in(tmp_path) as disk:
+        history = History(disk)
+        history.receives(10**15 - START_MS + 700, visit=900)
+        history.store.committed(history.store.advance_progress())
+        history.checkpoints()
+        history.store.close()
+    (found,) = json.loads(run("inspect", tmp_path, "--json").stdout)["stores"]
+    assert [(each["due_ms"], each["is_paused"]) for each in found["timers"]] == [(700, True)]
+    assert "paused" in run("inspect", tmp_path).stdout
+    (row,) = exported(tmp_path, tmp_path.with_suffix(".parquet")).to_pylist()
+    assert (row["due_ms"], row["is_paused"]) == (700, True)
+    shown = json.loads(run("pending", "--data-dir", tmp_path, "--json").stdout)["topics"]["orders"]
+    assert (shown["paused"], shown["first_due_ms"], shown["histogram"]) == (1, None, [])

@@ -98,6 +98,11 @@ def test_what_an_export_says_itself_is_refused() -> None:
         ColumnMapping({}, {"topic": "orders"}, 86_400_000).request(exported, NOW_MS)
 
 
+def test_a_paused_timer_of_an_export_is_not_imported() -> None:
+    with pytest.raises(InvalidRowError, match="the timer is paused, and an import would deliver it"):
+        moved([(TOPIC, b"orders"), (ID, b"x")], is_paused=True)
+
+
 def test_an_export_keeps_the_expiry() -> None:
     expiry = (EXPIRE_MS, b"%d" % (NOW_MS + 10))
     found = moved([(TOPIC, b"orders"), ("timer-delay-ms", b"9"), expiry, (ID, b"x")])
