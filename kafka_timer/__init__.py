@@ -35,8 +35,8 @@ from kafka_timer.requests import (
     headers_for,
     move_headers,
     partition_for,
-    pause_headers,
-    resume_headers,
+    pause_timer_headers,
+    resume_timer_headers,
 )
 from kafka_timer.retry import (
     FIRST_RETRY_LEVEL,
@@ -78,7 +78,7 @@ __all__ = [
     "headers_for",
     "move_headers",
     "partition_for",
-    "pause_headers",
-    "resume_headers",
+    "pause_timer_headers",
+    "resume_timer_headers",
     "retry_of",
 ]

@@ -24,8 +24,8 @@ from kafka_timer.requests import (
     move_headers,
     pairs_of,
     partition_for,
-    pause_headers,
-    resume_headers,
+    pause_timer_headers,
+    resume_timer_headers,
     to_bytes,
 )
 from kafka_timer.retry import DEFAULT_POLICY, Message, RetryPolicy, belongs_to, retry_of
@@ -206,11 +206,11 @@ class TimerProducer:
 
     def pause_timer(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Pause what is pending under `id` until `resume_timer`, a move or a replacement. See `cancel`."""
-        return self._send_about(id, partition, pause_headers(id))
+        return self._send_about(id, partition, pause_timer_headers(id))
 
     def resume_timer(self, id: Text | Sent, *, partition: int | None = None) -> "Future[Sent]":  # noqa: A002
         """Resume what is paused under `id`: it keeps its due time, so it is released at once if that has passed."""
-        return self._send_about(id, partition, resume_headers(id))
+        return self._send_about(id, partition, resume_timer_headers(id))
 
     def cancel_everywhere(self, id: Text, *, but: int | None = None) -> "list[Future[Sent]]":  # noqa: A002
         """Cancel in each partition `but` one, for timers that were not placed by id. Most receipts are `not-found`."""

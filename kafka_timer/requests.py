@@ -162,12 +162,12 @@ def move_headers(
     return _checked([(ACTION, MOVE), _name_header(id), _due_header(at, delay, level)])
 
 
-def pause_headers(id: Text | Sent) -> Headers:  # noqa: A002
+def pause_timer_headers(id: Text | Sent) -> Headers:  # noqa: A002
     """Return all headers of a request to pause the timer `id` until it is resumed. See `cancel_headers`."""
     return _checked([(ACTION, b"pause"), _name_header(id)])
 
 
-def resume_headers(id: Text | Sent) -> Headers:  # noqa: A002
+def resume_timer_headers(id: Text | Sent) -> Headers:  # noqa: A002
     """Return all headers of a request to resume the timer `id`. See `cancel_headers`."""
     return _checked([(ACTION, b"resume"), _name_header(id)])
 
