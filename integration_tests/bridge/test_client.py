@@ -241,6 +241,8 @@ def test_commands_wait_for_the_outcome(served: Served) -> None:
         (["send", target, "v", "--in", "400d"], "rejected: too-far: ", 4),
         (["send", target, "v", "--in", "1h", "--id", "a", "--timeout", "1s"], "no outcome within 1s", 5),
         (["move", "a", "--in", "2h"], "moved\n", 0),
+        (["pause", "--id", "a"], "paused\n", 0),
+        (["resume", "--id", "b"], "not-found", 4),
         (["replace", "a", target, "w", "--in", "1h"], "replaced\n", 0),
         (["replace", "new", target, "w", "--in", "1h"], "not-found", 4),
         (["release", "new", "--json"], '{"outcome": {"state": "moved", "at_ms": ', 0),
