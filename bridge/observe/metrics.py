@@ -112,8 +112,8 @@ class Metrics:
         )
         self.waited_seconds = BatchHistogram(
             "waited_seconds",
-            "Time from due time to release, of timers that waited: their target topic was paused, over its rate or"
-            " unavailable (timer-topics.md).",
+            "Time from due time to release, of timers that waited: they or their target topic were paused, or it was"
+            " over its rate or unavailable (timer-topics.md).",
             (1, 10, 60, 300, 900, 3600, 14_400, 86_400, 604_800),
             self.registry,
         )

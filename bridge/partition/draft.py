@@ -185,7 +185,7 @@ class Draft:
     """Approximate size of bodies, copies and refused requests."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
     waited_origins: set[int] = field(default_factory=set)
-    """Origin offsets of timers that leave later than due because their target was paused or beyond its rate."""
+    """Origin offsets of timers that leave later than due because they or their target were paused or limited."""
 
     def park(self, own_topics: Container[str], now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`, and those whose target has become a topic of the bridge."""

@@ -91,6 +91,8 @@ class DueTimers:
         is_limited = not self.limits.is_open
         for body in bodies:
             if body.due_ms <= now_ms:
+                if body.rolls and body.due_ms < body.timestamp_ms:  # the copy came too late: its timer was paused
+                    draft.waited_origins.add(body.origin_offset)
                 is_delivered = self._deliver(draft, body, now_ms)
                 if is_limited and (not is_delivered or expired(body, now_ms)):  # its target will not get it
                     self.limits.spend(body.target, -1, now_ms)

@@ -199,6 +199,20 @@ def test_timers_of_a_paused_target_wait_and_count_neither_as_late_nor_as_next_du
     assert found['waited_seconds_bucket{le="10.0"}'] == 0
 
 
+def test_a_paused_timer_counts_neither_as_late_nor_as_next_due() -> None:
+    world = limited(TargetLimit(1), targets={})
+    send(world, "other", "m", 100, ("timer-id", b"a"))
+    world.pass_time(ms=10)
+    for action in (b"pause", b"resume"):
+        world.kafka.produce(TIMERS, None, headers=[("timer-action", action), ("timer-id", b"a")])
+        world.pass_time(ms=40_000 if action == b"pause" else 20)
+        found = metrics_of(world)
+        assert "next_due_timestamp_seconds" not in found
+        assert found.get('pending_timers{target="other"}') == (1 if action == b"pause" else None)
+    found = metrics_of(world)
+    assert (found["lateness_seconds_count"], found["waited_seconds_count"]) == (0, 1)
+
+
 def test_a_request_that_is_overdue_on_arrival_for_a_paused_target_waits_from_then_on() -> None:
     world = limited(TargetLimit(1), targets={})
     ask(world, b"pause", b"limited")
