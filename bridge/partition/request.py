@@ -70,7 +70,7 @@ def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], b
     """
     asked: list[tuple[Record, Asked]] = []
     for record in records:
-        ask = _bounded(record, rules)
+        ask = bounded_ask_of(record, rules)
         if asked and type(ask) is ByOrigin:
             break
         asked.append((record, ask))
@@ -82,7 +82,7 @@ def requests_of(records: Iterable[Record], rules: Rules, is_over: Callable[[], b
     return RequestBatch(asked, list(ids), origin)
 
 
-def _bounded(record: Record, rules: Rules) -> Asked:
+def bounded_ask_of(record: Record, rules: Rules) -> Asked:
     """Return what a new record asks for, without parsing too many headers."""
     headers = record.headers
     if len(headers) <= MAX_HEADERS or headers[-1][0] == ROLLS:  # a copy of a request of an earlier version

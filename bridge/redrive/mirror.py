@@ -10,6 +10,7 @@
 4. A delivery names an offset of the lost cluster, so it is found by partition, contents and due time. Timers that are
    equal in all of them are interchangeable.
 5. A cancel by origin counts if a copy has shown which timer has that origin.
+6. A timer that is paused at the end is not sent. One that was resumed has left if it was due before `due_from_ms`.
 """
 
 from collections import Counter, defaultdict
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 
 from bridge.partition.copies import digest
 from bridge.partition.draft import deliveries
-from bridge.partition.request import absolute_headers, ask_of, body_of, occurrence_of, requests_of, size_of
+from bridge.partition.request import absolute_headers, ask_of, body_of, bounded_ask_of, occurrence_of, size_of
 from bridge.ports import Record
 from bridge.redrive.rules import KeyAndHeaders, Parked, sendable
 from kafka_timer.headers import (
@@ -27,12 +28,14 @@ from kafka_timer.headers import (
     COUNT,
     DELIVER_MS,
     ORIGIN,
+    PAUSED_MS,
     Asked,
     ByOrigin,
     Cancel,
     Claim,
     Headers,
     Move,
+    Pausing,
     Recurrence,
     Schedule,
 )
@@ -45,6 +48,7 @@ PENDING = "pending"
 Delivered = Counter[tuple[int, str, int]]
 """Number of deliveries by partition of the timer topic, contents and due time."""
 
+Due = int | Pausing
 _Kind = tuple[str, Recurrence | None]
 """Contents, and the rule of a recurring timer."""
 
@@ -76,6 +80,7 @@ class MirroredTimer:
     dues_ms: list[int]
     occurrence: Occurrence | None
     is_ended: bool = False
+    is_paused: bool = False
 
     @property
     def kind(self) -> _Kind:
@@ -104,8 +109,8 @@ class MirroredPartition:
 
     def __post_init__(self) -> None:
         self.targets: set[str] = set()
-        self.unknown: dict[bytes, int | None] = {}
-        """Origins that a cancel (None) or a move (its due time) names, and that no copy has shown."""
+        self.unknown: dict[bytes, Due | None] = {}
+        """Origins that a cancel (None), move, pause or resume names, and that no copy has shown."""
         self._timers: list[MirroredTimer] = []
         self._by_id: dict[bytes, MirroredTimer] = {}
         self._by_origin: dict[bytes, MirroredTimer] = {}
@@ -114,8 +119,8 @@ class MirroredPartition:
 
     def read(self, records: Iterable[Record], *, is_new: bool = False) -> None:
         """is_new: True for the new timer topic, whose requests end and move timers of the mirror, and are none."""
-        for record, ask in requests_of(records, self._rules).asked:
-            match ask:
+        for record in records:
+            match ask := bounded_ask_of(record, self._rules):
                 case Schedule():
                     self._end(ask.id)
                     if not is_new and (ask.due_ms >= self._due_from_ms or ask.recurrence is not None):
@@ -131,10 +136,13 @@ class MirroredPartition:
                     self._take_copy(self._timer(record, ask.schedule), ask.origin)
 
     def judged(self, delivered: Delivered) -> Iterator[tuple[Parked, MirroredTimer]]:
-        """Yield each timer, with the code pending, ended or delivered. Takes its delivery out of `delivered`."""
+        """Yield each timer, with the code pending, paused, ended or delivered. Takes deliveries out of `delivered`."""
         for timer in self._timers:
-            code = "ended" if timer.is_ended else PENDING if self._is_pending(timer, delivered) else "delivered"
             assert timer.record is not None
+            if timer.is_ended or timer.is_paused:
+                code = "ended" if timer.is_ended else "paused"
+            else:
+                code = PENDING if self._is_pending(timer, delivered) else "delivered"
             yield timer.record._replace(code=code), timer
 
     def _is_pending(self, timer: MirroredTimer, delivered: Delivered) -> bool:
@@ -156,7 +164,8 @@ class MirroredPartition:
 
     def _timer(self, record: Record, schedule: Schedule) -> MirroredTimer | None:
         """Return the timer; None if a bridge refuses it."""
-        body = _body(record, schedule)
+        is_paused = schedule.due_ms >= PAUSED_MS
+        body = _body(record, schedule._replace(due_ms=schedule.due_ms % PAUSED_MS))
         occurrence = None if body is None else occurrence_of(body)
         if occurrence is not None:
             occurrence = occurrence.started()
@@ -166,7 +175,8 @@ class MirroredPartition:
         at, size = record.offset, size_of(record.key, record.value, record.headers)
         first = Parked(self._place, at, record.timestamp_ms, PENDING, self._new, at, made.topic, body.id, size)
         due_ms = body.due_ms if occurrence is None else occurrence.due_ms
-        return MirroredTimer(first, contents(made.topic, made.key, made.value, made.headers), [due_ms], occurrence)
+        what = contents(made.topic, made.key, made.value, made.headers)
+        return MirroredTimer(first, what, [due_ms], occurrence, is_paused=is_paused)
 
     def _add(self, timer: MirroredTimer | None) -> None:
         if timer is None or timer.record is None:
@@ -187,10 +197,10 @@ class MirroredPartition:
 
     def _move(self, move: Move, at_ms: int) -> None:
         timer = self._by_id.get(move.id)
-        if timer is None or timer.is_ended:  # it was due before `due_from_ms`; the copy of this move has its contents
+        if timer is not None and not timer.is_ended:
+            self._change(timer, move.due_ms, at_ms)
+        elif isinstance(move.due_ms, int):  # it was due before `due_from_ms`; the copy of this move has its contents
             timer = self._by_id[move.id] = MirroredTimer(None, "", [move.due_ms], None)
-        elif not self._had_left(timer, at_ms):
-            timer.dues_ms.append(move.due_ms)
 
     def _apply(self, ask: ByOrigin, at_ms: int) -> None:
         timer = self._by_origin.get(ask.origin)
@@ -198,11 +208,16 @@ class MirroredPartition:
             self.unknown[ask.origin] = ask.due_ms
         elif ask.due_ms is None:
             timer.is_ended = True
-        elif not self._had_left(timer, at_ms):
-            timer.dues_ms.append(ask.due_ms)
+        else:
+            self._change(timer, ask.due_ms, at_ms)
 
-    def _had_left(self, timer: MirroredTimer, at_ms: int) -> bool:
-        return timer.dues_ms[-1] < min(at_ms, self._due_from_ms)
+    def _change(self, timer: MirroredTimer, due: Due, at_ms: int) -> None:
+        """Move, pause or resume a timer, unless it has left before `at_ms`."""
+        if not timer.is_paused and timer.dues_ms[-1] < min(at_ms, self._due_from_ms):
+            return
+        timer.is_paused = due == "paused"
+        if isinstance(due, int):
+            timer.dues_ms.append(due)
 
     def _take_copy(self, copy: MirroredTimer | None, origin: bytes) -> None:
         if copy is None or copy.record is None:
@@ -211,8 +226,10 @@ class MirroredPartition:
         if timer is None:
             find = self._without_id if copy.record.id is None else self._with_id
             timer = self._by_origin[origin] = find(copy, copy.record.id or origin)
-        if origin in self.unknown and self.unknown.pop(origin) is None:
+        if (asked := self.unknown.pop(origin, 0)) is None:
             timer.is_ended = True
+        if copy.record.id is None or isinstance(asked, str):
+            timer.is_paused = copy.is_paused
         if timer.occurrence is not None:
             timer.occurrence, timer.dues_ms = copy.occurrence, copy.dues_ms
         elif copy.record.id is None and timer.dues_ms[-1] != copy.dues_ms[-1]:

@@ -198,6 +198,29 @@ def test_a_cancel_or_move_by_origin_counts_once_a_copy_has_shown_the_timer() -> 
     assert sorted(loss.second.delivered()) == ["fresh", "moved", "moved at once"]
 
 
+PAUSE, RESUME = ("timer-action", b"pause"), ("timer-action", b"resume")
+
+
+def test_a_paused_timer_is_counted_and_sent_once_it_is_resumed() -> None:
+    first = World()
+    named = [("timer-id", each) for each in (b"a", b"b", b"c")]
+    for name, id_ in named:
+        first.send(id_.decode(), 5_000, id_=id_.decode())
+        first.kafka.produce(TIMERS, None, headers=[PAUSE, (name, id_)])
+    unnamed = [first.send(value, 5_000) for value in ("d", "e")]
+    for each in unnamed:
+        by_origin(first, each, PAUSE)
+    first.bridge.run(WINDOW_MS + 100)
+    first.kafka.produce(TIMERS, None, headers=[RESUME, named[1]])
+    first.cancel("c")
+    by_origin(first, unnamed[0], RESUME)
+    loss = Loss(first)
+    assert loss.adopt() == {"paused": 2, "ended": 1, PENDING: 2}
+    loss.second.bridge.run(10_000)
+    assert sorted(loss.second.delivered()) == ["b", "d"]
+    assert loss.unknown == {}
+
+
 def test_a_timer_that_was_due_before_and_moved_is_sent_unless_it_was_cancelled() -> None:
     first = World()
     first.send("moved", 100, id_="a")
