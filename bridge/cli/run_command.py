@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Annotated
 
 import typer
 
@@ -11,6 +12,7 @@ from bridge.config.data_directory import unused_folders
 from bridge.config.settings import Given, validated
 from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.observe import logs
+from schemas.kafka_settings import IN_A_FILE
 
 log = logging.getLogger(__name__)
 commands = typer.Typer()
@@ -54,10 +56,18 @@ def run(context: typer.Context) -> None:
     "check-config",
     cls=command_with(RunOptions),
     context_settings=_ARGUMENTS,
-    epilog="Example: timer-bridge check-config --config bridge.toml",
+    epilog="Example: timer-bridge check-config --config bridge.toml --connect",
 )
-def check_config(context: typer.Context) -> None:
-    """Check settings as `run` does, without a broker, and print each with its source. Secrets are hidden."""
+def check_config(
+    context: typer.Context,
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Also check the cluster: rights, topics, group. Changes nothing.")
+    ] = False,
+    target: Annotated[
+        list[str] | None, typer.Option("--target", help="A target topic to check; implies --connect; may repeat.")
+    ] = None,
+) -> None:
+    """Check settings as `run` does and print each with its source; with --connect, the cluster too. Hide secrets."""
     from bridge.process import check
 
     given = _given(context)
@@ -65,3 +75,11 @@ def check_config(context: typer.Context) -> None:
     logs.hide(settings.kafka)
     check(settings)
     typer.echo(config_report.report(settings, given))
+    if connect or target:
+        from bridge.kafka.cluster_check import findings
+
+        typer.echo()
+        user = str(given.get("kafka.sasl.username", Given("NAME", "")).value)
+        for line in findings(settings, target or [], "NAME" if user.startswith(IN_A_FILE) else user):
+            typer.echo(line)
+        typer.echo("cluster: a start finds what it needs, as far as was tried")

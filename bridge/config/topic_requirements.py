@@ -11,7 +11,8 @@ The ACLs of the bridge's user are checked too. Otherwise a journal that may be w
 only at the first rebuild, and a timer topic that may not be written at the first roll.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bridge.partition.options import MAX_DUE_RECORDS, MAX_POLL_RECORDS
@@ -22,6 +23,10 @@ FILLED = frozenset({"WRITE"})
 """Operations needed on the rejected and the receipts topic."""
 FOLLOWED = frozenset({"READ"})
 """Operations needed on the control topic."""
+DELIVERED = FILLED | {"DESCRIBE_CONFIGS"}
+"""Operations needed on a target topic."""
+MADE, GROWN, JOINED, PUBLISHED = (frozenset({each}) for each in ("CREATE", "ALTER", "READ", "WRITE"))
+"""Operations needed to create a topic, to add partitions to a journal, on the group, and on transactional ids."""
 REASON_BYTES = 64 << 10
 RETENTION_WINDOWS = 3
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -150,8 +155,14 @@ def missing_right(topic: str, needed: frozenset[str], allowed: frozenset[str]) -
     missing = sorted(needed - allowed)
     if not missing:
         return None
-    acl = " ".join(f"--operation {each.title().replace('_', '')}" for each in missing)
     return (
-        f"{topic}: the bridge's user may not {' and '.join(missing)}: give it the right (an ACL), such as kafka-acls.sh"
-        f" --bootstrap-server HOST:PORT --add --allow-principal User:NAME {acl} --topic {topic}"
+        f"{topic}: the bridge's user may not {' and '.join(missing)}: give it the right (an ACL), such as"
+        f" {acl_command(f'--topic {topic}', missing)}"
     )
+
+
+def acl_command(resource: str, operations: Iterable[str], servers: str = "HOST:PORT", user: str = "NAME") -> str:
+    """Return the command that grants operations on a resource, such as `--topic orders`."""
+    granted = " ".join(f"--operation {each.title().replace('_', '')}" for each in sorted(operations))
+    principal = shlex.quote(f"User:{user}")
+    return f"kafka-acls.sh --bootstrap-server {servers} --add --allow-principal {principal} {granted} {resource}"

@@ -6,6 +6,7 @@ transactions/      ConfluentSink: two transactional producers in turn
 group.py           ConfluentGroup: members of the group and their HTTP addresses; our own member id
 takeover.py        ends the open transactions of members that died
 topics.py          ConfluentTopics: describes, creates and grows topics; OwnTopics prepares the bridge's
+cluster_check.py   tries rights and topics for `check-config --connect`
 client_config.py   configuration of every client
 retry.py           waits for brokers, calls that may block for ever      errors.py   meaning of librdkafka's errors
 """

@@ -51,6 +51,9 @@ _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user 
 class ConfluentTopics:
     """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
 
+    _validate_only = False
+    """True if brokers only validate requests that create topics or partitions."""
+
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
         self._retrier = retrier
@@ -95,21 +98,19 @@ class ConfluentTopics:
     def allowed(self, name: str) -> frozenset[str] | None:
         """Return the operations on an existing topic that our user is allowed, or None if the broker does not tell."""
 
-        def ask() -> frozenset[str] | None:
-            answer = self._admin.describe_topics(
-                TopicCollection([name]), include_authorized_operations=True, request_timeout=CALL_S
-            )
-            operations = answered(answer[name]).authorized_operations
-            return None if operations is None else frozenset(operation.name for operation in operations)
+        return self._retry(f"looking at topic {name}", lambda: operations_of(answered(self._described(name))))
 
-        return self._retry(f"looking at topic {name}", ask)
+    def _described(self, name: str) -> Any:
+        topics = TopicCollection([name])
+        return self._admin.describe_topics(topics, include_authorized_operations=True, request_timeout=CALL_S)[name]
 
     def create(self, name: str, partitions: int, replication_factor: int, config: dict[str, str]) -> None:
         """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
         def make_it() -> None:
-            answered(self._admin.create_topics([topic], request_timeout=CALL_S)[name])
+            made = self._admin.create_topics([topic], validate_only=self._validate_only, request_timeout=CALL_S)
+            answered(made[name])
 
         self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
         self._until(name, 1)
@@ -118,7 +119,9 @@ class ConfluentTopics:
         """Add partitions, up to `partitions` in all."""
 
         def make_them() -> None:
-            answered(self._admin.create_partitions([NewPartitions(name, partitions)], request_timeout=CALL_S)[name])
+            new = [NewPartitions(name, partitions)]
+            made = self._admin.create_partitions(new, validate_only=self._validate_only, request_timeout=CALL_S)
+            answered(made[name])
 
         self._make(f"adding partitions to topic {name}", make_them, KafkaError.INVALID_PARTITIONS)
         self._until(name, partitions)
@@ -148,7 +151,7 @@ class ConfluentTopics:
             if time.monotonic() >= replace_s:
                 self._make_admin()
                 replace_s = time.monotonic() + clients.REPLACED_AFTER_S
-            return not once and is_passing(error) and not _is_refusal(error)
+            return not once and is_passing(error) and not is_refusal(error)
 
         def served() -> T:
             try:
@@ -162,7 +165,13 @@ class ConfluentTopics:
             raise explained(what, error_of(failure)) from failure
 
 
-def _is_refusal(error: KafkaError) -> bool:
+def operations_of(described: Any) -> frozenset[str] | None:
+    """Return the operations that our user is allowed, or None if the broker does not tell them."""
+    operations = getattr(described, "authorized_operations", None)
+    return None if operations is None else frozenset(operation.name for operation in operations)
+
+
+def is_refusal(error: KafkaError) -> bool:
     """Return True if a retry would not help."""
     return error.code() in (
         KafkaError.INVALID_REPLICATION_FACTOR,
@@ -183,6 +192,9 @@ class OwnTopics:
         self._journals = settings.journal_topics()
         self._window_ms = settings.roll_window
         self._write_only = [settings.rejected_topic] + [settings.receipts_topic] * (settings.receipts != "none")
+        self.needed = dict.fromkeys(self._write_only, FILLED) | {settings.control_topic: FOLLOWED}
+        """Operations needed on each topic once it exists."""
+        self.needed |= dict.fromkeys((*self._journals, *self._journals.values()), LOGGED)
         allows_compressed = settings.compressed_requests == "allow"
         self._demands_uncompressed_of = None if allows_compressed else settings.bootstrap_servers
         """Bootstrap servers for the command in a refusal; None if timer topics may be compressed."""
@@ -270,11 +282,8 @@ class OwnTopics:
 
         Raises BridgeError if the bridge's user lacks an operation that will be needed later.
         """
-        needed = dict.fromkeys(self._write_only, FILLED) | {self._settings.control_topic: FOLLOWED}
-        for name, journal in self._journals.items():
-            needed |= {name: LOGGED, journal: LOGGED}
-        found = {topic: self._topics.allowed(topic) for topic in needed}
-        missing = [missing_right(topic, needed[topic], may) for topic, may in found.items() if may is not None]
+        found = {topic: self._topics.allowed(topic) for topic in self.needed}
+        missing = [missing_right(topic, self.needed[topic], may) for topic, may in found.items() if may is not None]
         if any(missing):
             raise BridgeError("; ".join(filter(None, missing)))
         return found

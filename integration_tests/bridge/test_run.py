@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import SOON, Names, read, run
+from integration_tests.support.bridge_command import SOON, Names, command, read, run
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.wire import limit_producer, produce_raw
@@ -254,3 +254,42 @@ def test_case_16_a_retention_that_would_lose_timers_is_refused_by_workers_too(
     assert ended.returncode == 2
     assert "retention.ms is 1000" in ended.stderr
     assert "set retention.ms to" in ended.stderr
+
+
+@pytest.mark.broker
+def test_a_check_of_the_cluster_finds_what_a_start_would_refuse_and_makes_nothing(
+    kafka: Broker, names: Names, tmp_path: Path
+) -> None:
+    cluster, folder = Cluster(kafka.bootstrap_servers), tmp_path / "data"
+    where = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(folder), *names.arguments]
+
+    def check(*more: str) -> tuple[int, str]:
+        ended = command("check-config", *where, "--connect", *more)
+        return ended.returncode, ended.stdout + ended.stderr
+
+    code, told = check("--target", names.target)
+    assert (code, "kafka-acls.sh" in told, folder.exists()) == (0, False, False), told
+    assert re.search(f"not tried: Read and Write on topics that do not exist: .*{names.target}", told)
+    code, told = check("--replication-factor", "99")
+    assert (code, f"making topic {names.timers}" in told) == (1, True), told
+    assert cluster.admin.list_topics(timeout=PATIENCE_S).topics.keys().isdisjoint({names.timers, names.control})
+
+    right = {"message_timestamp_type": "LogAppendTime", "retention_bytes": "-1", "max_message_bytes": "8388608"}
+    cluster.create(names.timers, 3, compression_type="uncompressed", **right)
+    cluster.create(names.journal, 1, **right)
+    code, told = check()
+    assert (code, f"{names.timers} grew from 1 to 3 partitions" in told) == (0, True), told
+    assert len(cluster.admin.list_topics(timeout=PATIENCE_S).topics[names.journal].partitions) == 1
+    code, told = check("--max-pending", "2")
+    assert (code, "max_pending = 2" in told) == (2, True), told
+    cluster.create(names.control, 2)
+    code, told = check()
+    refused = run(*where)
+    assert (code, refused.returncode, told.endswith(refused.stderr)) == (2, 2, True), told + refused.stderr
+
+
+@pytest.mark.thorough
+def test_a_check_of_a_cluster_that_does_not_answer_ends_with_1() -> None:
+    where = ["--bootstrap-servers", f"127.0.0.1:{free_port()}", "--startup-timeout", "1s"]
+    ended = command("check-config", *where, "--connect")
+    assert (ended.returncode, "waiting for a broker" in ended.stderr) == (1, True), ended

@@ -4,8 +4,9 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatch
 from itertools import count, islice, product
 from pathlib import Path
@@ -26,9 +27,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED
+from bridge.config.settings import load
+from bridge.config.topic_requirements import DELIVERED, FILLED, FOLLOWED, GROWN, JOINED, LOGGED, MADE, PUBLISHED
 from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BridgeError
+from bridge.kafka.cluster_check import findings
 from integration_tests.conftest import ROOT, missing, started
 from integration_tests.support.bridge_command import Names, command, run
 from integration_tests.support.cluster import Cluster
@@ -86,6 +89,32 @@ def documented() -> list[Right]:
     return [Right(kind, name, setting, operations.split()) for kind, name, setting, operations in rows]
 
 
+def documented_for(names: Names, *targets: str) -> list[tuple[str, str, str, str]]:
+    """Return kind, name, setting and operation of each right that docs/security.md lists for a bridge with these names.
+
+    The name of a prefix ends with *.
+    """
+    given = dict(zip(names.arguments[::2], names.arguments[1::2], strict=True))
+    return [
+        (kind, f"{each}-*" if name.endswith("-*") else each, setting, operation)
+        for kind, name, setting, operations in documented()
+        for each in [given.get(f"--{setting.replace('_', '-')}")]
+        for each in (targets if each is None else [each])
+        for operation in operations
+    ]
+
+
+def granted_by(options: str) -> Right:
+    """Return the right that these options of kafka-acls.sh grant."""
+    kinds = {"--topic": "Topic", "--group": "Group", "--transactional-id": "TransactionalId"}
+    words = options.split()
+    pairs = list(zip(words[::2], words[1::2], strict=True))
+    ((option, name),) = [each for each in pairs if each[0] in kinds]
+    operations = [value for name, value in pairs if name == "--operation"]
+    is_prefix = ("--resource-pattern-type", "prefixed") in pairs
+    return Right(kinds[option], name + "*" * is_prefix, "", operations)
+
+
 class Secured:
     """The broker and its users."""
 
@@ -115,19 +144,18 @@ class Secured:
             granted.result()
 
     def take(self, user: "User", kind: str, name: str, operation: str) -> None:
-        where = _KINDS[kind], name, ResourcePatternType.LITERAL, f"User:{user.name}", "*"
+        literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+        pattern = prefixed if name.endswith("*") else literal
+        where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
         asked = AclBindingFilter(*where, _OPERATIONS[operation], AclPermissionType.ALLOW)
         (taken,) = self.cluster.admin.delete_acls([asked]).values()
         assert taken.result()
 
     def grant_documented(self, user: "User", names: Names, *targets: str, without: Single | None = None) -> None:
         """Grant the rights that docs/security.md lists for a bridge with these names."""
-        given = dict(zip(names.arguments[::2], names.arguments[1::2], strict=True))
-        for kind, name, setting, operations in documented():
-            own = given.get(f"--{setting.replace('_', '-')}")
-            for each in targets if own is None else [own]:
-                left = [operation for operation in operations if (kind, setting, operation) != without]
-                self.grant(user, kind, f"{each}-*" if name.endswith("-*") else each, *left)
+        for kind, name, setting, operation in documented_for(names, *targets):
+            if (kind, setting, operation) != without:
+                self.grant(user, kind, name, operation)
 
     def read(self, topic: str, count: int) -> list[Any]:
         """Return all committed records, at least `count`."""
@@ -212,26 +240,18 @@ def soon(target: str, delay_ms: int = 200) -> Headers:
 
 
 def test_the_documented_rights_are_those_that_a_start_looks_at() -> None:
-    given = {right.setting: right for right in documented()}
-    needed = {"timer_topic": LOGGED, "journal_topic": LOGGED, "rejected_topic": FILLED, "receipts_topic": FILLED}
-    needed["control_topic"] = FOLLOWED
-    assert given.keys() == {*needed, "group", "each target topic"}
-    for setting, operations in needed.items():
-        of_a_start = {_OPERATIONS[each].name for each in given[setting].operations} - {"CREATE", "ALTER"}
-        assert of_a_start == operations
+    needed = {"timer_topic": LOGGED | MADE, "journal_topic": LOGGED | MADE | GROWN, "control_topic": FOLLOWED | MADE}
+    needed |= {"rejected_topic": FILLED | MADE, "receipts_topic": FILLED | MADE, "each target topic": DELIVERED}
+    found = {
+        (right.kind, right.setting): {_OPERATIONS[each].name for each in right.operations} for right in documented()
+    }
+    others = {("Group", "group"): JOINED, ("TransactionalId", "group"): PUBLISHED}
+    assert found == {("Topic", setting): each for setting, each in needed.items()} | others
 
 
 def test_the_acl_commands_grant_the_documented_rights_and_no_others() -> None:
-    kinds = {"--topic": "Topic", "--group": "Group", "--transactional-id": "TransactionalId"}
     text = (ROOT / "docs" / "clusters.md").read_text().replace("\\\n", " ")
-    granted: list[Right] = []
-    for line in re.findall(r"^ +\$acl (.+)$", text, re.MULTILINE):
-        words = line.split()
-        options = list(zip(words[::2], words[1::2], strict=True))
-        ((option, name),) = [each for each in options if each[0] in kinds]
-        operations = [value for name, value in options if name == "--operation"]
-        is_prefix = ("--resource-pattern-type", "prefixed") in options
-        granted.append(Right(kinds[option], name + "*" * is_prefix, "", operations))
+    granted = [granted_by(line) for line in re.findall(r"^ +\$acl (.+)$", text, re.MULTILINE)]
     of_prefix: dict[tuple[str, str], set[str]] = {}
     for right in documented():
         (own,) = (each for each in granted if each.kind == right.kind and fnmatch(right.name.rstrip("*"), each.name))
@@ -311,6 +331,75 @@ def test_a_right_that_is_missing_is_told(secured: Secured, names: Names, tmp_pat
         return
     ended = secured.run(names, tmp_path, config)
     assert (ended.returncode, "right (an ACL)" in ended.stderr) == (1, True), ended.stderr
+
+
+@pytest.mark.broker
+def test_a_check_of_the_cluster_prints_a_command_for_each_missing_right(
+    secured: Secured, names: Names, tmp_path: Path
+) -> None:
+    user, target = secured.user(), secured.cluster.topic("orders")
+    config = user.config(tmp_path)
+    where = ["--bootstrap-servers", secured.bootstrap_servers, *names.arguments, "--config", str(config)]
+    needed = {(kind, name, operation) for kind, name, _, operation in documented_for(names, target)}
+    granting = f"kafka-acls.sh --bootstrap-server {secured.bootstrap_servers} --add --allow-principal User:{user.name} "
+
+    def printed(lines: Sequence[str]) -> list[tuple[str, str, str]]:
+        rights = [granted_by(each.removeprefix(granting)) for each in lines if each.startswith("kafka-acls.sh")]
+        return [(right.kind, right.name, each) for right in rights for each in right.operations]
+
+    def check() -> "subprocess.CompletedProcess[str]":
+        return command("check-config", *where, "--connect", "--target", target)
+
+    def missing() -> list[tuple[str, str, str]]:
+        """As `check` prints, without the start of a process."""
+        given = dict(zip(where[::2], where[1::2], strict=True))
+        flags = {name[2:].replace("-", "_"): value for name, value in given.items() if name != "--config"}
+        lines: list[str] = []
+        with suppress(BridgeError):
+            lines.extend(findings(load(flags, {}, config), [target], user.name))
+        return printed(lines)
+
+    def prints_each_that_is_taken(rights: Iterable[tuple[str, str, str]]) -> None:
+        for right in rights:
+            secured.take(user, *right)
+            until(lambda right=right: missing() == [right], f"{right} alone is printed")  # type: ignore[misc]
+            secured.grant(user, *right)
+        until(lambda: missing() == [])
+
+    denied = check()
+    commands = printed(denied.stdout.splitlines())
+    assert (denied.returncode, len(commands), set(commands)) == (1, len(needed), needed), denied
+    assert denied.stderr.endswith("rights are missing: grant them by the kafka-acls.sh commands above\n")
+    assert user.password not in denied.stdout + denied.stderr
+    for right in commands:
+        secured.grant(user, *right)
+    prints_each_that_is_taken(sorted(each for each in needed if each[2] == "Create"))
+    granted = check()
+    assert (granted.returncode, printed(granted.stdout.splitlines())) == (0, []), granted
+    own = {names.timers, names.journal, names.rejected, names.receipts, names.control}
+    (absent,) = re.findall("not tried: Read and Write on topics that do not exist: (.*)", granted.stdout)
+    assert set(absent.split(", ")) == own
+    existing = secured.cluster.admin.list_topics(timeout=PATIENCE_S).topics.keys()
+    assert existing.isdisjoint(own)
+    noted = secured.cluster.read("__transaction_state", "__consumer_offsets")
+    assert [record for record in noted if names.group.encode() in record.key()] == []
+
+    with BridgeProcess(tmp_path, secured.bootstrap_servers, [*names.arguments, "--config", str(config)]) as bridge:
+        for count_ in (1, 2):
+            secured.cluster.send(names.timers, b"v", headers=soon(target))
+            secured.cluster.flush()
+            assert len(secured.read(target, count_)) == count_
+            beside = check()
+            assert (beside.returncode, printed(beside.stdout.splitlines())) == (0, []), beside
+            assert "do not exist" not in beside.stdout
+        assert "fenced" not in bridge.log_path.read_text()
+    superfluous = {each for each in needed if each[2] in ("Create", "Alter")}
+    prints_each_that_is_taken(sorted(needed - superfluous))
+    for right in superfluous:
+        secured.take(user, *right)
+    until(lambda: missing() == [])
+    secured.cluster.grow(names.timers, 3)
+    until(lambda: missing() == [("Topic", names.journal, "Alter")])
 
 
 REMEDIES: dict[str, dict[str, str]] = {
