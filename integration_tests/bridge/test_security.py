@@ -257,6 +257,12 @@ def test_the_acl_commands_grant_the_documented_rights_and_no_others() -> None:
         (own,) = (each for each in granted if each.kind == right.kind and fnmatch(right.name.rstrip("*"), each.name))
         of_prefix.setdefault(own[:2], set()).update(right.operations)
     assert of_prefix == {each[:2]: set(each.operations) for each in granted}
+    acl = r"^ +- {resource: {type: (\w+), name: (\S+?)(, patternType: prefix)?}, operations: \[(.+)\]}$"
+    of_strimzi = [
+        Right(kind[0].upper() + kind[1:], name + "*" * bool(prefix), "", operations.split(", "))
+        for kind, name, prefix, operations in re.findall(acl, text, re.MULTILINE)
+    ]
+    assert of_strimzi == granted
 
 
 @pytest.mark.broker
