@@ -41,6 +41,7 @@ EVIDENCE = Table(
         Column("next", Kind.NEXT, "the next request with its id"),
         Column("moved_low", Kind.INT64, "the earliest time that a request has moved it to"),
         Column("moved_high", Kind.INT64, "the latest of these times"),
+        Column("pause", Kind.PAUSE, "its last pause, or the last one before its delivery"),
         Column("follows", Kind.STRING, "the request before it with its id"),
         Column(
             "scheduled_ms", Kind.INT64, "of a recurring timer: the time of the occurrence by the rule, in its copies"

@@ -25,6 +25,7 @@ class AuditClass(StrEnum):
     REJECTED_BUT_DELIVERED = "rejected-but-delivered"
     MALFORMED_BUT_DELIVERED = "malformed-but-delivered"
     CANCELLED_BUT_DELIVERED = "cancelled-but-delivered"
+    PAUSED_BUT_DELIVERED = "paused-but-delivered"
     EXPIRED_BUT_DELIVERED = "expired-but-delivered"
     WRONG_ORIGIN = "wrong-origin"
     DUPLICATE = "duplicate"
@@ -124,6 +125,11 @@ class Kind(Enum):
     """
     NEXT = _struct("kind STRING, origin STRING, ms BIGINT, answered_ms BIGINT, left BOOLEAN")
     """The next request with the same id. `answered_ms`: its first receipt; `left`: delivered or rejected."""
+    PAUSE = _struct("ms BIGINT, ended_ms BIGINT, answered_ms BIGINT, since_ms BIGINT")
+    """A pause of a timer, and its end by a resume or a move: timestamps of the requests. The later one is the higher.
+
+    answered_ms: its first receipt. since_ms: end of the pause before it; or its own time, if only a copy tells of it.
+    """
     SAYS = _struct(
         "action STRING, target STRING, due_ms BIGINT, expire_ms BIGINT, want_partition INT, id BINARY, own_key BIGINT, "
         "occurrence INT, rule STRING, scheduled_ms BIGINT",
@@ -135,7 +141,7 @@ class Kind(Enum):
             "element",
             _struct(
                 "place STRING, topic STRING, partition INT, offset BIGINT, requested_ms BIGINT, origin STRING, "
-                "origin_offset BIGINT, rolls INT",
+                "origin_offset BIGINT, rolls INT, paused BOOLEAN",
                 ("says", SAYS),
                 ("asked", ASKED),
             ),

@@ -14,7 +14,7 @@ from integration_tests.spark.proof import faults
 from integration_tests.support.simulated_topics import Simulated, played
 from kafka_timer import headers as names
 from spark_jobs.audit_rules.evidence import PartitionCount
-from spark_jobs.tests.records import History, cancel, copy, delivery, foreign_of, receipt, rejection, request
+from spark_jobs.tests.records import History, cancel, copy, delivery, foreign_of, pausing, receipt, rejection, request
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -100,6 +100,7 @@ def mistakes() -> dict[str, tuple[History, str]]:
     )
     keyed, plain = request(0, target="keyed"), came._replace(headers=foreign_of(asked))
     half = came._replace(offset=9, headers=(*foreign_of(asked), (names.ROLLS, b"0")))
+    far, pauses = request(0, id=b"x", due_ms=100_000), pausing("pause", b"x", 1)
     told_falsely = receipt("cancelled", cancel(b"x", 2), named)
     return {
         "two of one due time in the wrong order": (
@@ -137,6 +138,12 @@ def mistakes() -> dict[str, tuple[History, str]]:
             History([named, stop], [delivery(named)], [], [receipt("cancelled", stop, named)]),
             "cancelled-but-delivered",
         ),
+        "delivered while paused": (
+            History([far, pauses], [delivery(far)], [], [receipt("paused", pauses, far)]),
+            "paused-but-delivered",
+        ),
+        "lost after its resume": (History([far, pauses, pausing("resume", b"x", 2)]), "missing"),
+        "paused": (History([far, pauses]), ""),
         "lost before its cancel": (History([named, stop], [], [], [receipt("not-found", stop)]), "missing"),
         "lost, with a false receipt": (
             History([named, stop], [], [], [receipt("not-found", stop), told_falsely]),

@@ -40,11 +40,12 @@ _TRACE = "?trace/"
 """Stands in an `origin` before a trace id's digest. As it begins with `?`, it names no request."""
 _ENDING_KINDS = ("cancelled", "replaced")
 _MISSED_KINDS = ("not-found", "too-late")
-_ANSWER_KINDS = ("accepted", *_ENDING_KINDS, *_MISSED_KINDS)
+_PAUSE_KINDS = ("paused", "resumed")
+_ANSWER_KINDS = ("accepted", *_PAUSE_KINDS, *_ENDING_KINDS, *_MISSED_KINDS)
 REFUSED = "rejected"
 """`told_missed` of a request that was refused at intake: such a receipt has no id."""
 _SUMS = ("copies", "deliveries", "rejections", "told_done", "told_ended")
-_HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", "scheduled_ms")
+_HIGHEST = ("rolls", "got_high", "returned_high", "told_by_high", "moved_high", "scheduled_ms", "pause")
 
 
 def to_evidence(rows: DataFrame) -> DataFrame:
@@ -207,7 +208,10 @@ def receipts(records: DataFrame) -> DataFrame:
         by.alias("told_by_low"),
         by.alias("told_by_high"),
     )
-    return to_evidence(answers.unionByName(ended, allowMissingColumns=True))
+    # Nothing but the timer's name, so that it is judged again.
+    paused = told.where(F.col("kind").isin(*_PAUSE_KINDS) & F.col("origin").isNotNull()).select("origin")
+    found = answers.unionByName(ended, allowMissingColumns=True)
+    return to_evidence(found.unionByName(paused, allowMissingColumns=True))
 
 
 def requests(parsed: DataFrame) -> DataFrame:

@@ -5,13 +5,14 @@
 
 A chain is the requests of one partition and id, in order of offsets, by window functions: an id that is used a million
 times is one task's work, sorted on disk; the other ids are distributed. Copies are in no chain, as they end nothing. A
-move ends nothing either: it counts for the request before it, even if that had ended by then.
+move ends nothing either: it counts for the request before it, even if that had ended by then. The same holds for a
+pause and a resume, which of a recurring timer count for all occurrences.
 
 A cancel for RocketMQ's `topic+id` is in the chain of the whole text if a timer before it has that as its id; else in
 the chain of the id, and only if the timer before it there waits for that topic.
 
-A cancel or move by origin is in the chain of that timer if the timer is the last one before it there; else in none. The
-chain of a timer without an id has no other requests.
+A cancel, move, pause or resume by origin is in the chain of that timer if the timer is the last one before it there;
+else in none. The chain of a timer without an id has no other requests.
 
 The occurrences of a recurring timer (spark_jobs.audit_rules.series) have its place in the chain, in the order of their
 numbers: the next request is the next of each, and the last occurrence is the one before that request.
@@ -27,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from spark_jobs.audit_rules import series
 from spark_jobs.audit_rules.evidence import REFUSED
-from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, MOVES, Feature
+from spark_jobs.kafka.admin import FOREVER_MS
 
 _DELIVERY_CODES = ("unknown-topic", "unknown-partition", "not-authorized", "expired", "missed")
 """Codes that only a due timer gets."""
@@ -51,17 +53,19 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
         chained = _with_origins(chained, is_taken)
     apart: list[Column] = []
     if Feature.MOVES in has:
-        is_move = F.coalesce(asked["kind"] == "move", F.lit(False))
+        is_move = F.coalesce(asked["kind"].isin(*MOVES), F.lit(False))
         chained, apart = _moved(chained, is_move), [is_move]
+        chained = _paused(chained, is_move) if Feature.PAUSES in has else chained
     order = _chain(*apart).orderBy(*_IN_ORDER)
     left = (F.coalesce("deliveries", F.lit(0)) > 0) | (F.coalesce("rejections", F.lit(0)) > 0)
+    held_ms = F.when(F.col("pause.ms").isNotNull(), F.coalesce("pause.ended_ms", F.lit(FOREVER_MS)))
     me = F.struct(
         asked["kind"].alias("kind"),
         F.col("origin").alias("origin"),
         asked["requested_ms"].alias("ms"),
         F.col("answered_ms").alias("answered_ms"),
         left.alias("left"),
-        F.greatest(asked["expected_ms"], "moved_high").alias("expected_ms"),
+        F.greatest(asked["expected_ms"], "moved_high", held_ms).alias("expected_ms"),
     )
     follower = F.lead(me).over(order)
     if Feature.SERIES in has:  # the next one at another place: from the end of the chain, the last first one of a place
@@ -79,7 +83,7 @@ def link_ids(folded: DataFrame, has: Set[Feature] = EVERY_FEATURE) -> DataFrame:
             "follows": F.coalesce("previous.origin", "follows"),
         }
     )
-    return linked.drop("follower", "chain", "at", "is_first")
+    return linked.drop("follower", "chain", "at", "is_first", "turn")
 
 
 def _with_whole_ids(chained: DataFrame, stands: Column) -> DataFrame:
@@ -115,14 +119,51 @@ def _with_origins(chained: DataFrame, is_taken: Column) -> DataFrame:
 
 def _moved(chained: DataFrame, is_move: Column) -> DataFrame:
     """Return `chained` with the moves that follow each timer counted in `moved_low` and `moved_high`."""
-    counted = chained.withColumn("turn", F.count_if(~is_move).over(_chain().orderBy(*_IN_ORDER)))
+    counted = chained.withColumn("turn", F.max(F.when(~is_move, F.col("at"))).over(_chain().orderBy(*_IN_ORDER)))
     of_turn = _chain("turn")
     time_ms = F.when(is_move & F.col("told_missed").isNull(), F.col("asked.due_ms"))  # a missed move moves nothing
     # The copies of a recurring timer say which of its occurrences was moved, and to which time.
     is_timer = F.col("asked.kind").isin("schedule", "replace") & F.col("asked.rule").isNull()
     low = F.when(is_timer, F.least("moved_low", F.min(time_ms).over(of_turn))).otherwise(F.col("moved_low"))
     high = F.when(is_timer, F.greatest("moved_high", F.max(time_ms).over(of_turn))).otherwise(F.col("moved_high"))
-    return counted.withColumns({"moved_low": low, "moved_high": high}).drop("turn")
+    return counted.withColumns({"moved_low": low, "moved_high": high})
+
+
+def _paused(turns: DataFrame, is_move: Column) -> DataFrame:
+    """Return `turns` with `pause`: the last pause of each timer that began before it was delivered.
+
+        pause 10:00, resume 10:05, pause 10:20, pause 10:30    rounds (10:00, ended 10:05) and (10:20, since 10:05)
+
+    A request that found nothing to pause, resume or move ends a pause, too: the timer is not there any more.
+    A pause that an earlier run has seen precedes all requests of this run, but for those that this run reads again.
+    One that only a copy tells of has its own time as `since_ms`.
+    """
+    asked, seen = F.col("asked"), F.col("pause")
+    at_ms, requested = asked["requested_ms"], ~seen["since_ms"].eqNullSafe(seen["ms"])
+    is_new = at_ms >= F.coalesce(F.max(F.when(requested, seen["ms"])).over(_chain("turn")), F.lit(0))
+    turns = turns.withColumn("counts", is_move & ~F.col("told_missed").eqNullSafe(REFUSED) & is_new)
+    counts, missed = F.col("counts"), F.col("told_missed").isNotNull()
+    is_end, is_open = counts & ((asked["kind"] != "pause") | missed), seen["ms"].isNotNull() & seen["ended_ms"].isNull()
+    begun = F.when(counts & ~is_end, F.struct(at_ms.alias("ms"), F.col("answered_ms")))
+    begun = begun.when(is_open, F.struct(seen["ms"], seen["answered_ms"]))
+    left_ms, ended_ms = F.coalesce("place.delivered_ms", F.lit(FOREVER_MS)), F.when(is_end, at_ms)
+    earlier = _chain("turn").orderBy(*_IN_ORDER).rowsBetween(Window.unboundedPreceding, -1)
+    rows = turns.withColumns({"begun": begun, "round": F.count_if(is_end).over(earlier)})
+    rows = rows.withColumn("began_ms", F.min("begun.ms").over(_chain("turn", "round")))
+    since_ms = F.max(F.when(F.col("began_ms").isNotNull(), ended_ms)).over(earlier)
+    parts = {
+        "ms": F.col("began_ms"),
+        "ended_ms": F.max(ended_ms).over(_chain("turn", "round")),
+        "answered_ms": F.min("begun.answered_ms").over(_chain("turn", "round")),
+        "since_ms": F.coalesce("pause.since_ms", since_ms),
+    }
+    whole = F.struct(*(part.alias(name) for name, part in parts.items()))
+    rows = rows.withColumn("whole", F.when(F.col("begun").isNotNull(), whole))
+    by_time = _chain("turn").orderBy(F.when(is_move, at_ms).otherwise(left_ms), *_IN_ORDER)
+    last = F.last("whole", ignorenulls=True).over(by_time.rowsBetween(Window.unboundedPreceding, -1))
+    own, is_timer = F.coalesce("whole", "pause"), asked["kind"].isin("schedule", "replace")
+    pause = F.when(is_timer, F.greatest(last, F.when(own["ms"] <= left_ms, own)))
+    return rows.withColumn("pause", pause).drop("counts", "begun", "round", "began_ms", "whole")
 
 
 def _chain_of(id_: Column) -> Column:
@@ -146,7 +187,7 @@ def _chain(*more: Column | str, by: str = "chain") -> WindowSpec:
 
 def _refused_at_intake() -> Column:
     code, asked = F.col("error"), F.col("asked")
-    overdue = (F.col("rejected_ms") >= asked["expected_ms"]) & (asked["kind"] != "move")
+    overdue = (F.col("rejected_ms") >= asked["expected_ms"]) & ~asked["kind"].isin(*MOVES)
     # The audit does not know all of the bridge's own topics: a request for one that is due at once is refused at once.
     overdue &= (code != "bad-target") | (asked["expected_ms"] > asked["requested_ms"])
     # A recurring timer is refused at intake if its copy would be too large, also if it is due at once.

@@ -70,12 +70,12 @@ def _by(profile: Profile, record: Column) -> Column:
     owned = F.filter(sent["key"], lambda name: name.isin(*profile.control))
     is_doubled = F.size(owned) != F.size(F.array_distinct(owned))
     action = F.when(~is_doubled, _action(profile, record))
-    is_cancel = F.coalesce(action == F.lit(b"cancel"), F.lit(False))
+    is_bare = F.coalesce(action.cast("string").isin("cancel", "pause", "resume"), F.lit(False))
     schedule = _schedule(profile, sent)
-    wrong = ~is_cancel & _is_refused(profile, sent)
+    wrong = ~is_bare & _is_refused(profile, sent)
     ours = [
         (names.ACTION, F.lit(True), F.when(~wrong, action)),
-        *((name, ~is_cancel & is_there, value) for name, is_there, value in schedule),
+        *((name, ~is_bare & is_there, value) for name, is_there, value in schedule),
     ]
     whole = F.lit(None).cast("binary")
     if profile.cancels is not None:

@@ -3,7 +3,8 @@
     timer-topic, one time header           schedule | replace     a timer; ends what is pending under its id
     timer-action: cancel, timer-id         cancel                 ends what is pending under its id
     timer-action: move, timer-id, a time   move                   gives what is pending under its id another time
-    timer-of instead of the id             cancel, move           the same for the timer of the request at that place
+    timer-action: pause, resume, timer-id  pause, resume          holds what is pending under its id, and no longer
+    timer-of instead of the id             (all but replace)      the same for the timer of the request at that place
     timer-action: pause, resume            switch                 about a target topic; not a timer
     timer-origin or timer-rolls            copy                   a claim: see spark_jobs.audit_rules.roll_copies
     anything else                          malformed: only the rejected topic may hold it
@@ -34,7 +35,9 @@ _MAX_DIGITS = 18
 _UNKNOWN = rf"(?m)^(?!({'|'.join(sorted(names.KNOWN))})$)(?i:timer-)"
 """A header that looks like one of ours, and is none."""
 _SWITCHES = ("pause", "resume")
-_ACTIONS = ("schedule", "cancel", "replace", "move", *_SWITCHES)
+MOVES = ("move", *_SWITCHES)
+"""Kinds of requests that end nothing. Those to pause and resume are about a target topic if they name no timer."""
+_ACTIONS = ("schedule", "cancel", "replace", *MOVES)
 _COPIED_FIELDS = ("target", "due_ms", "expire_ms", "want_partition", "id", "own_key", "want", "occurrence")
 SAID = ("action", *_COPIED_FIELDS, "rule", "scheduled_ms")
 """Fields of `says`, in their order."""
@@ -46,6 +49,7 @@ class Feature(StrEnum):
     IDS = "ids"
     CLAIMS = "claims"
     MOVES = "moves"
+    PAUSES = "pauses"
     WHOLE_IDS = "whole_ids"
     BY_ORIGIN = "by_origin"
     TRACES = "traces"
@@ -90,12 +94,13 @@ def requests(
         c.contents(key).alias("want"),
         F.xxhash64("own_key").alias("own_key"),
         F.when(F.col("whole_id").isNotNull(), c.digest(F.col("whole_id"))).alias("whole_id"),
-        F.when(action.isin("cancel", "move") & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
+        F.when(action.isin("cancel", *MOVES) & ~c.has(h, names.ID), _of_origin(h)).alias("of_origin"),
         c.trace(h, trace_header).alias("trace"),
         _is_dubious(h).alias("dubious"),
         c.has_duplicates("headers").alias("doubled"),
         _bad_id(h).alias("bad_id"),
         _bad_schedule(h).alias("bad_schedule"),
+        (action.isin(*_SWITCHES) & ~c.has_any(h, (names.ID, names.OF))).alias("is_switch"),
         series.is_malformed(h).alias("bad_rule"),
         series.rule_of(h).alias("rule"),
         series.number_of(h).alias("occurrence"),
@@ -114,7 +119,7 @@ def _described(read: DataFrame) -> DataFrame:
     due_ms = F.when(~F.col("malformed") & is_timer, says_due)
     asked = {"due_ms": due_ms, "expected_ms": F.greatest("requested_ms", F.when(F.col("kind") != "move", due_ms))}
     asked["occurrence"] = F.when(F.col("rule").isNotNull() & F.col("kind").isin("schedule", "replace"), 1)
-    asked["id"] = F.when(~F.col("malformed") & ~F.col("kind").isin(*_SWITCHES), F.col("id"))
+    asked["id"] = F.when(~F.col("malformed"), F.col("id"))
     struct = F.struct(*(asked.get(name, F.col(name)).alias(name) for name in ASKED))
     is_claim = F.col("kind") == "copy"
     return read.select(
@@ -129,7 +134,7 @@ def _described(read: DataFrame) -> DataFrame:
 
 def _of_series() -> tuple[Column, Column]:
     """Return `rule`, and the time by it that a copy of a recurring timer gives: its due time, unless it was moved."""
-    scheduled_ms = F.coalesce("moved_from_ms", F.when(F.col("rule").isNotNull(), F.col("due_ms")))
+    scheduled_ms = F.coalesce("moved_from_ms", F.when(F.col("rule").isNotNull(), F.col("due_ms") % names.PAUSED_MS))
     return series.of_copies(F.col("rule")).alias("rule"), scheduled_ms.alias("scheduled_ms")
 
 
@@ -196,12 +201,12 @@ def _is_dubious(headers: Column) -> Column:
 
 
 def _malformed() -> Column:
-    """Return True if the request must be refused. A cancel needs only its id, a move its id and time.
+    """Return True if the request must be refused. A cancel or a pause needs only its id, a move its id and time.
 
     A claim is either a copy or malformed.
     """
     kind = F.col("kind")
-    no_id = kind.isin("cancel", "replace", "move") & F.col("id").isNull() & F.col("of_origin").isNull()
+    no_id = (kind != "schedule") & F.col("id").isNull() & F.col("of_origin").isNull()
     never = F.coalesce(F.col("expire_ms") <= F.col("due_ms"), F.lit(False))
     wrong_header = F.col("bad_schedule") | F.col("bad_rule") | F.col("null_key")
     schedule = F.col("target").isNull() | F.col("due_ms").isNull() | wrong_header | never
@@ -209,9 +214,9 @@ def _malformed() -> Column:
     timer = (
         (kind == "copy")
         | wrong
-        | F.when(kind == "move", F.col("due_ms").isNull()).otherwise((kind != "cancel") & schedule)
+        | F.when(kind == "move", F.col("due_ms").isNull()).otherwise(kind.isin("schedule", "replace") & schedule)
     )
-    return F.when(kind.isin(*_SWITCHES), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
+    return F.when(F.col("is_switch"), F.col("doubled") | F.col("target").isNull()).otherwise(timer)
 
 
 def _claimed() -> Column:

@@ -6,7 +6,8 @@
                               claim says X, rolls 1, a second time     no copy: the same
 
 A copy equals its request, follows it in its partition, and its `timer-rolls` is the next number. Its due time may
-differ if a move with its id says so.
+differ if a move with its id says so. That of a paused timer is PAUSED_MS later, which counts for nothing: whether the
+timer was paused, its requests say, or the copies if retention has deleted these.
 A forgery with the exact bytes of the awaited copy counts as that copy: the bridge accepts it, and nothing differs.
 A copy of a recurring timer may be of a later occurrence, which is asked for by the first copy with its number, and has
 the time that the rule gives (spark_jobs.audit_rules.series judges it). Else it equals its request, too.
@@ -19,6 +20,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from kafka_timer.headers import PAUSED_MS
 from spark_jobs.audit_rules import coverage, series
 from spark_jobs.audit_rules.headers import lookup
 from spark_jobs.audit_rules.requests import ASKED, CLAIM, RECORD, SAID, copy_claim_of
@@ -37,7 +39,8 @@ def claims(parsed: DataFrame) -> DataFrame:
         series.occurrence_origin(F.col("claimed"), F.col("says.occurrence")).alias("origin"),
         F.get(F.split("claimed", "/"), F.lit(2)).try_cast("bigint").alias("origin_offset"),
         "rolls",
-        "says",
+        (F.col("says.due_ms") >= PAUSED_MS).alias("paused"),
+        F.col("says").withField("due_ms", F.col("says.due_ms") % PAUSED_MS).alias("says"),
         "asked",
     )
 
@@ -53,6 +56,7 @@ def verify_claims(
 ) -> DataFrame:
     """Return `claimed` with `is_copy`, and `is_witness`: True if retention has deleted the request itself.
 
+    is_held: True if it is a witness, and the last copy of a paused timer.
     asked: origin, asked, moved_low and moved_high of every known request, and rolls of copies that were counted.
     refused: the origins on the rejected topic, as `place`. moves: parsed requests, of which only the moves are used;
     None: there are none. deleted_before: retention has deleted everything before these spans; excluded_before: that is
@@ -72,7 +76,9 @@ def verify_claims(
     # A claim that cannot be a copy is a group of its own, so that a flood of forgeries makes no long partition.
     group = F.when(F.col("may_be"), F.col("origin")).otherwise(F.col("place"))
     is_copy = (F.col("may_be") & _is_next_number()) | (is_open & _is_before(excluded_before))
-    verified = flagged.withColumn("group", group).withColumn("is_copy", is_copy)
+    is_last = F.lead("rolls").over(Window.partitionBy("group").orderBy("rolls", "offset")).isNull()
+    is_held = F.col("is_witness") & F.col("paused") & is_last
+    verified = flagged.withColumn("group", group).withColumns({"is_copy": is_copy, "is_held": is_held})
     return verified.drop("group", "may_be", "wanted", "is_known", "is_refused", "before", "base", *_MOVED)
 
 
@@ -143,6 +149,9 @@ def claim_evidence(told: DataFrame) -> DataFrame:
     fields |= {"due_ms": by_rule_ms, "expected_ms": F.greatest(by_rule_ms, own["requested_ms"])}
     stands_in = F.struct(*(column.alias(name) for name, column in fields.items()))
     is_copy = F.col("is_copy")
+    at_ms, none = F.col("requested_ms"), F.lit(None).cast("bigint")
+    pause = {"ms": at_ms, "ended_ms": none, "answered_ms": none, "since_ms": at_ms}
+    held = F.struct(*(column.alias(name) for name, column in pause.items()))
     is_moved = said["scheduled_ms"] != said["due_ms"]  # of a recurring timer; of others, their moves say it
     # One pass, not one per kind: `told` depends on all requests.
     return told.select(
@@ -151,6 +160,7 @@ def claim_evidence(told: DataFrame) -> DataFrame:
         F.when(is_copy, F.lit(1).cast("bigint")).alias("copies"),
         F.when(is_copy, F.col("rolls")).alias("rolls"),
         F.when(is_copy, said["scheduled_ms"]).alias("scheduled_ms"),
+        F.when(is_copy & F.col("is_held"), held).alias("pause"),
         *(F.when(is_copy & is_moved, said["due_ms"]).alias(name) for name in ("moved_low", "moved_high")),
     )
 

@@ -100,6 +100,12 @@ _FAULT_RULES = (
         "deliveries > 0 AND (told_ended > 0 OR (next.kind IS NOT NULL AND read_before_release))",
         "delivered, though a request with its id (a cancel, or one that replaces it) was read before",
     ),
+    Rule(
+        _A.PAUSED_BUT_DELIVERED,
+        "deliveries > 0 AND pause_read_ms < delivered_ms"
+        " AND delivered_ms < coalesce(pause.ended_ms, as_of_ms) - skew_ms",
+        "delivered, though a request to pause it was read before, and none that ends the pause had been sent",
+    ),
     Rule(_A.EXPIRED_BUT_DELIVERED, "delivered_ms - tolerance_ms > expire_ms", "delivered after its timer-expire-ms"),
     Rule(
         _A.WRONG_ORIGIN,
@@ -174,11 +180,11 @@ _OTHER_RULES = (
         "a cancel with nothing pending under its id",
     ),
     Rule(_A.SWITCH, "is_switch", "pauses or resumes a target topic"),
-    Rule(_A.MOVE, "is_move", "gives what is pending under its id another time"),
+    Rule(_A.MOVE, "is_move", "gives what is pending under its id another time, or pauses or resumes it"),
     Rule(
         _A.HELD,
         "deliveries = 0 AND rejections = 0 AND next.kind IS NULL AND expected_ms <= settled_ms AND waits",
-        "due, but an operator has paused its target topic",
+        "due, but it is paused, or its target topic is",
     ),
     Rule(_A.PENDING, "true", "not due yet; or due too recently to judge, or hidden by an open transaction"),
 )
@@ -195,26 +201,37 @@ def _paused_until(time_ms: str) -> str:
     )
 
 
+def _read_ms(request: str) -> str:
+    """Return the SQL of the time by which the bridge had read a request with `ms` and `answered_ms`.
+
+    By its receipt; or it has none and was sent more than the tolerance earlier. A receipt older than its request comes
+    from a bridge whose clock was behind: ignore it.
+    """
+    told_ms = f"{request}.answered_ms + skew_ms"
+    return f"IF(coalesce({told_ms} >= {request}.ms, false), {told_ms}, {request}.ms + tolerance_ms)"
+
+
 _FACTS = {
     # Delivered during the audit, from a copy after the last offset that was read; a move may lie there too.
     "is_ahead": "coalesce(delivered_rolls > coalesce(rolls, 0) AND delivered_ms + skew_ms >= as_of_ms, false)",
     "is_cancel": "coalesce(kind = 'cancel' AND NOT malformed, false)",
-    "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed, false)",
-    "is_move": "coalesce(kind = 'move' AND NOT malformed, false)",
+    "is_switch": "coalesce(kind IN ('pause', 'resume') AND NOT malformed AND id IS NULL AND of_origin IS NULL, false)",
+    "is_move": "coalesce(kind IN ('move', 'pause', 'resume') AND NOT malformed AND NOT is_switch, false)",
     "kind_of_timer": "coalesce(NOT (kind IN ('cancel', 'move', 'pause', 'resume') AND NOT malformed), false)",
-    # The next request's receipt precedes the delivery; or it has none and was sent more than the tolerance earlier.
-    # A receipt older than its request comes from a bridge whose clock was behind: ignore it.
-    "read_before_release": "IF(coalesce(next.answered_ms + skew_ms >= next.ms, false), next.answered_ms + skew_ms,"
-    " next.ms + tolerance_ms) < delivered_ms",
+    "read_before_release": f"{_read_ms('next')} < delivered_ms",
+    "pause_read_ms": _read_ms("pause"),
+    # A receipt says that there was a timer to pause; or it was not overdue then.
+    "is_paused": "coalesce(pause.ended_ms IS NULL AND (pause.answered_ms IS NOT NULL"
+    " OR greatest(expected_ms, pause.since_ms) >= pause.ms - tolerance_ms), false)",
     "may_end": "NOT malformed AND kind IN ('schedule', 'replace')",
     # Every receipt that says that this was ended names the next request, and its kind.
     "told_truly": "coalesce(told_ended > 0 AND (told_by_low IS NULL OR (told_by_low = told_by_high"
     " AND told_by_low = concat(IF(next.kind = 'cancel', 'cancelled ', 'replaced '), next.origin))), false)",
     # The next request was read and ended nothing; or it came when this was overdue, and no receipt says it ended it.
     "lost": "coalesce(next.kind IS NOT NULL AND NOT told_truly"
-    " AND (next.answered_ms IS NOT NULL OR (expected_ms < next.ms - tolerance_ms"
+    " AND (next.answered_ms IS NOT NULL OR (expected_ms < next.ms - tolerance_ms AND NOT is_paused"
     f" AND NOT {_paused_until('next.ms - tolerance_ms')})), false)",
-    "waits": f"may_end AND {_paused_until('settled_ms')}",
+    "waits": f"may_end AND (is_paused OR {_paused_until('settled_ms')})",
     "ended": "coalesce(next.kind IS NOT NULL AND (told_truly OR (next.ms <= settled_ms AND NOT is_undecided)), false)",
     # A receipt says that it was ended, by a request that came after the last one that was read.
     "told_ahead": "coalesce(may_end AND next.kind IS NULL AND told_ended_ms > as_of_ms, false)",
@@ -242,6 +259,15 @@ _MARKS = (
 )
 """Columns that only the rules need."""
 
+_FREED_MS = (
+    "IF(pause.ended_ms <= coalesce(delivered_ms + skew_ms, pause.ended_ms), least(pause.ended_ms, delivered_ms), NULL)"
+)
+"""When its pause ended, unless it was delivered before that."""
+_RESUMED = {
+    "expected_ms": f"greatest(expected_ms, {_FREED_MS})",
+    "lateness_ms": f"delivered_ms - greatest(due_ms, {_FREED_MS})",
+}
+"""Values of a resumed timer: the time of its pause does not count."""
 _AHEAD = {
     "due_ms": "IF(is_ahead, told_low_ms, due_ms)",
     "lateness_ms": "IF(is_ahead, delivered_ms - told_low_ms, lateness_ms)",
@@ -254,8 +280,9 @@ def classify(outcomes: DataFrame, limits: AuditLimits) -> DataFrame:
     """Return `outcomes` (spark_jobs.audit_rules.judgement) with `class`, `faults`, `proof` and `open`."""
     limits_ms = vars(limits) | {"settled_ms": limits.as_of_ms - limits.settle_ms}
     given = {name: F.lit(limit_ms).cast("bigint") for name, limit_ms in limits_ms.items()}
-    known = outcomes.withColumns(given).withColumns({name: F.expr(fact) for name, fact in _FACTS.items()})
-    known = known.withColumns({name: F.expr(said) for name, said in _AHEAD.items()})
+    known = outcomes.withColumns(given)
+    for step in (_RESUMED, _FACTS, _AHEAD):
+        known = known.withColumns({name: F.expr(said) for name, said in step.items()})
     faults = distinct_non_null(F.when(F.expr(r.holds), F.lit(r.name.value)) for r in _FAULT_RULES)
     found = known.withColumn("faults", faults).withColumn("class", _first_matching_class())
     return found.withColumns({"proof": _proof(), "open": _is_open()}).drop(*given, *_FACTS, *_MARKS)
@@ -290,11 +317,12 @@ def _is_open() -> Column:
     still come. A later record names the timer or the request that ended it, and opens it again.
     """
     waits = F.col("class").isin(_A.PENDING.value, _A.HELD.value) | F.array_contains("faults", _A.MISSING.value)
-    just_now = F.expr("id IS NOT NULL AND delivered_ms + skew_ms >= as_of_ms")
+    just_now = F.expr("(id IS NOT NULL OR pause.ms IS NOT NULL) AND delivered_ms + skew_ms >= as_of_ms")
     untold = F.expr(
         "(next.kind IS NOT NULL AND told_ended = 0 AND next.answered_ms IS NULL"
         " AND next.ms > settled_ms - tolerance_ms)"
         " OR (is_cancel AND answered_ms IS NULL AND requested_ms > settled_ms - tolerance_ms)"
+        " OR (pause.answered_ms IS NULL AND pause.ms > settled_ms - tolerance_ms)"
     )
     return F.greatest(*(F.coalesce(why, F.lit(False)) for why in (waits, just_now, untold)))
 

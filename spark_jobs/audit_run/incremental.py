@@ -238,6 +238,8 @@ def _write_state(
         "rows": F.count("*"),
         Feature.IDS: F.count_if(F.col("chain").isNotNull() | F.col("asked.of_origin").isNotNull()),
         Feature.CLAIMS: F.count("claims"),
+        Feature.MOVES: F.count("pause.ms"),
+        Feature.PAUSES: F.count("pause.ms"),
         Feature.BY_ORIGIN: F.count("asked.of_origin"),
         Feature.SERIES: F.count("asked.rule"),
     }

@@ -21,7 +21,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations
-from spark_jobs.audit_rules.requests import Feature, requests
+from spark_jobs.audit_rules.requests import MOVES, Feature, requests
 from spark_jobs.audit_rules.verdicts import GRACE_MS
 from spark_jobs.audit_run.arguments import EVERYTHING, AuditArguments, iso, shown
 from spark_jobs.audit_run.positions import Positions
@@ -173,10 +173,12 @@ def census(asked: DataFrame, cluster: Cluster, arguments: AuditArguments) -> Cen
     """
     others = cluster.partitions.keys() - own_topics(arguments)
     exists = F.col("target").isin(*others)
+    names_one, kind = F.col("asked.id").isNotNull() | F.col("asked.of_origin").isNotNull(), F.col("asked.kind")
     counts = {
-        Feature.IDS: F.count_if(F.col("asked.id").isNotNull() | F.col("asked.of_origin").isNotNull()),
-        Feature.CLAIMS: F.count_if(F.col("asked.kind") == "copy"),
-        Feature.MOVES: F.count_if(F.col("asked.kind") == "move"),
+        Feature.IDS: F.count_if(names_one),
+        Feature.CLAIMS: F.count_if(kind == "copy"),
+        Feature.MOVES: F.count_if(names_one & kind.isin(*MOVES)),
+        Feature.PAUSES: F.count_if(names_one & kind.isin("pause", "resume")),
         Feature.WHOLE_IDS: F.count("asked.whole_id"),
         Feature.BY_ORIGIN: F.count("asked.of_origin"),
         Feature.TRACES: F.count("asked.trace"),

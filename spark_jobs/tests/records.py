@@ -20,7 +20,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.coverage import holes, is_outside
 from spark_jobs.audit_rules.evidence import PartitionCount, pauses
 from spark_jobs.audit_rules.judgement import Observations, build_outcomes
-from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
+from spark_jobs.audit_rules.requests import Feature, requests
 from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import RECORDS_DDL
@@ -90,6 +90,16 @@ def move_of(origin: str, offset: int, due_ms: int | None, *, at_ms: int = 2_000,
     return asked._replace(partition=partition, headers=(*asked.headers, (names.OF, origin.encode())))
 
 
+def pausing(
+    action: str, of: bytes | str | None, offset: int, at_ms: int = 2_000, *, also: Headers = (), partition: int = 0
+) -> Record:
+    """Return a pause or a resume of a timer. `of`: its id as bytes, or its origin as text."""
+    named = [(names.ID, of)] if isinstance(of, bytes) else []
+    named += [(names.OF, of.encode())] if isinstance(of, str) else []
+    headers = ((names.ACTION, action.encode()), *named, *also)
+    return Record("timer.requests", partition, offset, at_ms, "LogAppendTime", None, None, headers)
+
+
 def move(id_: bytes | None, offset: int, due_ms: int | None, *, at_ms: int = 2_000) -> Record:
     """What is pending under the id is to be due then."""
     also = ((names.ACTION, b"move"),)
@@ -102,6 +112,12 @@ def copy(asked: Record, offset: int, *, rolls: int = 1, at_ms: int = 2_000, **ot
     kept = [h for h in asked.headers if h[0] not in (names.ORIGIN, names.ROLLS, *names.TIMES)]
     told = ((names.DELIVER_MS, due_ms), (names.ORIGIN, asked.origin.encode()), (names.ROLLS, b"%d" % rolls))
     return asked._replace(offset=offset, timestamp_ms=at_ms, **{"headers": (*kept, *told), **other})
+
+
+def paused_copy(asked: Record, offset: int, *, due_ms: int | None = None, **other: Any) -> Record:
+    """What the bridge makes of a request that it pauses. due_ms: of an occurrence, or after a move."""
+    own_ms = int(asked.header(names.DELIVER_MS) or 0) if due_ms is None else due_ms
+    return copy(asked, offset, due_ms=b"%d" % (names.PAUSED_MS + own_ms), **other)
 
 
 def foreign_of(asked: Record) -> Headers:
@@ -214,9 +230,15 @@ class History:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """Every feature, but series only if a request recurs, as the audit finds in the timer topic."""
+        """Every feature, but series, moves and pauses only if a request has them, as the audit finds them."""
         recurs = any(name.lower() in RECURRING for record in self.requests for name, _ in record.headers)
-        return EVERY_FEATURE if recurs else EVERY_FEATURE - {Feature.SERIES}
+        actions = {record.header(names.ACTION) for record in self.requests}
+        needs = {
+            Feature.SERIES: recurs,
+            Feature.MOVES: not actions.isdisjoint({b"move", b"pause", b"resume"}),
+            Feature.PAUSES: not actions.isdisjoint({b"pause", b"resume"}),
+        }
+        return frozenset(feature for feature in Feature if needs.get(feature, True))
 
     def between(self, first_ms: int, behind_ms: int) -> "History":
         """The records with a timestamp in [first, behind)."""

@@ -33,6 +33,7 @@ from spark_jobs.tests.records import (
     delivery,
     move,
     pause,
+    pausing,
     receipt,
     rejection,
     request,
@@ -113,9 +114,13 @@ def template() -> tuple[History, dict[int, str]]:
     traced = request(56, foreign=((names.TRACE_ID, b"a"),))
     history.requests.append(traced)
     history.deliveries.append(delivery(traced, foreign=((names.TRACE_ID, b"b"),)))
+    paused = request(25, id=b"25")
+    history.requests += [paused, pausing("pause", b"25", 46)]
+    history.deliveries.append(delivery(paused))
     stops, beyond = again(57, count=None), again(58, count=1)
     history.requests += [stops, beyond, numbered(beyond, 64, 2)]
     history.deliveries += [came(stops, 1, offset=57), came(beyond, 1, offset=58), came(beyond, 2, offset=64)]
+    classes |= {25: "paused-but-delivered", 46: "move"}
     classes |= {54: "switch", 55: "held", 56: "wrong-origin", 57: "broken-off", 58: "delivered", 64: "off-rule"}
     return history, classes | {62: "missing", 90: "unexplained"}
 

@@ -1,7 +1,7 @@
 """Small histories at random, judged by Spark and by a few lines of plain Python that know the contract alone.
 
-Many histories are one example, each in a partition of its own: Spark's fixed cost is paid once for all of them. Half of
-them are about moves. An example meets every class of the audit.
+Many histories are one example, each in a partition of its own: Spark's fixed cost is paid once for all of them. Some of
+them are about moves, some about pauses. An example meets every class of the audit.
 More of them: EXAMPLES=100 SEED=4711 pytest spark_jobs/audit_rules/tests/test_against_oracle.py
 """
 
@@ -31,6 +31,7 @@ from spark_jobs.tests.records import (
     delivery,
     move,
     move_of,
+    pausing,
     receipt,
     rejection,
     request,
@@ -43,14 +44,16 @@ MAX_DELAY_MS = 60_000
 TIMES = (1_000, 2_000, 5_000, 9_000, 20_000, 60_000, AS_OF_MS - 50, AS_OF_MS + 5_000)
 CODES = ("bad-header", "too-far", "too-large", "unknown-topic", "expired", "not-ours")
 FATES = ("delivered", "delivered", "delivered", "nothing", "nothing", "twice", "rejected", "altered", "both")
-KINDS = ("accepted", "cancelled", "replaced", "moved", "not-found", "too-late", "delivered")
-NEVER_DRAWN = {"broken-off", "held", "off-rule", "unjudged", "unstamped", "waived", "wrong-origin"}
-"""These histories have no pauses, no gaps, no waivers, no trace ids and no recurring timers (test_series.py)."""
+KINDS = ("accepted", "cancelled", "replaced", "moved", "paused", "not-found", "too-late", "delivered")
+NEVER_DRAWN = {"broken-off", "off-rule", "unjudged", "unstamped", "waived", "wrong-origin"}
+"""These histories have no gaps, no waivers, no trace ids and no recurring timers (test_series.py)."""
 ENDINGS = ("cancelled", "replaced")
 SWITCHES = (b"pause", b"resume")
 PLAIN = ("schedule", "schedule", "schedule", "cancel", "bad", "copy")
 ALL = (*PLAIN, "schedule", "replace", "move", "move", "cancel of", "move of", "switch")
 MOVES = ("replace", "move", "move", "move", "move of", "copy")
+PAUSES = ("schedule", "pause", "pause", "resume", "pause of", "resume of", "move", "cancel", "copy")
+ENDS_NOTHING = (b"move", *SWITCHES)
 HISTORIES = 180
 MOST_DRAWS = 200
 
@@ -80,20 +83,25 @@ def drawn(rng: Random, partition: int, kinds: Sequence[str] = ALL) -> History:
 def _asked(rng: Random, history: History, partition: int, offset: int, at_ms: int, kinds: Sequence[str]) -> Record:
     before = [r for r in history.requests if not _is_copy(r) and _is_timer(r) and r.header(names.DELIVER_MS)]
     kind = rng.choice([kind for kind in kinds if before or kind != "copy"])
-    id_ = rng.choice((None, b"x", b"x", b"y") if kinds is not MOVES else (b"x",))
+    id_ = rng.choice((None, b"x", b"x", b"y") if kinds is ALL or kinds is PLAIN else (b"x",))
     if kind == "cancel":
         return cancel(id_, offset, at_ms=at_ms, partition=partition)
     if kind.endswith(" of"):
         place = rng.choice((offset, 77) if not history.requests else [r.offset for r in history.requests])
         origin = f"timer.requests/{partition if rng.randrange(9) else 999}/{place}"
+        if kind in ("pause of", "resume of"):
+            return pausing(kind.removesuffix(" of"), origin, offset, at_ms, partition=partition)
         if kind == "cancel of":
             return cancel_of(origin, offset, at_ms=at_ms, partition=partition)
         return move_of(origin, offset, rng.choice((*TIMES, None)), at_ms=at_ms, partition=partition)
+    if kind in ("pause", "resume"):
+        return pausing(kind, id_, offset, at_ms, partition=partition)
     if kind == "copy":
         of = rng.choice(before)
         moves = [r.header(names.DELIVER_MS) for r in history.requests if _is_move_of(r, of)]
         other: dict[str, Any] = {"value": b"forged"} if rng.randrange(4) == 0 else {}
-        other |= {"due_ms": rng.choice([*moves, b"777"])} if rng.random() < 0.6 else {}
+        paused = b"%d" % (names.PAUSED_MS + int(of.header(names.DELIVER_MS) or 0))
+        other |= {"due_ms": rng.choice([*moves, paused, b"777"])} if rng.random() < 0.6 else {}
         return copy(of, offset, rolls=rng.choice((1, 1, 2)), at_ms=at_ms, partition=partition, **other)
     due_ms = None if kind == "bad" else rng.choice(TIMES)
     if kind == "move":
@@ -117,7 +125,9 @@ def _fate(rng: Random, history: History, asked: Record) -> None:
     times = [int(r.header(names.DELIVER_MS) or 0) for r in moves]
     due_ms = int(asked.header(names.DELIVER_MS) or 0)
     told_ms = rng.choice([due_ms, *times, *times]) if rng.randrange(12) else 777
-    came_ms = max(told_ms, asked.timestamp_ms) + rng.choice((-1, 3, 3, 2_000, 10_000))
+    resumes = [r.timestamp_ms for r in history.requests if _action(r) == b"resume"]
+    resumed_ms = rng.choice((0, *resumes)) if resumes else 0
+    came_ms = max(told_ms, asked.timestamp_ms, resumed_ms) + rng.choice((-1, 3, 3, 2_000, 10_000))
     rolls = rng.choice((0, 0, 1))
     place = asked.partition * 100 + asked.offset
     if fate in ("delivered", "twice", "altered", "both"):
@@ -149,8 +159,22 @@ def _is_move_of(record: Record, asked: Record) -> bool:
 def _of(record: Record) -> str | None:
     """Return the origin that a cancel or a move names; None if it names none of its partition."""
     place = (record.header(names.OF) or b"").decode()
-    is_of = record.header(names.ID) is None and _action(record) in (b"cancel", b"move")
+    is_of = record.header(names.ID) is None and _action(record) in (b"cancel", *ENDS_NOTHING)
     return place if is_of and place.rpartition("/")[0] == record.origin.rpartition("/")[0] else None
+
+
+def _is_unnamed(record: Record) -> bool:
+    """True if it pauses or resumes a target topic."""
+    return _action(record) in SWITCHES and record.header(names.ID) is None and record.header(names.OF) is None
+
+
+class Round(NamedTuple):
+    """A pause of a timer. since_ms: end of the one before."""
+
+    ms: int
+    since_ms: int
+    answered_ms: int | None = None
+    ended_ms: int | None = None
 
 
 def _is_copy(record: Record) -> bool:
@@ -195,14 +219,16 @@ class Plain:
     def _may_be_due(self, asked: Record, due: bytes | None) -> bool:
         """A copy has the request's time, or one to which a move of its id asked for."""
         moves = (r.header(names.DELIVER_MS) for r in self._history.requests if _is_move_of(r, asked))
-        return due in (asked.header(names.DELIVER_MS), *moves)
+        times = (asked.header(names.DELIVER_MS), *moves)
+        return due in times or due in [b"%d" % (names.PAUSED_MS + int(time)) for time in times if time is not None]
 
     @staticmethod
     def _readable(asked: Record) -> bool:
         if _action(asked) == b"cancel":
             return asked.header(names.ID) is not None or _of(asked) is not None
         if _action(asked) in SWITCHES:
-            return asked.header(names.TOPIC) is not None
+            no_timer = asked.header(names.ID) is None and _of(asked) is None
+            return asked.header(names.TOPIC) is not None if _is_unnamed(asked) else not no_timer
         if _action(asked) == b"move" and asked.header(names.ID) is None and _of(asked) is None:
             return False
         due, expire = asked.header(names.DELIVER_MS), asked.header(names.EXPIRE_MS)
@@ -248,6 +274,8 @@ class Plain:
         was_read = next_ and self._was_read(next_, min((d.timestamp_ms for d in came), default=0))
         if came and (was_read or self._ended_by_receipt(asked)):
             return "cancelled-but-delivered"
+        if came and self._is_paused_at(asked, min(d.timestamp_ms for d in came)):
+            return "paused-but-delivered"
         expire = asked.header("timer-expire-ms")
         if came and expire and min(d.timestamp_ms for d in came) > int(expire) + TOLERANCE_MS:
             return "expired-but-delivered"
@@ -258,7 +286,8 @@ class Plain:
         if back:
             return self._returned(asked, back[0], expire)
         if readable and not _is_timer(asked):
-            return self._cancel(asked) if _action(asked) == b"cancel" else _CLASS_OF[_action(asked)]
+            other = "switch" if _is_unnamed(asked) else "move"
+            return self._cancel(asked) if _action(asked) == b"cancel" else other
         return self._nothing(asked, next_)
 
     def _delivered(self, asked: Record, came: Record) -> str:
@@ -275,7 +304,7 @@ class Plain:
             return "altered"
         if moved_ms:
             return "moved"
-        return "late" if came.timestamp_ms - self._expected_ms(asked) > LATE_MS else "delivered"
+        return "late" if came.timestamp_ms - self._freed_ms(asked, came.timestamp_ms) > LATE_MS else "delivered"
 
     def _returned(self, asked: Record, back: Record, expire: bytes | None) -> str:
         code = back.header(names.ERROR)
@@ -291,12 +320,15 @@ class Plain:
         return not has_time or self._due_ms(asked) - asked.timestamp_ms <= MAX_DELAY_MS
 
     def _nothing(self, asked: Record, next_: Record | None) -> str:
+        is_paused, expected_ms = self._is_paused(asked), self._freed_ms(asked)
         if next_ is None:
-            is_over = self._expected_ms(asked) <= SETTLED_MS and not self._is_told_ahead(asked)
-            return "missing" if is_over else "pending"
+            is_over = expected_ms <= SETTLED_MS and not self._is_told_ahead(asked)
+            return ("held" if is_paused else "missing") if is_over else "pending"
         if self._is_told_truly(asked, next_):
             return "cancelled" if _action(next_) == b"cancel" else "replaced"
-        if self._answered_ms(next_) is not None or self._expected_ms(asked) + TOLERANCE_MS < next_.timestamp_ms:
+        if self._answered_ms(next_) is not None:
+            return "missing"
+        if expected_ms + TOLERANCE_MS < next_.timestamp_ms and not is_paused:
             return "missing"
         if next_.timestamp_ms > SETTLED_MS:
             return "pending"
@@ -318,7 +350,9 @@ class Plain:
             return "cancel-too-late" if last and (self._came(last) or self._back(last)) else "cancel-not-found"
         if self._came(last) or self._back(last):
             return "cancel-too-late"
-        overdue = self._expected_ms(last) + TOLERANCE_MS < asked.timestamp_ms
+        pause = self._pause(last)
+        waits = pause is not None and pause.ended_ms is None
+        overdue = not waits and self._freed_ms(last) + TOLERANCE_MS < asked.timestamp_ms
         return "cancel-not-found" if overdue else "cancel-done"
 
     def _was_read(self, next_: Record, came_ms: int) -> bool:
@@ -327,8 +361,8 @@ class Plain:
         return read_ms < came_ms
 
     def _line(self, asked: Record) -> list[Record]:
-        """Every request with its id, or about it by origin, that was taken, in order, but moves."""
-        return [r for r in self._line_with_moves(asked) if _action(r) != b"move"]
+        """Every request with its id, or about it by origin, that was taken and may end one, in order."""
+        return [r for r in self._line_with_moves(asked) if _action(r) not in ENDS_NOTHING]
 
     def _line_with_moves(self, asked: Record) -> list[Record]:
         chain = self._chain(asked)
@@ -345,13 +379,59 @@ class Plain:
         return chain if last == [of] else asked.origin
 
     def _moved_ms(self, asked: Record) -> list[int]:
-        """The times of the moves that follow it, before the next request with its id, but for those that missed."""
+        changes = self._changes(asked)
+        return [self._due_ms(r) for r in changes if _action(r) == b"move" and not self._is_missed(r)]
+
+    def _changes(self, asked: Record) -> list[Record]:
+        """The moves, pauses and resumes that follow it, before the next request with its id."""
         line = self._line_with_moves(asked)
         if asked not in line or not _is_timer(asked):
             return []
-        missed = {by for kind, by, _, _ in self._receipts() if kind in ("not-found", "too-late")}
-        behind = takewhile(lambda r: _action(r) == b"move", line[line.index(asked) + 1 :])
-        return [self._due_ms(r) for r in behind if r.origin not in missed]
+        return [*takewhile(lambda r: _action(r) in ENDS_NOTHING, line[line.index(asked) + 1 :])]
+
+    def _is_missed(self, asked: Record) -> bool:
+        """True if a receipt says that nothing was pending."""
+        return any(by == asked.origin and kind in ("not-found", "too-late") for kind, by, _, _ in self._receipts())
+
+    def _pause(self, asked: Record, at_ms: int = 2**62) -> Round | None:
+        """The last pause that began before then."""
+        rounds: list[Round] = []
+        since_ms, is_open = 0, False
+        for each in self._changes(asked):
+            if _action(each) == b"pause" and not self._is_missed(each):
+                began = rounds.pop() if is_open else Round(each.timestamp_ms, since_ms)
+                answers = [ms for ms in (began.answered_ms, self._answered_ms(each)) if ms is not None]
+                first_ms = min(began.ms, each.timestamp_ms)
+                rounds.append(began._replace(ms=first_ms, answered_ms=min(answers, default=None)))
+                is_open = True
+            elif is_open:
+                rounds[-1] = rounds[-1]._replace(ended_ms=each.timestamp_ms)
+                since_ms, is_open = max(since_ms, each.timestamp_ms), False
+        before = [each for each in reversed(rounds) if each.ms <= at_ms]
+        return max(before, key=lambda each: each.ms, default=None)
+
+    def _is_paused_at(self, asked: Record, came_ms: int) -> bool:
+        pause = self._pause(asked, came_ms)
+        if pause is None:
+            return False
+        is_told = pause.answered_ms is not None and pause.answered_ms + SKEW_MS >= pause.ms
+        read_ms = (pause.answered_ms or 0) + SKEW_MS if is_told else pause.ms + TOLERANCE_MS
+        return read_ms < came_ms < (AS_OF_MS if pause.ended_ms is None else pause.ended_ms) - SKEW_MS
+
+    def _is_paused(self, asked: Record) -> bool:
+        """True if the last one of its pauses has not ended, and did not come when it was long overdue."""
+        pause = self._pause(asked)
+        if pause is None or pause.ended_ms is not None:
+            return False
+        is_early = max(self._expected_ms(asked), pause.since_ms) >= pause.ms - TOLERANCE_MS
+        return pause.answered_ms is not None or is_early
+
+    def _freed_ms(self, asked: Record, came_ms: int = 2**62) -> int:
+        """When it was to be delivered, not before the end of its pause."""
+        pause, expected_ms = self._pause(asked, came_ms), self._expected_ms(asked)
+        if pause is None or pause.ended_ms is None or pause.ended_ms > came_ms + SKEW_MS:
+            return expected_ms
+        return max(expected_ms, min(pause.ended_ms, came_ms))
 
     def _stands(self, asked: Record) -> bool:
         """Read well, and not refused at intake."""
@@ -363,7 +443,7 @@ class Plain:
         code = min(r.header(names.ERROR) or b"" for r in back)
         if code in (b"unknown-topic", b"expired"):
             return True
-        overdue = min(r.timestamp_ms for r in back) >= self._asked_ms(asked) and _action(asked) != b"move"
+        overdue = min(r.timestamp_ms for r in back) >= self._asked_ms(asked) and _action(asked) not in ENDS_NOTHING
         return code == b"too-large" and (overdue or self._answered_ms(asked) is not None)
 
     def _next(self, asked: Record) -> Record | None:
@@ -399,9 +479,6 @@ class Plain:
         return max(self._asked_ms(asked), *self._moved_ms(asked), 0)
 
 
-_CLASS_OF = {b"move": "move"} | dict.fromkeys(SWITCHES, "switch")
-
-
 def _origin(record: Record) -> str:
     return (record.header(names.ORIGIN) or b"").decode()
 
@@ -426,7 +503,7 @@ class Example(NamedTuple):
 
 def _example(seed: int) -> Example:
     rng = Random(seed)
-    histories = [drawn(rng, partition, MOVES if partition % 2 else ALL) for partition in range(HISTORIES)]
+    histories = [drawn(rng, partition, (ALL, MOVES, PAUSES)[partition % 3]) for partition in range(HISTORIES)]
     classes = (Plain(history).classes() for history in histories)
     return Example(seed, histories, {origin: name for each in classes for origin, name in each.items()})
 

@@ -20,7 +20,19 @@ from spark_jobs.audit_run import incremental
 from spark_jobs.audit_run.open_timers import OpenTimers
 from spark_jobs.kafka.admin import Span
 from spark_jobs.platform.tables import written
-from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, receipt, rejection, request
+from spark_jobs.tests.records import (
+    AS_OF_MS,
+    History,
+    cancel,
+    copy,
+    delivery,
+    move,
+    paused_copy,
+    pausing,
+    receipt,
+    rejection,
+    request,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -100,6 +112,48 @@ def test_a_recurring_timer_is_judged_over_several_days(spark: SparkSession, tmp_
     ]
     found, _ = audited(spark, history, tmp_path, 1, [0, due(1) + 5_000, due(2) + 5_000, AS_OF_MS])
     assert found == expected
+
+
+@pytest.mark.slow
+def test_a_pause_of_one_day_holds_for_the_next_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """Resumes, moves, deliveries and a receipt come on later days: the classes are those of all at once."""
+    held, resumed, lost, wrong, moved, overdue, twice = timers = [request(n, id=b"%d" % n) for n in range(7)]
+    series, nameless = again(8, id=b"8"), again(9)
+    pauses = [pausing("pause", b"%d" % n, 10 + n) for n in (0, 1, 2, 3, 4, 6)]
+    pauses += [pausing("pause", b"8", 18, 15_000), pausing("pause", nameless.origin, 19, 15_000)]
+    pauses.append(pausing("pause", b"5", 60, 60_000))
+    later = [pausing("resume", b"%d" % n, 30 + n, at_ms) for n, at_ms in ((1, 20_000), (2, 20_000), (3, 40_000))]
+    later += [move(b"4", 34, 25_000, at_ms=20_000), pausing("resume", b"8", 38, 35_000)]
+    later += [pausing("resume", b"6", 36, 20_000), pausing("pause", b"6", 46, 20_500)]
+    copies = [paused_copy(each, 20 + n) for n, each in enumerate((held, resumed, lost, wrong, moved))]
+    copies += [copy(resumed, 51, rolls=2, at_ms=20_001), copy(moved, 54, rolls=2, at_ms=20_001, due_ms=b"25000")]
+    copies += [
+        numbered(nameless, 27, 2),
+        numbered(series, 28, 2),
+        numbered(series, 71, 3, 41_000, rolls=4, at_ms=35_003),
+    ]
+    copies += [
+        numbered(series, 29, 2, names.PAUSED_MS + due(2), rolls=2, at_ms=15_001, scheduled_ms=due(2)),
+        numbered(series, 70, 2, rolls=3, at_ms=35_001),
+    ]
+    came_on = [delivery(resumed, at_ms=20_003, rolls=2), delivery(wrong, at_ms=15_000)]
+    came_on += [delivery(moved, due_ms=25_000, rolls=2), came(series, 1), came(nameless, 1)]
+    came_on += [came(series, 2, at_ms=35_003, rolls=3), came(series, 3, 41_000, rolls=4)]
+    told = [receipt("paused", each) for each in pauses[:-1]]
+    told.append(receipt("paused", pauses[-1], overdue, at_ms=61_000))
+    history = History([*timers, series, nameless, *pauses, *later, *copies], came_on, [], told)
+    rows = history.judged(spark, settle_ms=100, tolerance_ms=TOLERANCE_MS, skew_ms=1_000).collect()
+    expected = {row.origin: row["class"] for row in rows}
+    assert {expected[each] for each in (held.origin, overdue.origin, twice.origin, f"{nameless.origin}#2")} == {"held"}
+    others = [expected[each.origin] for each in (resumed, lost, wrong, moved, series)]
+    assert others == ["delivered", "missing", "paused-but-delivered", "moved", "delivered"]
+    found, state = audited(spark, history, tmp_path, 1, [0, 10_000, 30_000, 60_500, AS_OF_MS])
+    assert found == expected
+    late = {row.origin: row.lateness_ms for row in rows}
+    by_day = pq.read_table(tmp_path / "requests", columns=["origin", "lateness_ms"]).to_pylist()
+    assert all(row["lateness_ms"] in (None, late[row["origin"]]) for row in by_day)
+    assert late[resumed.origin] == late[f"{series.origin}#2"] == 3
+    assert state.open == 5, "held ones, and the missing one"
 
 
 def _told(history: History, wrong: dict[str, tuple[str | None, str]]) -> str:
