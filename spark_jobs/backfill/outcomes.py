@@ -11,7 +11,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules import headers as c
 from spark_jobs.audit_rules.evidence import to_evidence
 from spark_jobs.audit_rules.id_chains import link_ids
-from spark_jobs.audit_rules.requests import EVERY_FEATURE, Feature, requests
+from spark_jobs.audit_rules.requests import EVERY_FEATURE, MOVES, Feature, requests
 from spark_jobs.audit_run.audit_folder import done_parts
 from spark_jobs.audit_run.positions import Positions, read_positions
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
@@ -170,29 +170,43 @@ _NEEDED = (
 
 
 def with_ids(parsed: DataFrame) -> DataFrame:
-    """Return the columns of parsed requests with an id or `of_origin`, without copies and moves, which end nothing."""
+    """Return the columns of parsed requests with an id or `of_origin`, without copies."""
     asked = F.col("asked")
     has_name = asked["id"].isNotNull() | asked["of_origin"].isNotNull()
-    named = parsed.where(has_name & ~asked["kind"].isin("copy", "move"))
+    named = parsed.where(has_name & (asked["kind"] != "copy"))
     return named.select("origin", *(asked[name].alias(name) for name in _NEEDED))
 
 
 def superseded(named: DataFrame, rejections: DataFrame, rows: DataFrame) -> DataFrame:
     """Return `origin` and `ended_by` of the `rows` (origin, requested_ms) that a later accepted request has ended.
 
+    Or paused: the last pause, move or resume about it is a pause, even if the bridge found nothing to pause.
     named: `with_ids` of all requests from `rows` on. rejections: origin, error and rejected_ms of rejected records.
     """
-    ids = named.join(rows.select("origin", "requested_ms"), ["origin", "requested_ms"]).select("partition", "id")
+    own = named.join(rows.select("origin", "requested_ms"), ["origin", "requested_ms"])
+    ids, is_move = own.select("partition", "id"), F.col("kind").isin(*MOVES)
     refused = rejections.groupBy("origin").agg(F.min("error").alias("error"), F.min("rejected_ms").alias("rejected_ms"))
+    paused = _paused(named.where(is_move).join(refused, "origin", "left_anti"), own)
+    named = named.where(~is_move)
     by_whole_id = ids.select("partition", F.col("id").alias("whole_id")).distinct()
     same_id = named.where(F.col("id").isNotNull()).join(ids.distinct(), ["partition", "id"], "left_semi")
     whole = named.where(F.col("whole_id").isNotNull())
     same_whole_id = whole.join(by_whole_id, ["partition", "whole_id"], "left_semi")
     of_them = same_id.unionByName(same_whole_id).dropDuplicates(["origin"])
     told = of_them.select("origin", F.struct(*_NEEDED).alias("asked")).join(refused, "origin", "left")
-    linked = link_ids(to_evidence(told), EVERY_FEATURE - {Feature.MOVES})
+    linked = link_ids(to_evidence(told), EVERY_FEATURE - {Feature.MOVES, Feature.PAUSES})
     found = linked.where(F.col("next").isNotNull()).select("origin", F.col("next.origin").alias("ended_by"))
     by_origin = named.where(F.col("of_origin").isNotNull() & ~F.col("malformed")).join(refused, "origin", "left_anti")
     cancelled = by_origin.groupBy(F.col("of_origin").alias("origin")).agg(F.min("origin").alias("ended_by"))
-    ended = found.unionByName(cancelled).dropDuplicates(["origin"])
+    ended = found.unionByName(cancelled).unionByName(paused).dropDuplicates(["origin"])
     return ended.join(rows.select("origin"), "origin", "left_semi")
+
+
+def _paused(moves: DataFrame, own: DataFrame) -> DataFrame:
+    """Return `origin` of the timers that are paused, and the pause as `ended_by`. moves: accepted ones. own: timers."""
+    told = moves.select(F.struct("offset", "kind", "origin").alias("move"), "partition", "id", "of_origin")
+    by_id = told.drop("of_origin").join(own.select("partition", "id", "origin", "offset"), ["partition", "id"])
+    by_origin = told.where(F.col("of_origin").isNotNull()).select(F.col("of_origin").alias("origin"), "move")
+    named = by_id.where(F.col("move.offset") > F.col("offset")).select("origin", "move").unionByName(by_origin)
+    last = named.groupBy("origin").agg(F.max("move").alias("move")).where(F.col("move.kind") == "pause")
+    return last.select("origin", F.col("move.origin").alias("ended_by"))

@@ -9,8 +9,8 @@
     origin 5                      a cancel ended it, which always wins                              ended
 
 The key of a copy has its due time from the journal, or the copy's own time, which is at most that of the journal record
-that lists it as landed. The key of a timer that is or was rolled may have any time from its request's up to that one:
-in a target backlog it may have waited under the key of its roll.
+that lists it as landed. A paused timer waits in the year 33658. The key of a timer that is or was rolled may have any
+time from its request's up to that one: in a target backlog it may have waited under the key of its roll.
 
 A task reads a partition in three steps: the offsets of its timers, the journal, the timers. Memory holds the offsets, 8
 bytes each, and the decisions about them, so neither the timers nor the journal have to fit.
@@ -30,6 +30,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType
 
+from kafka_timer.headers import PAUSED_MS
 from schemas.journal import Decisions, JournalRecord
 from schemas.progress import Key, Progress
 from spark_jobs.errors import JobFailedError
@@ -88,7 +89,9 @@ class SettledTimers:
         self._backlogs: dict[int, list[tuple[Key, Key]]] = {}
         """Ranges (after, until] of pending keys by the hash of the target, as of the last record."""
         self._visit_ms: dict[int, int] = {}
-        """Latest possible wake-up time of the copies of a timer."""
+        """Latest possible wake-up time of the copies of a timer, but for pauses."""
+        self._last_ms: dict[int, int] = {}
+        """Due time of the last copy: a timer that was paused before is not any more."""
         self._decisions = Decisions(map(self._read, journal))
         self._rolling = {origin for origin, _ in self._decisions.flights}
         self._ended = self._decisions.ended | self._decisions.dropped
@@ -105,7 +108,7 @@ class SettledTimers:
         for why, origins in (told | {"rolling": self._rolling}).items():
             if offset in origins:
                 return why
-        high = Key(max(expected_ms, self._visit_ms.get(offset, 0)), offset)
+        high = Key(max(expected_ms, self._visit_ms.get(offset, 0), self._last_ms.get(offset, 0)), offset)
         if high > self._progress.settled:
             return "live"
         low = high if self._is_exact(offset, expected_ms - requested_ms) else Key(requested_ms - SKEW_MS, offset)
@@ -130,7 +133,8 @@ class SettledTimers:
             )
         rolled = tuple(flight for flight in record.rolled if self._is_asked(flight.origin_offset))
         landed = tuple(copy for copy in record.landed if self._is_asked(copy[0]))
-        copies = [(flight.origin_offset, flight.due_ms) for flight in rolled]
+        self._last_ms |= {flight.origin_offset: flight.due_ms for flight in rolled}
+        copies = [(flight.origin_offset, flight.due_ms % PAUSED_MS) for flight in rolled]
         for origin, visit_ms in (*copies, *((origin, row["at_ms"] + SKEW_MS) for origin, _ in landed)):
             self._visit_ms[origin] = max(visit_ms, self._visit_ms.get(origin, 0))
         self._backlogs = {}

@@ -8,7 +8,7 @@ from spark_jobs.audit_rules import evidence
 from spark_jobs.audit_rules.requests import requests
 from spark_jobs.backfill.outcomes import superseded, with_ids
 from spark_jobs.platform.tables import RECORDS_DDL
-from spark_jobs.tests.records import Record, cancel, cancel_of, copy, move, move_of, rejection, request
+from spark_jobs.tests.records import Record, cancel, cancel_of, copy, move, move_of, pausing, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -60,6 +60,22 @@ def test_a_cancel_by_origin_supersedes_its_timer(spark: SparkSession) -> None:
     later = [cancel_of(lost[0].origin, 10), cancel_of(lost[1].origin, 11), refused, moved, elsewhere]
     told = found(spark, [*lost, *later], [rejection(refused, "denied-action")], lost)
     assert told == {0: "timer.requests/0/10", 1: "timer.requests/0/11"}
+
+
+def test_a_timer_that_is_paused_is_not_sent(spark: SparkSession) -> None:
+    """Also if the bridge had lost it by then, so that its journal has no pause."""
+    lost = [request(offset, id=b"%d" % offset) for offset in range(6)] + [request(6), request(7)]
+    before, refused = pausing("pause", b"4", 3), pausing("pause", b"5", 30)
+    later = [
+        pausing("pause", b"0", 10),
+        *(pausing("pause", b"1", 11), pausing("resume", b"1", 12)),
+        *(pausing("pause", b"2", 13), pausing("resume", lost[2].origin, 14), pausing("pause", b"2", 15)),
+        *(pausing("pause", b"3", 16), move_of(lost[3].origin, 17, 9_000)),
+        *(pausing("pause", lost[6].origin, 18), pausing("pause", lost[7].origin, 19), cancel_of(lost[7].origin, 20)),
+    ]
+    told = found(spark, [*lost, before, *later, refused], [rejection(refused, "denied-action")], lost)
+    assert {n: told.pop(n) for n in (0, 2, 6)} == {n: f"timer.requests/0/{at}" for n, at in ((0, 10), (2, 15), (6, 18))}
+    assert told.keys() == {7}
 
 
 def test_a_request_of_another_topic_of_that_name_is_ignored(spark: SparkSession) -> None:

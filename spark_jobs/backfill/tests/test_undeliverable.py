@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from kafka_timer.headers import PAUSED_MS
 from schemas.journal import CopyInFlight, JournalRecord
 from schemas.progress import Key, Progress
 from schemas.rules import Rules
@@ -127,6 +128,15 @@ CASES: dict[str, tuple[Progress | None, Sequence[Written], dict[Asked, str | Non
         Progress(100, Key(4_000 + SKEW_MS, 99), 60),
         [record(rolled=(flight(7, 9_000_000),)), record(100, landed=((7, 1),))],
         {Asked(7, 4_000): "live"},
+    ),
+    "a paused copy waits; one that was resumed has its own due time": (
+        PROGRESS,
+        [
+            record(rolled=(flight(7, PAUSED_MS + 4_000), flight(8, PAUSED_MS + 4_000)), at_ms=4_000 - SKEW_MS),
+            record(100, landed=((7, 1), (8, 1)), rolled=(flight(8, rolls=2),), at_ms=4_000 - SKEW_MS),
+            record(100, landed=((8, 2),), at_ms=4_000 - SKEW_MS),
+        ],
+        {Asked(7, 4_000): "live", Asked(8, 4_000): None},
     ),
     "a key in a target backlog is held": (
         PROGRESS,
