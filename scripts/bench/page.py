@@ -115,15 +115,22 @@ def counted(rounds: Sequence[Flat]) -> dict[str, dict[str, int]]:
     return sums
 
 
-def _figures(rounds: Sequence[Flat]) -> Iterator[Sequence[str]]:
+def _figures(rounds: Sequence[Flat], *, is_quick: bool) -> Iterator[Sequence[str]]:
+    """is_quick: leave out goals and ratios, which so few messages do not give."""
     own, other = of_side(rounds, ""), of_side(rounds, OTHER)
-    yield ("figure", "median", "unit", "goal", *(("the other bridge", "this to the other") if any(other) else ()))
+    has_other, is_whole = any(other), not is_quick
+    others = ["the other bridge"] * has_other + ["this to the other"] * (has_other and is_whole)
+    yield ["figure", "median", "unit", *["goal"] * is_whole, *others]
     for figure in FIGURES:
-        if found := figure.values(own):
-            goal = f"{figure.goal} **missed**" if figure.is_missed(statistics.median(found)) else figure.goal
-            others = figure.values(other)
-            compared = text(others), text([a / b for a, b in zip(found, others, strict=False)])
-            yield (f"`{figure.key}`", text(found), figure.unit, goal, *(compared if any(other) else ()))
+        if (found := figure.values(own)) and (is_whole or not figure.to):
+            row, theirs = [f"`{figure.key}`", text(found), figure.unit], figure.values(other)
+            if is_whole:
+                row.append(f"{figure.goal} **missed**" if figure.is_missed(statistics.median(found)) else figure.goal)
+            if has_other:
+                row.append(text(theirs))
+            if has_other and is_whole:
+                row.append(text([a / b for a, b in zip(found, theirs, strict=False)]))
+            yield row
 
 
 def _scenarios(rounds: Sequence[Flat]) -> Iterator[Sequence[str]]:
@@ -156,7 +163,7 @@ def page(results: Mapping[str, Any]) -> str:
 one run, lowest and highest.
 
 {"".join(f"**{part} was not measured:** {why}" + chr(10) * 2 for part, why in results["failed"].items())}\
-{_table(_figures(rounds))}
+{_table(_figures(rounds, is_quick=settings["quick"] == "True"))}
 
 Counted by `timer-origin`: {counts}.
 

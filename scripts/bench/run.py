@@ -1,7 +1,7 @@
 """`make bench`: lateness, throughput and CPU of the bridge, beside plain transactions and RocketMQ, in one run.
 
     make bench                                            all parts, in half an hour; writes docs/benchmarks.md
-    make bench ARGS=--quick                               core and steady in small, in three minutes
+    make bench ARGS=--quick                               core and steady in small, in three minutes, without ratios
     make bench ARGS="--quick --only scale"                a part in small
     make bench ARGS="--only core steady --bridge PATH"    in alternation with the bridge of the checkout at PATH
 
