@@ -16,7 +16,7 @@ import typer
 from typer import Context
 
 from bridge.cli.output import visible
-from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, pairs
+from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, instant_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 from kafka_timer import Outcomes, Repeat, Sent, TimerOperator
@@ -190,6 +190,9 @@ class MessageOptions(OutcomeOptions):
         """Return the arguments of TimerProducer. Raises SettingsError."""
         if self.every is not None:
             duration_ms("--every", self.every, 1)
+        for option, text in (("--expire-at", self.expire_at), ("--until", self.until)):
+            if text is not None:
+                instant_ms(option, text)
         rule = {name: getattr(self, name) for name in ("cron", "every", "zone", "until", "count", "missed")}
         repeat = None if all(value is None for value in rule.values()) else Repeat(**rule)
         has_time = repeat is None or [self.in_, self.at, self.level].count(None) < 3
@@ -203,6 +206,8 @@ def _when(in_: str | None, at: str | None, level: int | None) -> dict[str, Any]:
         raise SettingsError("give one of --in, --at and --level")
     if in_ is not None:
         duration_ms("--in", in_, 0)
+    if at is not None:
+        instant_ms("--at", at)
     return {"delay": in_, "at": at, "level": level}
 
 

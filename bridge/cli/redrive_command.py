@@ -13,10 +13,9 @@ import typer
 from rich.console import Console
 
 from bridge.cli.output import escaped, table
-from bridge.cli.shared_options import ClusterOptions, command_with
+from bridge.cli.shared_options import ClusterOptions, command_with, instant_ms
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
-from bridge.partition.options import parse_instant_ms
 from bridge.redrive.rules import UNDELIVERABLE, Parked, RedriveFilter, RedrivePlan
 
 if TYPE_CHECKING:
@@ -90,8 +89,8 @@ def redrive(
         codes=frozenset(code or ()),
         targets=frozenset(topic or ()),
         origins=frozenset(origin or ()),
-        from_ms=_instant("from", from_),
-        to_ms=_instant("to", to),
+        from_ms=None if from_ is None else instant_ms("--from", from_),
+        to_ms=None if to is None else instant_ms("--to", to),
     )
     with redrive_session(settings) as work:
         _run(work, lambda: work.look(selection), settings, limit=limit, apply=apply, as_json=as_json)
@@ -125,7 +124,7 @@ def adopt(
     settings, timer_topic = chosen.chosen()
     if mirror == timer_topic or not mirror.startswith(prefix):
         raise SettingsError(f"{mirror}: name a mirror that begins with --prefix, and is not the timer topic itself")
-    source = Mirror(mirror, prefix, timer_topic, _instant("due-from", due_from) or 0)
+    source = Mirror(mirror, prefix, timer_topic, instant_ms("--due-from", due_from))
     with closing(ConfluentAdoption.of(settings)) as work:
         _run(work, lambda: work.look_at(source), settings, limit=None, apply=apply, as_json=as_json)
 
@@ -163,13 +162,6 @@ def _run(
             f"{len(sent.refused)} were not sent, as {record.partition.topic} does not take them ({why}); the first is"
             f" at {record.place}/{record.offset}: fix the topic, then run it again"
         )
-
-
-def _instant(name: str, text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_instant_ms(text)
-    except ValueError as error:
-        raise SettingsError(f"--{name}: {error}") from error
 
 
 def _plan_json(found: RedrivePlan, sent: "RedriveResult | None") -> dict[str, Any]:

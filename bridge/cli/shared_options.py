@@ -26,6 +26,7 @@ from bridge.errors import SettingsError
 from bridge.observe import logs
 from bridge.partition.options import milliseconds
 from kafka_timer.durations import duration_text, parse_duration_ms
+from kafka_timer.instants import parse_instant_ms
 from schemas.kafka_settings import PREFIX
 
 _GROUP_OF = {
@@ -56,6 +57,14 @@ def duration_ms(option: str, text: str, least_ms: int) -> int:
     if ms < least_ms:
         raise SettingsError(f"{option} is {text}: give {duration_text(least_ms)} or more")
     return ms
+
+
+def instant_ms(option: str, text: str) -> int:
+    """Return the instant that an option gives, in epoch ms. Raises SettingsError."""
+    try:
+        return parse_instant_ms(text)
+    except ValueError as wrong:
+        raise SettingsError(f"{option}: {wrong}") from wrong
 
 
 def command_with(group: type[Any]) -> type[TyperCommand]:
