@@ -41,6 +41,8 @@ TIMEOUT_S = 30.0
 POLL_S = 3.0
 OPEN_TRANSACTION_S = 120.0
 _RETRY_INTERVAL_S = 0.2
+_LEAST_S = 1.0
+"""Time-out of a last retry."""
 FOREVER_MS = 2**62
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "check sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
@@ -135,10 +137,10 @@ class Cluster:
                     raise JobFailedError(f"{topic}: its id could not be read: {wrong.args[0].str()}") from wrong
         return found
 
-    def _answer(self, asked: Future[Any]) -> Any:
+    def _answer(self, asked: Future[Any], timeout_s: float = TIMEOUT_S) -> Any:
         """Return the answer of an admin request. Raises KafkaException, JobFailedError if none comes in time."""
         try:
-            return asked.result(TIMEOUT_S)
+            return asked.result(timeout_s)
         except (TimeoutError, KafkaException) as wrong:  # the client's own time-out may come first
             if isinstance(wrong, KafkaException) and wrong.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
                 raise
@@ -207,10 +209,11 @@ class Cluster:
         """Return the listed offsets. Retries: a leader may have changed."""
         end_s = time.monotonic() + TIMEOUT_S
         while places:
+            left_s = max(_LEAST_S, end_s - time.monotonic())
             try:
                 asked = {TopicPartition(*place): spec for place in places}
-                answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=TIMEOUT_S)
-                return {(at.topic, at.partition): self._answer(answer) for at, answer in answers.items()}
+                answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left_s)
+                return {(at.topic, at.partition): self._answer(answer, left_s) for at, answer in answers.items()}
             except KafkaException as wrong:
                 if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
                     raise JobFailedError(f"the broker did not list offsets: {wrong.args[0].str()}") from wrong
