@@ -215,7 +215,7 @@ def test_a_stream_tells_the_classes_of_the_batch_audit_and_repeats_nothing(
     assert {row["origin"]: row["class"] for row in shown} == latest
     delivered = {row["origin"] for row in stage.told() if row["lateness_ms"] is not None}
     assert sum(minute["deliveries"] for minute in stage.minutes()) == len(delivered)
-    assert "1 early, 12 missing" in capsys.readouterr().err
+    assert "1 early, 13 missing" in capsys.readouterr().err
 
 
 @pytest.mark.slow
