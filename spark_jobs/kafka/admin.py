@@ -41,8 +41,6 @@ TIMEOUT_S = 30.0
 POLL_S = 3.0
 OPEN_TRANSACTION_S = 120.0
 _RETRY_INTERVAL_S = 0.2
-_LEAST_S = 1.0
-"""Time-out of a last retry."""
 FOREVER_MS = 2**62
 _REMEDIES = {
     KafkaError._AUTHENTICATION: "check sasl.mechanism, sasl.username, sasl.password in [kafka]",  # noqa: SLF001
@@ -144,11 +142,14 @@ class Cluster:
         except (TimeoutError, KafkaException) as wrong:  # the client's own time-out may come first
             if isinstance(wrong, KafkaException) and wrong.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
                 raise
-            self._admin.poll(0)  # calls error_cb
-            raise JobFailedError(
-                f"{self._servers} answers, but a broker that it names does not ({self._unreachable}): correct"
-                " advertised.listeners of the broker, or the name service of this machine"
-            ) from wrong
+            raise self._silent() from wrong
+
+    def _silent(self) -> JobFailedError:
+        self._admin.poll(0)  # calls error_cb
+        return JobFailedError(
+            f"{self._servers} answers, but a broker that it names does not ({self._unreachable}): correct"
+            " advertised.listeners of the broker, or the name service of this machine"
+        )
 
     def require_topic(self, topic: str, *, flag: str = "--timer-topic") -> None:
         """Raise JobFailedError if there is no such topic; `flag`: the flag that names it."""
@@ -209,14 +210,16 @@ class Cluster:
         """Return the listed offsets. Retries: a leader may have changed."""
         end_s = time.monotonic() + TIMEOUT_S
         while places:
-            left_s = max(_LEAST_S, end_s - time.monotonic())
+            left_s = max(POLL_S, end_s - time.monotonic())
             try:
                 asked = {TopicPartition(*place): spec for place in places}
                 answers = self._admin.list_offsets(asked, isolation_level=level, request_timeout=left_s)
                 return {(at.topic, at.partition): self._answer(answer, left_s) for at, answer in answers.items()}
             except KafkaException as wrong:
-                if wrong.args[0].code() in _PERMANENT_ERRORS or time.monotonic() > end_s:
+                if wrong.args[0].code() in _PERMANENT_ERRORS:
                     raise JobFailedError(f"the broker did not list offsets: {wrong.args[0].str()}") from wrong
+                if time.monotonic() + POLL_S > end_s:  # the client's time-out ends a little before ours
+                    raise self._silent() from wrong
                 time.sleep(_RETRY_INTERVAL_S)
                 self._partitions()  # makes the client look up leaders again
         return {}
