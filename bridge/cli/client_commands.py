@@ -337,7 +337,7 @@ def pause(context: Context) -> None:
 
 @commands.command(cls=_OfEither, epilog=f"Example: timer-bridge resume --id reminder-7 {_SERVERS}")
 def resume(context: Context) -> None:
-    """Let a paused timer, or the timers of a paused topic, go on. What is overdue leaves at once."""
+    """Resume a paused timer or the timers of a paused topic. Overdue timers leave at once."""
     context.obj.switch(
         "resumption",
         "resumed",

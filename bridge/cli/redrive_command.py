@@ -1,6 +1,6 @@
 """`timer-bridge redrive` and `timer-bridge adopt`: list records; with --apply, send them to their timer topic.
 
-They are those of the rejected topic, or of the mirror of a lost cluster's timer topic.
+redrive reads the rejected topic; adopt reads the mirror of a lost cluster's timer topic.
 """
 
 import json
@@ -108,7 +108,7 @@ def adopt(
         str, typer.Option("--due-from", help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")
     ],
     prefix: Annotated[
-        str, typer.Option("--prefix", help="What the mirror puts before names of topics; '' if it keeps them.")
+        str, typer.Option("--prefix", help="Prefix of the names of mirrored topics; '' if there is none.")
     ],
     apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,

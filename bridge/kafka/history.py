@@ -9,8 +9,9 @@ a read     a new consumer with one assignment: with a consumer that had just cha
 
 import time
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
@@ -108,7 +109,7 @@ class ConfluentHistory:
             self._read_since({place: starts for place in self._committed_ahead if (starts := since(place)) is not None})
 
     def _read_since(self, starts: Mapping[TimerPartition, tuple[int, int]]) -> None:
-        """Read the requests and the journal from these offsets on, with one consumer: each new one takes its time."""
+        """Read the requests and the journal from these offsets on, with one consumer: a new one takes milliseconds."""
         (ends,) = self._in_time(self._list_offsets([*map(self._journal_of, starts)], _END))
         spans = dict[TimerPartition, range]()
         for place, (request, decision) in starts.items():
@@ -116,8 +117,8 @@ class ConfluentHistory:
             if (end := ends.get(journal := self._journal_of(place))) is not None:
                 spans[journal] = range(decision, end.offset)
         little = {place: span for place, span in spans.items() if 0 <= span.stop - span.start <= _LITTLE}
-        with closing(self._new_consumer(is_bounded=True)) as consumer:
-            found = read_together(consumer, little, self._retrier, _LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
+        make_consumer = partial(self._new_consumer, is_bounded=True)
+        found = read_together(make_consumer, little, self._retrier, _LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
         self._read_ahead = {place: _ReadAhead(little[place], messages) for place, messages in found.items()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
@@ -231,8 +232,7 @@ class ConfluentHistory:
         journals = {self._journal_of(partition): partition for partition in partitions}
         first, ends = self._ask(journals, _FIRST, _STABLE)
         spans = {place: range(max(first[place], end - look_back), end) for place, end in ends.items()}
-        with closing(self._new_consumer()) as consumer:
-            read = read_together(consumer, spans, self._retrier, self._limit_s)
+        read = read_together(self._new_consumer, spans, self._retrier, self._limit_s)
         if missing := spans.keys() - read.keys():
             raise PartitionUnreadableError(f"{min(missing)}: reading the end: not in {self._limit_s} s")
         return {journals[place]: [(each.key(), each.value()) for each in messages] for place, messages in read.items()}

@@ -131,50 +131,61 @@ class PartitionReader:
 
 
 def read_together(
-    consumer: Any,
+    make_consumer: Callable[[], Any],
     spans: Mapping[TimerPartition, range],
     retrier: Retrier,
     limit_s: float | None,
     size_bytes: float = math.inf,
 ) -> dict[TimerPartition, list[Message]]:
-    """Return the committed messages of each span of offsets, read by a new consumer.
+    """Return the committed messages in each span of offsets. One consumer reads all spans that are not empty.
 
-    Leaves out partitions that have to be read alone: not decided to the end within `limit_s`, undecodable, with too
-    many headers, deleted in part. Ends when the messages have `size_bytes`.
+    Leave out a partition if its span is not decided to the end within `limit_s`, if retention has deleted a part, or if
+    a message cannot be decoded or has too many headers. Stop when the messages have `size_bytes`.
     """
     read: dict[TimerPartition, list[Message]] = {place: [] for place in spans}
     left = {place: span.stop for place, span in spans.items() if span}
-    consumer.assign([TopicPartition(*place, spans[place].start) for place in left])
+    if not left:
+        return read
     tries, until_s = 0, math.inf if limit_s is None else time.monotonic() + limit_s
-    while left and size_bytes > 0 and time.monotonic() < until_s:
-        message = consumer.poll(WAIT_S)
-        tries = tries + 1 if message is None else 0
-        if tries > 1 / WAIT_S:
-            retrier.wait("reading several partitions", "an open transaction, or no broker", 0)
-        place = TimerPartition("", -1) if message is None else TimerPartition(message.topic(), message.partition())
-        if message is None or (place not in left and message.error() is None):
-            continue
-        error, end = message.error(), left.get(place, 0)
-        is_whole = True
-        if error is None and message.offset() < end:
-            headers = headers_of(message)
-            read[place].append(message)
-            size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(headers)
-            is_whole = len(headers) <= MAX_HEADERS
-            if is_whole and message.offset() + 1 < end:
+    with closing(make_consumer()) as consumer:
+        consumer.assign([TopicPartition(*place, spans[place].start) for place in left])
+        while left and size_bytes > 0 and time.monotonic() < until_s:
+            message = consumer.poll(WAIT_S)
+            if message is None:
+                tries += 1
+                if tries > 1 / WAIT_S:
+                    retrier.wait("reading several partitions", "an open transaction, or no broker", 0)
                 continue
-        elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            is_whole = message.offset() >= end
-        elif error is not None and error.code() in OFFSET_GONE | UNDECODABLE:
-            is_whole = False
-        elif error is not None:
-            note_error(place, error, retrier)
-            continue
-        left.pop(place, None)
-        if not is_whole:
-            read.pop(place, None)
-        consumer.pause([TopicPartition(*place)])
+            tries, place = 0, TimerPartition(message.topic(), message.partition())
+            is_whole = _is_whole(message, place, left.get(place, 0), retrier)
+            if place not in left:
+                continue
+            if message.error() is None and message.offset() < left[place]:
+                read[place].append(message)
+                size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(headers_of(message))
+            if is_whole is not None:
+                del left[place]
+                consumer.pause([TopicPartition(*place)])
+            if is_whole is False:
+                del read[place]
     return {place: messages for place, messages in read.items() if place not in left}
+
+
+def _is_whole(message: Message, place: TimerPartition, end: int, retrier: Retrier) -> bool | None:
+    """Return True if all offsets below `end` are decided, False if they have to be read alone, None if more follow.
+
+    Raises BridgeError if the message is an error that does not pass.
+    """
+    error = message.error()
+    if error is None:
+        is_over = message.offset() + 1 >= end or None
+        return False if message.offset() < end and len(headers_of(message)) > MAX_HEADERS else is_over
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+        return bool(message.offset() >= end)
+    if error.code() in OFFSET_GONE | UNDECODABLE:
+        return False
+    note_error(place, error, retrier)
+    return None
 
 
 def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> None:

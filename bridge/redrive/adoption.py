@@ -20,7 +20,7 @@ _SKEW_MS = 60_000
 
 
 class Mirror(NamedTuple):
-    """prefix: what names of mirrored topics begin with. due_from_ms: timers that were due earlier have left."""
+    """prefix: of the names of mirrored topics. due_from_ms: earlier timers have been delivered by the lost cluster."""
 
     topic: str
     prefix: str

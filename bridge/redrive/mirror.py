@@ -100,7 +100,7 @@ class MirroredTimer:
 
 @dataclass(eq=False)
 class MirroredPartition:
-    """What a partition asks for, by its records on the mirror (`place`), and then by those on the new timer topic."""
+    """The timers of a partition. Read its records on the mirror (`place`) first, then those on the new timer topic."""
 
     _place: TimerPartition
     _new: TimerPartition

@@ -268,6 +268,13 @@ def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(ahead: Ahead, fetche
     assert consumer.begun == [3, 3]
 
 
+def test_a_read_ahead_ends_at_its_bound_of_memory(ahead: Ahead, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 1)
+    history, consumer = ahead([Fetched(3)])
+    assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
+    assert consumer.begun == [3, 3]
+
+
 @pytest.mark.parametrize("starts", [(7, 6), (6 - 5001, 6)])
 def test_much_is_not_read_ahead(ahead: Ahead, starts: tuple[int, int]) -> None:
     _, consumer = ahead([Fetched(3)], starts)
