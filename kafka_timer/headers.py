@@ -32,12 +32,30 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from operator import methodcaller
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from kafka_timer.durations import duration_text
 from kafka_timer.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+_headers_of_message = methodcaller("headers")
+
+
+def decoded_headers(message: Any, otherwise: Headers = ()) -> Headers:
+    """Return the headers of a confluent_kafka.Message; `otherwise`, if a name is no UTF-8.
+
+    For such a name the client library returns a list with a hole and leaves an error set. A call by name does not see
+    the error once CPython has specialised the call: it appears in whatever runs next. methodcaller always sees it. To
+    read the hole ends the process, so the message keeps `otherwise`.
+    """
+    try:
+        return _headers_of_message(message) or ()
+    except (SystemError, UnicodeDecodeError):
+        message.set_headers(otherwise)
+        return otherwise
+
 
 TOPIC = "timer-topic"
 DELIVER_MS = "timer-deliver-ms"

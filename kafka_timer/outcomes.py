@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from kafka_timer.errors import BridgeError
-from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, ORIGIN, RELEASED_MS
+from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, ORIGIN, RELEASED_MS, decoded_headers
 from kafka_timer.requests import Sent
 
 _POLL_S = 0.1
@@ -119,7 +119,7 @@ class Outcomes:
             while not self._is_over.is_set():
                 message = polled(self._consumer, _POLL_S)
                 if message is not None:
-                    self._hear(message.topic(), message.value(), message.headers(), message.timestamp()[1])
+                    self._hear(message.topic(), message.value(), decoded_headers(message), message.timestamp()[1])
         except BridgeError as failure:
             self._failure = failure
         finally:

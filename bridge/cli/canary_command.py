@@ -16,7 +16,7 @@ from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError, SettingsError
 from kafka_timer import TimerProducer
-from kafka_timer.headers import legal_topic
+from kafka_timer.headers import decoded_headers, legal_topic
 
 if TYPE_CHECKING:
     from bridge.canary.canary import Canary
@@ -89,7 +89,7 @@ def _run(bird: "Canary", timers: TimerProducer, consumer: Any, every_ms: int | N
             next_ms = now_ms + every_ms if every_ms is not None else 2**63
         message = polled(consumer, _POLL_S)
         now_ms = time.time_ns() // 1_000_000
-        bird.receive([] if message is None else [message.headers() or ()], now_ms)
+        bird.receive([] if message is None else [decoded_headers(message)], now_ms)
         for loss in bird.losses(now_ms):
             lost += 1
             typer.echo(json.dumps({"event": "lost", "at_ms": now_ms, **loss._asdict()}))

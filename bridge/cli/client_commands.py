@@ -21,7 +21,7 @@ from bridge.config.settings import Settings
 from bridge.errors import SettingsError
 from kafka_timer import Outcomes, Repeat, Sent, TimerOperator
 from kafka_timer.durations import duration_text
-from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS
+from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS, decoded_headers
 from schemas.receipts import printable
 
 Topic = Annotated[str, typer.Argument(help="The target topic.")]
@@ -262,7 +262,7 @@ def read(
 def _record_text(message: Any, *, as_json: bool) -> str:
     """Return one line; bytes that are not UTF-8 are written as \\xNN. JSON has all headers."""
     key, value = (None if raw is None else printable(raw) for raw in (message.key(), message.value()))
-    headers = {name: None if raw is None else printable(raw) for name, raw in message.headers() or ()}
+    headers = {name: None if raw is None else printable(raw) for name, raw in decoded_headers(message)}
     place, late_ms = Sent(message.topic(), message.partition(), message.offset()), None
     with suppress(KeyError, ValueError):  # not delivered by a bridge
         late_ms = int(headers[RELEASED_MS] or "") - int(headers[DELIVER_MS] or "")

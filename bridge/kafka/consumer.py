@@ -27,7 +27,7 @@ from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Membership, Ownership, Polled, Record
-from kafka_timer.headers import Headers
+from kafka_timer.headers import Headers, decoded_headers
 from kafka_timer.origin import TimerPartition
 
 Message = Any
@@ -60,10 +60,7 @@ def _is(code: int, error: KafkaError) -> bool:
 
 
 def headers_of(message: Message) -> Headers:
-    try:
-        return message.headers() or ()
-    except (SystemError, UnicodeDecodeError):
-        return UNREADABLE_HEADERS
+    return decoded_headers(message, UNREADABLE_HEADERS)
 
 
 def record_of(message: Message) -> Record:

@@ -276,7 +276,7 @@ def test_what_must_be_there_by_now() -> Judging:
 def test_a_pause_is_no_timer() -> Judging:
     """Its time, id and other headers are not looked at; without a legal topic it has to be refused."""
     pause, resume, nowhere, both = (
-        request(n, due_ms=None, target=target, id=b"x", also=((names.ACTION, action),))
+        request(n, due_ms=None, target=target, also=((names.ACTION, action),))
         for n, (action, target) in enumerate(
             [(b"pause", "orders"), (b"resume", "orders"), (b"pause", None), (b"pause", "orders")], 1
         )

@@ -12,10 +12,8 @@ from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, Member
 from bridge.kafka.consumer import (
     HEADER_BYTES,
     MOST_HELD_BYTES,
-    UNREADABLE_HEADERS,
     ConfluentSource,
     PollPacer,
-    headers_of,
 )
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import (
@@ -105,15 +103,6 @@ def test_a_passing_error_is_logged_and_is_no_record(make: Make, caplog: pytest.L
         told = [source.poll(0, 10) for _ in range(3)]
     assert [(polled.records, bool(polled.ownership)) for polled in told] == [({}, False)] * 3
     assert "a turn took longer than max.poll.interval.ms" in caplog.text
-
-
-@pytest.mark.parametrize("wrong", [SystemError("utf-8"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")])
-def test_headers_with_unreadable_names_are_malformed(wrong: Exception) -> None:
-    class Record:
-        def headers(self) -> None:
-            raise wrong
-
-    assert headers_of(Record()) == UNREADABLE_HEADERS
 
 
 def test_a_record_that_cannot_be_decoded_is_returned_until_the_partition_moves_on(make: Make) -> None:
