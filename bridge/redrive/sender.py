@@ -196,8 +196,8 @@ class ConfluentRedrive:
                 on_sent([each for each, _ in requests])
                 return
             self._require_allowed(failed)
-            if self._require_producer().timed_out_while_sending and len(requests) > 1:
-                self._require_producer().timed_out_while_sending = False  # send the halves as two transactions
+            self._require_producer()
+            if failed.is_slow and len(requests) > 1:  # send the halves as two transactions
                 half = len(requests) // 2
                 self._send(requests[:half], sent, on_sent)
                 requests = requests[half:]

@@ -173,7 +173,7 @@ class TestSink:
 
         def healed() -> ProducerSlot:
             slot = ProducerSlot(world.connection(), 0, world.retrier)
-            slot.producer.is_broken = True
+            slot.producer.retire()
             slot.replace_if_broken()
             return slot
 

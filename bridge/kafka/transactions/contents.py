@@ -54,6 +54,8 @@ class SendFailure:
     cause: KafkaError | None = None
     unavailable: frozenset[str] = frozenset()
     """Topics that caused the failure by accepting no records in time."""
+    is_slow: bool = False
+    """True if the transaction timed out though the broker accepted a part (slow broker, or quota)."""
 
     @property
     def codes(self) -> set[int]:

@@ -94,13 +94,12 @@ class FailureHandler:
         topics, unavailable = {record.topic for record in submitted.outgoing}, failed.unavailable
         if not unavailable and not failed.is_followup_error and failed.codes - OF_RECORDS:
             unavailable = self._rejection_finder.unavailable(topics, is_early=True)
-        if unavailable:
-            # A longer timeout would not help, and would hold up all other records.
-            submitted.slot.producer.timed_out_while_sending = False
-            if len(self._suspects) < _MAX_SUSPECTS:
-                self._suspects |= unavailable
+        if unavailable and len(self._suspects) < _MAX_SUSPECTS:
+            self._suspects |= unavailable
         if unavailable or OF_METADATA & failed.codes:
-            submitted.slot.producer.is_broken = True  # it remembers for long what a topic was
+            submitted.slot.producer.retire()  # it remembers for long what a topic was
+        if failed.is_slow and not unavailable:  # else a longer timeout would hold up all other records
+            submitted.slot.use_longer_timeout()
         journal = {record: code for record, code in failed.named.items() if record.topic in self._journal_topics}
         named = {record: code for record, code in failed.named.items() if record not in journal}
         refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
@@ -111,9 +110,11 @@ class FailureHandler:
             self._wait_before_retry(failed, submitted.tries, {record.topic for record in named})
         return Aborted(refused, refusing=frozenset(record.topic for record in refused), unavailable=unavailable)
 
-    def commit_failed(self, failed: SendFailure, tries: int) -> Aborted:
+    def commit_failed(self, submitted: InFlightTransaction, failed: SendFailure) -> Aborted:
         """Wait before a retry. Raises BridgeError if only the operator can fix the fault."""
-        self._wait_before_retry(failed, tries)
+        if failed.is_slow:
+            submitted.slot.use_longer_timeout()
+        self._wait_before_retry(failed, submitted.tries)
         return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
     def _require_writable_journal(self, codes: Collection[int]) -> None:

@@ -1,7 +1,8 @@
 """One librdkafka producer, one transaction at a time: `start_sending`, `await_acknowledgements`, `commit`.
 
-    begin -> produce all -> acknowledged  |  offsets -> commit         None: acknowledged; committed
-                  \\____________\\________|_____\\_________\\-> abort     SendFailure: aborted, and why
+    READY -> begin -> OPEN: produce all, acknowledged -> offsets, commit -> READY    None: acknowledged; committed
+                         \\___________________________\\-> abort -> READY             SendFailure: aborted, and why
+                                                            \\-> BROKEN             the next producer aborts it
 
 Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module handles it:
 1. A failed record makes the commit fail. Later records of its partition would be waited for until the transaction
@@ -31,6 +32,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -85,13 +87,19 @@ class _RecordLostError(Exception):
     """librdkafka reports neither an acknowledgement nor a failure of a record (rule 11)."""
 
 
-class TransactionalProducer:
-    """A transactional producer. Not for use by two threads at a time.
+class ProducerState(Enum):
+    READY = auto()
+    """No transaction is open."""
+    OPEN = auto()
+    """From the beginning of a transaction to its commit or abort."""
+    BROKEN = auto()
+    """Only a new producer with the same id can go on. Its start aborts a transaction that is open."""
+    FENCED_ITSELF = auto()
+    """Broken, by a fence that rule 9 may explain."""
 
-    is_broken: True after a fatal error. Only a new producer with the same id can go on.
-    self_fence_suspected: True if it broke by a fence that rule 9 may explain.
-    timed_out_while_sending: True if a transaction timed out though the broker accepted a part (slow broker, or quota).
-    """
+
+class TransactionalProducer:
+    """A transactional producer. Not for use by two threads at a time."""
 
     def __init__(
         self,
@@ -104,17 +112,15 @@ class TransactionalProducer:
     ) -> None:
         """Start the producer, which ends the last transaction of its id. Raises TransactionalIdHeldError.
 
-        tolerates_self_fence: True to set `is_broken` instead of raising FencedError if rule 9 may explain the fence.
+        tolerates_self_fence: True to become FENCED_ITSELF instead of raising FencedError if rule 9 may explain it.
         replaces_broken: True if this producer replaces a broken one.
         """
-        self.is_broken = False
-        self.self_fence_suspected = False
+        self.state = ProducerState.READY
         self.has_committed = False
         """True if this producer has committed a transaction."""
         self._tolerates_self_fence = tolerates_self_fence
         self._had_timeout = replaces_broken
         """True if a broker did not answer in time since the last commit."""
-        self.timed_out_while_sending = False
         self._timeout_s: float = config["transaction.timeout.ms"] / 1000
         self._retrier = retrier
         self._find_unavailable = find_unavailable
@@ -163,6 +169,15 @@ class TransactionalProducer:
         failed = self._abort_on_error(lambda: self._send_offsets(batch)) if batch.progress else None
         return failed or self._commit()
 
+    @property
+    def is_broken(self) -> bool:
+        return self.state in {ProducerState.BROKEN, ProducerState.FENCED_ITSELF}
+
+    def retire(self) -> None:
+        """Begin no further transaction."""
+        if not self.is_broken:
+            self.state = ProducerState.BROKEN
+
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
         self._timed_caller.close()
@@ -202,9 +217,9 @@ class TransactionalProducer:
         except KafkaException as failure:
             return self._abort(error_of(failure))
         except CallTimeoutError:
-            self.is_broken = True  # the next producer with this id aborts the transaction
-            self.timed_out_while_sending |= self._is_old()  # a quota delays every answer of that broker
-            return SendFailure(cause=KafkaError(KafkaError._TIMED_OUT, "sending offsets hung"))  # noqa: SLF001
+            self.retire()
+            hung = KafkaError(KafkaError._TIMED_OUT, "sending offsets hung")  # noqa: SLF001
+            return SendFailure(cause=hung, is_slow=self._is_old())  # a quota delays every answer of that broker
         return None
 
     def _await_all(self, batch: TransactionContents) -> None:
@@ -221,6 +236,9 @@ class TransactionalProducer:
         self._await_acknowledgements()
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
+        if self.state is not ProducerState.READY:
+            raise AssertionError(f"begin of a producer that is {self.state.name}")
+        self.state = ProducerState.OPEN
         serve_idle(self._producer)
         self._sending.begin()
         self._records = records
@@ -258,13 +276,13 @@ class TransactionalProducer:
         is_old = self._is_old()
         failed = self._abandon(frozenset())
         late = frozenset(record.topic for record in self._sending.failures)
-        self.timed_out_while_sending |= is_old and len(self._sending.failures) < len(self._records)
+        failed.is_slow = is_old and len(self._sending.failures) < len(self._records)
         failed.unavailable = late if late < self._topics else frozenset()
         return failed
 
     def _abandon(self, unavailable: frozenset[str]) -> SendFailure:
         """Leave the transaction to the next producer, which aborts it. An abort here might never return (rule 8)."""
-        self.is_broken = True
+        self.retire()
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
@@ -299,17 +317,16 @@ class TransactionalProducer:
                 failed = self._abort(error)
                 if not self.is_broken:  # the broker has agreed that it is aborted, so it was not committed
                     return failed
-            self._require_not_fenced(error)
-            self.is_broken = True
+            self._break(error)
             why = f"a commit broke off ({error.str()}): its outcome is read from Kafka"
             raise OutcomeUnknownError(why) from failure
-        self.has_committed, self._had_timeout = True, False
+        self.state, self.has_committed, self._had_timeout = ProducerState.READY, True, False
         if self._names_until_s == math.inf:
             self._names_until_s = time.monotonic() + _NAMES_S
         return None
 
     def _abort(self, cause: KafkaError | None) -> SendFailure:
-        """Abort, or mark the producer as broken so that the next one aborts."""
+        """Abort; if that fails, the next producer aborts."""
         is_old = self._is_old()
         self._names_until_s = math.inf
         if cause is None or not cause.fatal():
@@ -321,15 +338,16 @@ class TransactionalProducer:
                 )
             except KafkaException as failure:
                 error = error_of(failure)
-                self.is_broken = True
-                self._require_not_fenced(error)
+                self._break(error)
                 cause = cause or error
+            else:
+                self.state = ProducerState.READY
         else:
-            self.is_broken = True
-            self._require_not_fenced(cause)
+            self._break(cause)
         failures = self._sending.failures
-        self.timed_out_while_sending |= is_old and len(failures) < len(self._records)
-        return SendFailure({record: code for record, code in failures.items() if code not in _PURGED}, cause)
+        is_slow = is_old and len(failures) < len(self._records)
+        named = {record: code for record, code in failures.items() if code not in _PURGED}
+        return SendFailure(named, cause, is_slow=is_slow)
 
     def _is_old(self) -> bool:
         return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
@@ -343,13 +361,15 @@ class TransactionalProducer:
             return None if error.code() == KafkaError._STATE else error  # noqa: SLF001
         raise AssertionError("a transaction within a transaction")
 
-    def _require_not_fenced(self, error: KafkaError) -> None:
+    def _break(self, error: KafkaError) -> None:
+        """Become broken by a fatal error. Raises FencedError."""
         is_young = time.monotonic() - self._began_s < self._timeout_s
-        if error.code() in _FENCED and is_young:
-            if self._tolerates_self_fence and self._had_timeout:
-                self.self_fence_suspected = True
-                return
+        is_fenced = error.code() in _FENCED and is_young
+        if is_fenced and not (self._tolerates_self_fence and self._had_timeout):
             raise FencedError(SAME_INSTANCE)
+        if is_fenced:
+            self.state = ProducerState.FENCED_ITSELF
+        self.retire()
 
     def _retriable_for(self, seconds: float) -> Callable[[KafkaError], bool]:
         """Return a check whether to call again: the error is retriable, and the transaction is younger than `seconds`.

@@ -4,7 +4,12 @@ from bridge.config.kafka_config import Connection
 from bridge.kafka import client_config as clients
 from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, log
 from bridge.kafka.transactions.contents import FindUnavailable, none_unavailable
-from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
+from bridge.kafka.transactions.producer import (
+    ProducerState,
+    TimeoutRefusedError,
+    TransactionalIdHeldError,
+    TransactionalProducer,
+)
 
 _CLOSE_S = CALL_S + 1.0
 _MAX_SELF_FENCES = 3
@@ -26,6 +31,8 @@ class ProducerSlot:
         self.number = number
         self._connection = connection
         self._config = clients.producer(connection, number)
+        self._allowed_ms: int = self._config["transaction.timeout.ms"]
+        """A transaction timeout that the brokers have allowed."""
         self._generation = 0
         self._retrier = retrier
         self._find_unavailable = find_unavailable
@@ -35,36 +42,33 @@ class ProducerSlot:
         self.producer = self._start(tolerates_self_fence=True, replaces_broken=False)
         self.worker = WorkerThread(f"publishes {number}")
 
-    @property
-    def needs_replacement(self) -> bool:
-        """True if no further transaction may be handed to this producer."""
-        return self.producer.is_broken or self._can_wait_longer()
-
-    def _can_wait_longer(self) -> bool:
-        """True if a transaction was too slow, and a longer timeout may help."""
-        return self.producer.timed_out_while_sending and self._config["transaction.timeout.ms"] < self._max_timeout_ms
+    def use_longer_timeout(self) -> None:
+        """Double the transaction timeout up to a limit, after a transaction that was too slow for it."""
+        timeout_ms: int = self._config["transaction.timeout.ms"]
+        if timeout_ms >= self._max_timeout_ms:
+            return
+        self._allowed_ms = timeout_ms
+        self._config = clients.with_longer_timeout(self._config)
+        self.producer.retire()
+        log.warning(
+            "a transaction could not be written in time, perhaps because of a quota: the timeout is now %d s",
+            self._config["transaction.timeout.ms"] // 1000,
+        )
 
     def replace_if_broken(self) -> None:
-        """Replace a broken producer. Double the transaction timeout if a transaction was too slow for it."""
-        if not self.needs_replacement:
+        if not self.producer.is_broken:
             return
-        config = self._config
-        if self._can_wait_longer():
-            self._config = clients.with_longer_timeout(config)
-            self.producer.is_broken = True
-            log.warning(
-                "a transaction could not be written in time, perhaps because of a quota: the timeout is now %d s",
-                self._config["transaction.timeout.ms"] // 1000,
-            )
         self.producer.close()
-        self._self_fences = 0 if self.producer.has_committed else self._self_fences + self.producer.self_fence_suspected
+        is_self_fence = self.producer.state is ProducerState.FENCED_ITSELF
+        self._self_fences = 0 if self.producer.has_committed else self._self_fences + is_self_fence
         try:
             self.producer = self._replacement()
         except TimeoutRefusedError as refused:
-            if self._config is config:
+            if self._config["transaction.timeout.ms"] == self._allowed_ms:
                 raise
             log.warning("%s: brokers do not allow that: the transaction timeout stays as it was", refused)
-            self._config, self._max_timeout_ms = config, config["transaction.timeout.ms"]
+            self._max_timeout_ms = self._allowed_ms
+            self._config = {**self._config, "transaction.timeout.ms": self._allowed_ms}
             self.producer = self._replacement()
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ class ConfluentSink:
 
     def submit(self, transaction: Transaction) -> InFlightTransaction:
         # One that is being replaced may take a second.
-        slot = next((each for each in self._free if not each.needs_replacement), self._free[0])
+        slot = next((each for each in self._free if not each.producer.is_broken), self._free[0])
         self._free.remove(slot)
         batch = TransactionContents(
             [*transaction.outgoing, *self._journal_records(transaction)],
@@ -59,7 +59,7 @@ class ConfluentSink:
         )
         submitted = InFlightTransaction(transaction, batch, slot)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
-        may_send = is_member(batch.group_metadata) and not slot.needs_replacement
+        may_send = is_member(batch.group_metadata) and not slot.producer.is_broken
         if may_send and not self._failures.needs_check(submitted.outgoing):
             slot.producer.start_sending(submitted.batch)
             submitted.is_loaded = True
@@ -107,7 +107,7 @@ class ConfluentSink:
             return self._failures.sending_failed(submitted, failed)
         failed = submitted.slot.producer.commit(submitted.batch)
         if failed is not None:
-            return self._failures.commit_failed(failed, submitted.tries)
+            return self._failures.commit_failed(submitted, failed)
         return Committed()
 
     def _aborted_before_send(self, submitted: InFlightTransaction) -> Aborted | None:

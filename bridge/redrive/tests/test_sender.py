@@ -27,14 +27,12 @@ class Producer:
     is_broken = False
 
     def __init__(self, most: int) -> None:
-        self.timed_out_while_sending = False
         self.taken: list[int] = []
         self._most = most
 
     def await_acknowledgements(self, batch: TransactionContents) -> SendFailure | None:
         if len(batch.records) > 2 * self._most:
-            self.timed_out_while_sending = True
-            return SendFailure(cause=LATE)
+            return SendFailure(cause=LATE, is_slow=True)
         return None
 
     def commit(self, batch: TransactionContents) -> SendFailure | None:

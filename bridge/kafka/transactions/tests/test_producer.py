@@ -15,7 +15,12 @@ from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import producer_slot
 from bridge.kafka.transactions.contents import SendFailure, TransactionContents
-from bridge.kafka.transactions.producer import TimeoutRefusedError, TransactionalIdHeldError, TransactionalProducer
+from bridge.kafka.transactions.producer import (
+    ProducerState,
+    TimeoutRefusedError,
+    TransactionalIdHeldError,
+    TransactionalProducer,
+)
 from bridge.kafka.transactions.producer_slot import ProducerSlot
 from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
@@ -29,13 +34,17 @@ def slot(monkeypatch: pytest.MonkeyPatch, most_ms: int) -> tuple[ProducerSlot, l
     started: list[int] = []
 
     class Producer:
-        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
+        is_broken = has_committed = False
+        state = ProducerState.READY
 
         def __init__(self, config: dict[str, Any], retrier: Retrier, unavailable: object, **_: object) -> None:
             del retrier, unavailable
             if config["transaction.timeout.ms"] > most_ms:
                 raise TimeoutRefusedError("starting the producer: too long")
             started.append(config["transaction.timeout.ms"])
+
+        def retire(self) -> None:
+            self.is_broken = True
 
         def close(self) -> None: ...
 
@@ -47,7 +56,7 @@ def test_a_producer_that_times_out_gets_twice_the_timeout_up_to_a_limit(monkeypa
     """A longer wait without a poll would lose the partitions."""
     own_slot, started = slot(monkeypatch, 10**9)
     for _ in range(8):
-        own_slot.producer.timed_out_while_sending = True
+        own_slot.use_longer_timeout()
         own_slot.replace_if_broken()
     assert started == [10_000, 20_000, 40_000, 80_000, 160_000, LONGEST_TRANSACTION_MS]
     assert LONGEST_TRANSACTION_MS < 300_000
@@ -59,7 +68,7 @@ def test_a_producer_keeps_its_timeout_if_brokers_allow_no_longer_one(
 ) -> None:
     own_slot, started = slot(monkeypatch, 30_000)
     for _ in range(4):
-        own_slot.producer.timed_out_while_sending = True
+        own_slot.use_longer_timeout()
         own_slot.replace_if_broken()
     assert started == [10_000, 20_000, 20_000]
     assert "brokers do not allow that" in caplog.text
@@ -75,7 +84,8 @@ def test_a_transactional_id_that_kafka_holds_is_replaced_by_the_next_free_one(mo
     held = {"group-one-0", "group-one-0-1"}
 
     class Producer:
-        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
+        is_broken = has_committed = False
+        state = ProducerState.READY
 
         def __init__(self, config: dict[str, Any], *_: object, **__: object) -> None:
             self.id = config["transactional.id"]
@@ -116,11 +126,14 @@ def test_an_own_topic_that_takes_no_records_is_named_by_readiness(monkeypatch: p
     none = frozenset({"timer.receipts"})
 
     class Producer:
-        is_broken = timed_out_while_sending = has_committed = self_fence_suspected = False
+        is_broken = has_committed = False
+        state = ProducerState.READY
 
         def __init__(self, *_: object, **__: object) -> None: ...
 
         def start_sending(self, batch: object) -> None: ...
+
+        def retire(self) -> None: ...
 
         def await_acknowledgements(self, batch: object) -> SendFailure:
             del batch
