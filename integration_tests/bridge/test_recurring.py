@@ -64,11 +64,11 @@ def test_paused_timers_wait_through_a_kill_and_a_lost_disk(kafka: Broker, names:
     bridge.start()
     broker = {"bootstrap.servers": kafka.bootstrap_servers}
     with TimerProducer(broker, timer_topic=names.timers) as timers:
+        timers.schedule(names.target, "gone", delay="1h", id="gone").result(30)
+        switch("pause", "--id", "gone")  # a command may take longer than the others' delay
         sent = timers.schedule(names.target, "once", delay="3s").result(30)
-        timers.schedule(names.target, "gone", delay="3s", id="gone").result(30)
         timers.schedule(names.target, "again", repeat=Repeat(every="3s", count=2), id="x").result(30)
-        switch("pause", "--origin", "/".join(map(str, sent)))
-        switch("pause", "--id", "gone")
+        timers.pause_timer(sent).result(30)
         timers.pause_timer("x").result(30)
         paused = [("paused", ""), ("paused", "gone"), ("paused", "x")]
         assert told(3) == paused
@@ -78,8 +78,8 @@ def test_paused_timers_wait_through_a_kill_and_a_lost_disk(kafka: Broker, names:
         with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
             assert [each.value() for each in read(kafka, names.target, 1)] == [b"later"]
             switch("cancel", "gone")
-            timers.resume_timer(sent).result(30)
-            switch("resume", "--id", "x")
+            switch("resume", "--origin", "/".join(map(str, sent)))
+            timers.resume_timer("x").result(30)
             found = read(kafka, names.target, 4)
             assert told(6) == [("cancelled", "gone"), *paused, ("resumed", ""), ("resumed", "x")]
     assert sorted(each.value() for each in found) == [b"again", b"again", b"later", b"once"]
