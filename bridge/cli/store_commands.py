@@ -20,9 +20,11 @@ from bridge.cli.offline_stores import for_each_store, locked_stores, store_error
 from bridge.cli.output import table
 from bridge.errors import BridgeError, SettingsError
 from bridge.partition.options import instant_text
+from kafka_timer.durations import duration_text
 from kafka_timer.headers import PAUSED_MS
 from kafka_timer.origin import TimerPartition
 from schemas.progress import NOTHING_SETTLED
+from schemas.sizes import size_text
 from timer.disk import ReadOnlyDisk
 from timer.format.checkpoint import BODIES, DATABASE, IDS, UNITS
 from timer.stopped_store import EmptyStoreError, StoppedStore, StoredTimer, StoreFault
@@ -199,7 +201,7 @@ def _show(reports: list[dict[str, Any]], console: Console) -> None:
             ticks = [(instant_text(tick["from_ms"]), tick["timers"]) for tick in one["ticks"]]
             console.print(table(("", ""), ticks, title="next ticks"))
         if one["timers"]:
-            columns = ("origin", "due", "target", "id", "rolls", "bytes")
+            columns = ("origin", "due", "target", "id", "rolls", "size")
             rows = map(_timer_row, one["timers"])
             console.print(table(columns, rows, title="timers", unbroken=("origin", "due")))
 
@@ -217,14 +219,14 @@ def _checkpoint_rows(one: dict[str, Any]) -> Iterator[tuple[object, object, obje
     yield "pending", checkpoint["pending"], f"{len(checkpoint['held'])} held"
     yield "copies in flight", len(checkpoint["flights"]), f"{len(checkpoint['ended_flights'])} of them ended"
     if checkpoint["engine"] == "wheel":
-        yield "wheel", f"{checkpoint['slots']} slots of {checkpoint['tick_ms']} ms", ""
+        yield "wheel", f"{checkpoint['slots']} slots of {duration_text(checkpoint['tick_ms'])}", ""
         ends = {UNITS: f"{checkpoint['units_end']} units", IDS: "", BODIES: f"to {checkpoint['body_end']}"}
     else:
         ends = {DATABASE: ""}
     yield "closed cleanly", "yes" if one["closed"] else "no", ""
     for folder, end in ends.items():
         sizes = [file["size"] for file in one["files"] if file["name"].startswith(f"{folder}/")]
-        yield f"{folder}/", f"{len(sizes)} files, {sum(sizes)} bytes", end
+        yield f"{folder}/", f"{len(sizes)} files, {size_text(sum(sizes))}", end
 
 
 def _timer_row(timer: dict[str, Any]) -> tuple[object, ...]:
@@ -236,5 +238,5 @@ def _timer_row(timer: dict[str, Any]) -> tuple[object, ...]:
         timer["target"] + ("" if timer["target_partition"] is None else f"/{timer['target_partition']}"),
         timer["id"] or "",
         timer["rolls"],
-        sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes")),
+        size_text(sum(timer[part] or 0 for part in ("key_bytes", "value_bytes", "header_bytes"))),
     )
