@@ -28,6 +28,7 @@ _NAMES = {
     "due-to": "due_to",
     "header": "header",
     "rule": "rule",
+    "paused": "paused",
 }
 """Names in --select, each with its field of the API's Selector."""
 

@@ -129,7 +129,8 @@ def pending(
         list[str] | None,
         typer.Option(
             "--select",
-            help="Only timers with topic=, key= (a prefix), due-from=, due-to=, header=name=value, rule=; may repeat.",
+            help="Only timers with topic=, key= (a prefix), due-from=, due-to=, header=name=value, rule=, paused=yes;"
+            " may repeat.",
         ),
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel those that --select names.")] = False,

@@ -69,6 +69,8 @@ class TimerFilter(NamedTuple):
     """A header of the request; a value of None matches any."""
     rule: str = ""
     """A part of the rule of recurring timers, as `described` gives it; ANY_RULE: all of them."""
+    is_paused: bool | None = None
+    """True: timers that were paused themselves, whatever their topic does."""
     due_from_ms: int = 0
     due_to_ms: int = MAX_INT64
     after: SearchPosition | None = None
@@ -321,6 +323,8 @@ class Search:
         matches: NDArray[np.bool_] = (due >= filter_.due_from_ms) & (due < filter_.due_to_ms)
         if filter_.topic is not None:
             matches &= rows["topic_hash"] == topic_hash(filter_.topic)
+        if filter_.is_paused is not None:
+            matches &= (rows["due_ms"] >= PAUSED_MS) == filter_.is_paused
         if filter_.after is not None:
             due_ms, at, origin_offset = filter_.after
             sign = self._sign

@@ -91,6 +91,7 @@ class Selector(Question):
         None,
         description="A part of the rule of recurring timers, such as `every 1h`; any: all of them.",
     )
+    paused: bool | None = Field(None, description="Timers that were paused one by one: true or false.")
     origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
         None, description="topic/partition/offset of their first requests, separated by spaces."
     )
@@ -110,6 +111,7 @@ class Selector(Question):
             origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
             header=(name, value.encode() if equals else None) if name else None,
             rule=self.rule or "",
+            is_paused=self.paused,
             due_from_ms=self.due_from or 0,
             due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
             **more,

@@ -302,6 +302,10 @@ def test_timers_are_listed_with_key_value_and_rule_and_downloaded(place: Place) 
         assert shown in text, shown
     assert re.findall(r"Tick (\w)\"", browser.show("/timers?key=u-&limit=50").text) == ["a"]
     assert re.findall(r"Tick (\w)\"", browser.show("/timers?rule=3h").text) == ["c"]
+    place.producer.pause_timer("b")
+    place.run(300)
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?paused=yes").text) == ["b"]
+    assert re.findall(r"Tick (\w)\"", browser.show("/timers?paused=no").text) == ["a", "c"]
     assert "0 match" in browser.show("/timers?due_from=2023-11-16T00:00&due_to=2023-11-17T00:00").text
     assert "3 match" in browser.show("/timers?due_from=2023-11-14T00:00&due_to=2023-11-16T00:00:01.5").text
     table = browser.show("/timers/download?format=csv&topic=orders")
