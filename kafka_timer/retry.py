@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 from kafka_timer.durations import parse_duration_ms
-from kafka_timer.headers import CONTROL, legal_topic
+from kafka_timer.headers import CONTROL, UNREADABLE_HEADERS, decoded_headers, legal_topic
 from kafka_timer.requests import Headers, Text, headers_for, to_bytes
 
 MAX_RETRIES = 16
@@ -25,7 +25,7 @@ _SPRING = "kafka_dlt-"
 _SPRING_ORIGIN = tuple(f"{_SPRING}original-{name}" for name in ("topic", "partition", "offset", "timestamp"))
 _LONGEST_ERROR = 1000
 """Characters: the DLQ has to take the record."""
-_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 Message: TypeAlias = Any
@@ -35,7 +35,7 @@ Message: TypeAlias = Any
 def _read(message: Message) -> SimpleNamespace:
     fields = ((name, getattr(message, name)) for name in _FIELDS)
     read = SimpleNamespace(**{name: field() if callable(field) else field for name, field in fields})
-    read.headers = list(read.headers or ())
+    read.headers = decoded_headers(message) if callable(message.headers) else message.headers or ()
     read.timestamp = read.timestamp[1] if isinstance(read.timestamp, tuple) else read.timestamp
     return read
 
@@ -119,6 +119,8 @@ def retry_of(
         raise ValueError(f"group {group!r}: {name} has to be a legal topic: use letters, digits, . _ and -")
     read = _read(message)
     place = f"{read.topic}/{read.partition}/{read.offset}"
+    if read.headers is UNREADABLE_HEADERS:
+        raise ValueError(f"{place}: a header's name is no UTF-8, so a retry would lose the headers: handle it yourself")
     sent: dict[str, bytes | None] = dict(read.headers)
     is_ours = sent.get(RETRY_GROUP) == group.encode()
     times = _retry_count(sent.get(RETRIES)) if is_ours else 0

@@ -27,14 +27,11 @@ from bridge.kafka.group import MembershipGuard, member_id
 from bridge.kafka.retry import CALL_S, Retrier, log
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Membership, Ownership, Polled, Record
-from kafka_timer.headers import Headers, decoded_headers
+from kafka_timer.headers import decoded_headers
 from kafka_timer.origin import TimerPartition
 
 Message = Any
 """confluent_kafka.Message. Its type hints say that every field may be None, which is true of errors alone."""
-
-UNREADABLE_HEADERS: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
-"""Replaces headers that the client library cannot decode. Parsing it gives `bad-header` with this reason."""
 
 _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()  # noqa: SLF001
 """The reason of an error that tells of a reset."""
@@ -59,12 +56,8 @@ def _is(code: int, error: KafkaError) -> bool:
     return error.code() == code or (is_fatal and KafkaError(code).str() in error.str())
 
 
-def headers_of(message: Message) -> Headers:
-    return decoded_headers(message, UNREADABLE_HEADERS)
-
-
 def record_of(message: Message) -> Record:
-    fields = (message.offset(), message.timestamp()[1], message.key(), message.value(), headers_of(message))
+    fields = (message.offset(), message.timestamp()[1], message.key(), message.value(), decoded_headers(message))
     return tuple.__new__(Record, fields)  # as Record(...), but that is a Python function
 
 
@@ -259,7 +252,7 @@ class ConfluentSource:
                 append = records.setdefault(partition, []).append
             offset = message.offset()
             if 0 <= least <= offset and partition not in costly:
-                headers, value = headers_of(message), message.value()
+                headers, value = decoded_headers(message), message.value()
                 append(new(Record, (offset, message.timestamp()[1], message.key(), value, headers)))
                 size += len(headers) * HEADER_BYTES + (0 if value is None else len(value))
                 if len(headers) > MAX_HEADERS:

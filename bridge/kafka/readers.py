@@ -13,11 +13,12 @@ from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import REPLACED_AFTER_S, make
-from bridge.kafka.consumer import GROUP, HEADER_BYTES, Message, headers_of, record_of
+from bridge.kafka.consumer import GROUP, HEADER_BYTES, Message, record_of
 from bridge.kafka.errors import OFFSET_GONE, UNDECODABLE, error_of, explained, is_passing
 from bridge.kafka.retry import Retrier
 from bridge.partition.request import MAX_HEADERS
 from bridge.ports import Record
+from kafka_timer.headers import decoded_headers
 from kafka_timer.origin import TimerPartition
 
 _BATCH = 2000
@@ -96,7 +97,7 @@ class PartitionReader:
             if error is None and message.offset() < self._end:
                 messages.append(message)
                 self._position = message.offset() + 1
-                if len(headers_of(message)) > MAX_HEADERS:  # a batch of such would not fit into memory
+                if len(decoded_headers(message)) > MAX_HEADERS:  # a batch of such would not fit into memory
                     consumer.seek(TopicPartition(*self._place, self._position))
                     break
             elif error is None or error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
@@ -162,7 +163,7 @@ def read_together(
                 continue
             if message.error() is None and message.offset() < left[place]:
                 read[place].append(message)
-                size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(headers_of(message))
+                size_bytes -= len(message.value() or b"") + HEADER_BYTES * len(decoded_headers(message))
             if is_whole is not None:
                 del left[place]
                 consumer.pause([TopicPartition(*place)])
@@ -179,7 +180,7 @@ def _is_whole(message: Message, place: TimerPartition, end: int, retrier: Retrie
     error = message.error()
     if error is None:
         is_over = message.offset() + 1 >= end or None
-        return False if message.offset() < end and len(headers_of(message)) > MAX_HEADERS else is_over
+        return False if message.offset() < end and len(decoded_headers(message)) > MAX_HEADERS else is_over
     if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
         return bool(message.offset() >= end)
     if error.code() in OFFSET_GONE | UNDECODABLE:
