@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from kafka_timer.durations import duration_text
-from kafka_timer.headers import MAX_INT64, Recurrence, Refusal, shown
+from kafka_timer.headers import MAX_INT64, PAUSED_MS, Recurrence, Refusal, shown
 
 _SEARCHED_DAYS = 9 * 366
 """29 February comes every 8 years at most. The bound keeps a search within milliseconds."""
@@ -77,12 +77,15 @@ def _missed(rule: Recurrence, first_ms: int, sent_ms: int, most: int) -> int:
 
 
 def time_after(rule: Recurrence, scheduled_ms: int, after_ms: int) -> int | None:
-    """Return the rule's first time after `after_ms`, for an occurrence at `scheduled_ms`. None: there is none."""
+    """Return the rule's first time after `after_ms`, for an occurrence at `scheduled_ms`. None: there is none.
+
+    PAUSED_MS is beyond every end: a timer that is due then would count as paused, and a resume would release it early.
+    """
     if rule.every_ms:
         found = scheduled_ms + (max(0, after_ms - scheduled_ms) // rule.every_ms + 1) * rule.every_ms
     else:
         found = _next_match_ms(rule.cron, rule.zone, max(scheduled_ms, after_ms))
-    return found if found <= rule.until_ms else None
+    return found if found <= rule.until_ms and found < PAUSED_MS else None
 
 
 class Occurrence(NamedTuple):

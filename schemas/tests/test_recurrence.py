@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_timer.headers import Recurrence, Refusal, Schedule, parse
+from kafka_timer.headers import PAUSED_MS, Recurrence, Refusal, Schedule, parse
 from schemas.recurrence import Occurrence, due_times, problem_of, time_after
 from schemas.rules import Rules
 from schemas.tests.cron_by_the_clock import CRONS, SPANS, by_the_clock
@@ -161,6 +161,11 @@ def test_a_search_finds_what_a_walk_over_all_minutes_finds(zone: str, at: tuple[
         while (later_ms := time_after(rule, 0, after_ms)) is not None:
             found.append(after_ms := later_ms)
         assert found == walked, cron
+
+
+def test_no_occurrence_is_due_when_timers_are_paused() -> None:
+    assert time_after(Recurrence(every_ms=PAUSED_MS - NOW_MS - 1), NOW_MS, NOW_MS) == PAUSED_MS - 1
+    assert time_after(Recurrence(every_ms=PAUSED_MS - NOW_MS), NOW_MS, NOW_MS) is None
 
 
 def test_far_times_have_no_next_one() -> None:

@@ -240,7 +240,7 @@ class _Rule(NamedTuple):
             found: int | None = after_ms + self.every_ms - (after_ms - base_ms) % self.every_ms
         else:
             found = self.match_ms(self.cron, self.zone, after_ms)
-        return None if found is None or found > self.until_ms else found
+        return None if found is None or found > min(self.until_ms, names.PAUSED_MS - 1) else found
 
     def fits(self, base_ms: int, at_ms: int) -> bool:
         """True if the rule has this time, after `base_ms`."""
