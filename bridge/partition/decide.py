@@ -41,6 +41,7 @@ from bridge.partition.request import (
     body_of,
     first_copy_size,
     moved_copy_size,
+    next_due_ms,
     size_of,
 )
 from bridge.ports import Record
@@ -201,7 +202,7 @@ class BatchIntake:
         self._place(body, visit)
         self._timers_left -= 1
         if self._confirms:
-            self._receipt("accepted", record, record.offset, ask.id or b"", ask.due_ms)
+            self._receipt("accepted", record, record.offset, ask.id or b"", next_due_ms(body))
 
     def _refusal(self, record: Record, ask: Schedule, visit: int) -> Refusal | None:
         """Return why a well-formed request is not accepted, None if it is."""

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from bridge.partition.copies import CopiesInFlight
 from bridge.partition.decisions import NewDecisions
-from bridge.partition.request import occurrence_of
+from bridge.partition.request import next_due_ms
 from schemas.journal import CopyInFlight
 from timer.format.batch import Batch
 from timer.format.body import Body, frame_size
@@ -175,7 +175,8 @@ class Intake:
         found = self._in_batch.pop(name, None)
         if found is not None:
             self._drop(found)
-            taken_out.append((found.body.origin_offset, found.at if found.place is Place.MOVED else found.body.due_ms))
+            due_ms = found.at if found.place is Place.MOVED else next_due_ms(found.body)
+            taken_out.append((found.body.origin_offset, due_ms))
         return taken_out
 
     def _put(self, body: Body, place: Place, at: int) -> None:
@@ -222,8 +223,7 @@ class Intake:
             return self.copies_in_flight(name)[0].due_ms
         if found is not None and found.place is Place.MOVED:
             return found.at
-        occurrence = occurrence_of(body)
-        return body.due_ms if occurrence is None else occurrence.started().due_ms
+        return next_due_ms(body)
 
     def is_for(self, id_: bytes, target: str) -> bool:
         """True if a timer for this target is pending under the id."""

@@ -170,6 +170,12 @@ def occurrence_of(body: Body) -> Occurrence | None:
     return Occurrence(rule, number, body.due_ms, scheduled if scheduled >= 0 else body.due_ms)
 
 
+def next_due_ms(body: Body) -> int:
+    """Return when the timer is due; of a recurring one, its next occurrence."""
+    occurrence = occurrence_of(body)
+    return body.due_ms if occurrence is None else occurrence.started().due_ms
+
+
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """Return a lower bound of the size of a record at the broker, without the batch around it."""
     payload = len(key or b"") + len(value or b"")

@@ -77,6 +77,19 @@ def test_by_cron_the_first_occurrence_is_the_next_match() -> None:
     assert world.pending() == 0
 
 
+def test_a_receipt_has_the_time_of_the_first_occurrence_by_cron() -> None:
+    world = World()
+    send(world, cron="*/2 * * * *", id_="x")
+    send(world, cron="*/3 * * * *", id_="x")
+    world.bridge.run(0)
+    receipts = [json.loads(entry.value or b"") for entry in world.kafka.read("timer.receipts")]
+    assert [(each["kind"], each["due_ms"]) for each in receipts] == [
+        ("accepted", 1_080_000),
+        ("replaced", 1_080_000),
+        ("accepted", 1_080_000),
+    ]
+
+
 def test_a_given_time_is_that_of_the_first_occurrence() -> None:
     world = World()
     sent_ms = send(world, cron="* * * * *", delay_ms="5", count="2")

@@ -557,7 +557,7 @@ class Oracle:
             if _is_limited(wish.target, note):
                 book.may_be_old.add(wish.target)
             expected.receipts[Said("accepted", offset, offset, wish.id)] += 1
-            expected.accepted_ms[offset] = due_ms
+            expected.accepted_ms[offset] = timer.own_due_ms()
             if wish.id is not None:
                 book.ids[wish.id] = offset
 
@@ -569,7 +569,7 @@ class Oracle:
             expected.ended_ids.add(ended.wish.id)
         kind = "cancelled" if wish.action == CANCEL else "replaced"
         expected.receipts[Said(kind, offset, origin, wish.id)] += 1
-        expected.dues_ms[origin] = ended.due_ms % PAUSED_MS
+        expected.dues_ms[origin] = ended.own_due_ms()
         self.counts[kind] += 1
         self.counts["ended while paused"] += ended.due_ms >= PAUSED_MS
         self.counts["ended in flight"] += ended.is_flying
