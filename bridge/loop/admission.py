@@ -62,7 +62,7 @@ class Admission:
             return  # as nearly always in a turn without a read
         if records:
             records = opened.missed_records(records[0].offset) or records
-        if partition.is_frozen and opened.is_checkpoint_overdue(now_ms):
+        if (records or waited) and partition.is_frozen and opened.is_checkpoint_overdue(now_ms):
             partition.wait_for_commit(records)
             self._pause(timer_partition, IntakeStop.TURN_FULL.value)
             return

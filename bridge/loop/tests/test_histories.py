@@ -795,6 +795,24 @@ def test_intake_stops_when_what_waits_for_a_transaction_in_flight_fills_the_next
     assert sorted(map(int, world.delivered())) == list(range(10 * most))
 
 
+def test_a_partition_that_catches_up_goes_on_after_a_turn_without_records_in_a_transaction() -> None:
+    """Its checkpoint is overdue in that turn, so intake would wait for the transaction if anything had come."""
+    world = World(replace(SMALL, max_poll_records=1))
+    world.bridge.kill()
+    for value in ("first", "second"):
+        world.send(value, 0)
+    world.bridge.start()
+    world.bridge.sink.is_slow = True
+    while not any(each.is_frozen for each in world.bridge.bridge.partitions.values()):
+        world.bridge.turn()
+    world.kafka.timeline.advance(60_000)
+    with pytest.MonkeyPatch.context() as late:
+        late.setattr(world.bridge.source, "_take", lambda _: {})
+        world.bridge.turn()
+    world.bridge.run(60_000)
+    assert world.delivered() == ["first", "second"]
+
+
 @pytest.mark.parametrize("faults", [1, 2, 3])
 def test_aborted_transactions_are_retried_in_order_before_new_ones(faults: int) -> None:
     world = World()
