@@ -16,14 +16,8 @@ from bridge.msk_iam import token
 
 class Credentials(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        body = json.dumps(
-            {
-                "AccessKeyId": "key",
-                "SecretAccessKey": "secret",
-                "Token": "session",
-                "Expiration": "2099-01-01T00:00:00Z",
-            }
-        ).encode()
+        keys = {"AccessKeyId": "key", "SecretAccessKey": "secret", "Token": "session"}
+        body = json.dumps({**keys, "Expiration": "2099-01-01T00:00:00Z"}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

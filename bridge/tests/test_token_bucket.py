@@ -15,19 +15,12 @@ def test_a_second_at_once_then_lots_of_a_tenth() -> None:
     assert [bucket.allowance(now_ms, 400) for now_ms in (1000, 1050, 1099, 1100)] == [0, 0, 0, 10]
 
 
-def test_fewer_than_a_lot_need_not_wait_for_one() -> None:
-    bucket = TokenBucket(100, 1000)
-    bucket.spend(100)
-    assert bucket.next_ms(1000, 1) == 1010
-    assert [bucket.allowance(now_ms, 1) for now_ms in (1009, 1010)] == [0, 1]
-
-
-def test_one_a_second() -> None:
-    bucket = TokenBucket(1, 1000)
-    assert bucket.allowance(1000, 5) == 1
-    bucket.spend(1)
-    assert bucket.next_ms(1000, 4) == 2000
-    assert [bucket.allowance(now_ms, 4) for now_ms in (1999, 2000)] == [0, 1]
+@pytest.mark.parametrize(("per_s", "wanted", "wait_ms"), [(100, 1, 10), (1, 4, 1000)])
+def test_fewer_than_a_lot_need_not_wait_for_one(per_s: int, wanted: int, wait_ms: int) -> None:
+    bucket = TokenBucket(per_s, 1000)
+    bucket.spend(bucket.allowance(1000, per_s))
+    assert bucket.next_ms(1000, wanted) == 1000 + wait_ms
+    assert [bucket.allowance(now_ms, wanted) for now_ms in (999 + wait_ms, 1000 + wait_ms)] == [0, 1]
 
 
 def test_a_clock_that_jumps_gives_a_second_at_most_and_one_that_went_back_counts_on() -> None:

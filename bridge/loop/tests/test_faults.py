@@ -30,21 +30,18 @@ from bridge.loop.tests.test_histories import (
     WINDOW_MS,
     Trouble,
     World,
-    crash,
     go_on,
     kafka_with,
-    lose_power,
     send,
     two_partitions,
 )
-from bridge.partition.options import TargetLimit
 from bridge.partition.recover import prepare_store, recover
 from bridge.ports import Aborted, Committed
 from bridge.testing import FakeHistory, FakeInstance, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.timer_world import TIMERS
 from bridge.tests.simulation.option_generator import with_engine
-from kafka_timer.headers import CONTROL, Headers
+from kafka_timer.headers import CONTROL
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord
 from schemas.profiles import PROFILES
@@ -145,34 +142,6 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
 # -- a disk that takes nothing
 
 
-@pytest.mark.parametrize("is_full", [True, False], ids=["full", "nearly full"])
-def test_case_27_a_full_disk_stops_intake_and_not_delivery(
-    is_full: bool,  # noqa: FBT001
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = World()
-    for number in range(20):
-        world.send(f"before {number}", 300)
-    world.bridge.run(100)
-    disk = world.bridge.disks[PARTITION]
-    if is_full:
-        disk.fail_append(0)
-    else:
-        disk.free = 1
-    for number in range(20):
-        world.send(f"after {number}", 600)
-    with caplog.at_level(logging.WARNING):
-        world.bridge.run(250)
-    assert world.delivered() == [f"before {number}" for number in range(20)]
-    assert "intake pauses" in caplog.text
-    assert world.bridge.status.pauses.unfetched == {PARTITION}
-    disk.mend()
-    disk.free = 1 << 40
-    world.bridge.run(600)
-    assert world.bridge.status.pauses.unfetched == set()
-    assert world.delivered()[20:] == [f"after {number}" for number in range(20)]
-
-
 def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: pytest.LogCaptureFixture) -> None:
     kafka, partitions, instance = two_partitions()
     for number in range(2):
@@ -191,9 +160,7 @@ def test_case_27_each_partition_whose_intake_pauses_is_named_each_time(caplog: p
     assert sorted(entry.value or b"" for entry in kafka.read("orders")) == [b"0", b"0", b"1", b"1"]
 
 
-def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_case_27_a_disk_full_at_a_start_is_logged_with_the_remedy_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send("waits", 300)
     world.bridge.run(100)
@@ -262,11 +229,7 @@ def expired(world: World) -> None:
 @pytest.mark.parametrize("lost", [reset_by_hand, expired])
 @pytest.mark.parametrize(("word", "again"), [("earliest", ["a", "b", "c"]), ("time", ["b", "c"]), ("latest", [])])
 def test_case_37_after_lost_progress_the_bridge_begins_where_adopt_progress_says(
-    word: str,
-    again: list[str],
-    lost: Callable[[World], None],
-    loses_disk: bool,  # noqa: FBT001
-    caplog: pytest.LogCaptureFixture,
+    word: str, again: list[str], lost: Callable[[World], None], caplog: pytest.LogCaptureFixture, *, loses_disk: bool
 ) -> None:
     world = World()
     world.send("a", 0)
@@ -312,7 +275,7 @@ def test_a_first_opening_that_another_owner_overtakes_is_not_lost_progress(where
             successor[0].run(1000)
 
     first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
-    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"5")])
+    send(kafka, PARTITION, "a", 5)
     first.run(100)
     successor[0].run(100)
     first.run(100)
@@ -360,7 +323,7 @@ def test_a_checkpoint_includes_all_decisions_up_to_its_journal_offset(where: str
             successor[0].kill()
 
     first = FakeInstance(kafka, group, options, name="first", meanwhile=meanwhile)
-    kafka.produce(TIMERS, b"a", headers=[("timer-topic", b"orders"), ("timer-delay-ms", b"1500")])
+    send(kafka, PARTITION, "a", 1500)
     first.run(90)
     first.source.lag = 3
     armed.append(where)
@@ -395,37 +358,6 @@ def test_a_prepared_store_includes_all_decisions_up_to_its_journal_offset(step: 
     history = FakeHistory(world.kafka, world.group, "timer.journal")
     store, flights, _ = recover(PARTITION, disk, history, world.options)
     assert (store.pending, [flight.origin_offset for flight in flights.all()]) == (0, [0])
-
-
-@pytest.mark.parametrize("step", range(12))
-def test_a_store_is_not_opened_with_a_journal_newer_than_its_progress(step: int) -> None:
-    """Another owner commits between the two reads. A store opened so would count settled timers and seem damaged."""
-    options = replace(SMALL, receipts="none", targets={"orders": TargetLimit(3)})
-    world = World(options)
-    for number in range(5):
-        world.send(str(number), 500)
-    world.bridge.run(90)
-    steps: list[str] = []
-
-    def meanwhile(at: str) -> None:
-        steps.append(at)
-        if len(steps) == step + 1:
-            world.bridge.run(600)
-
-    disk, now_ms = SimDisk(), world.now_ms
-    plain = FakeHistory(world.kafka, world.group, "timer.journal")
-    prepare_store(PARTITION, disk, plain, options)
-    try:
-        recovered = recover(
-            PARTITION, disk, FakeHistory(world.kafka, world.group, "timer.journal", meanwhile=meanwhile), options
-        )
-    except PartitionUnreadableError:
-        recovered = recover(PARTITION, disk, plain, options)
-    left = len(world.delivered())
-    due = recovered.store.release_queue.take_due(now_ms + 700, 99, 1 << 20)
-    assert [body.value for body in recovered.store.queries.bodies(due.rows)] == [
-        b"%d" % number for number in range(left, 5)
-    ]
 
 
 def test_a_member_removed_from_the_group_logs_its_partitions(caplog: pytest.LogCaptureFixture) -> None:
@@ -463,9 +395,7 @@ def test_a_partition_given_to_another_instance_is_logged(caplog: pytest.LogCaptu
 # -- stops and checkpoints
 
 
-def test_a_stop_that_cannot_repeat_a_failed_sync_is_logged_and_loses_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_stop_that_cannot_repeat_a_failed_sync_is_logged_and_loses_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """The data of the failed sync cannot be read for the second attempt."""
     world = World()
     world.send(delay_ms=3000)
@@ -488,9 +418,7 @@ def test_a_stop_that_cannot_repeat_a_failed_sync_is_logged_and_loses_nothing(
     assert world.delivered() == ["m", "m"]
 
 
-def test_a_clean_stop_waits_for_the_running_checkpoint_and_makes_the_last_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_clean_stop_waits_for_the_running_checkpoint_and_makes_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     disk = world.bridge.disk_for(PARTITION)
     monkeypatch.setattr(disk, "still_busy", lambda: True)  # a write is durable only after a wait
@@ -542,9 +470,7 @@ def test_each_partition_whose_disk_takes_no_checkpoint_is_named_and_delivers(cap
     assert [entry.value for entry in kafka.read("orders")] == [b"m", b"m"]
 
 
-def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_damage_found_by_a_compaction_rebuilds_its_partition_alone(caplog: pytest.LogCaptureFixture) -> None:
     """20 timers leave. The last one of their file is to be compacted, and the file's last byte is missing."""
     kafka, partitions, instance = two_partitions(replace(SMALL.store, compact_below=0.9, compact_ahead_ms=0))
     for partition in partitions:
@@ -627,9 +553,7 @@ def truncated(world: World) -> int:
     return count
 
 
-def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seek to a deleted offset would end the bridge."""
     begun: list[int] = []
     real = FakeSource.rewind
@@ -655,25 +579,13 @@ def test_case_28_a_start_that_reads_again_does_not_seek_below_the_first_offset(
     assert world.delivered() == ["before", "2", "3", "4"]
 
 
-@pytest.mark.parametrize("trouble", [go_on, crash, lose_power])
-def test_case_28_timers_that_retention_took_are_delivered_from_the_local_store(
-    trouble: Trouble, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World()
-    for number in range(5):
-        world.send(f"old {number}", 900)
-    world.bridge.run(300)
-    world.bridge.bridge.monitors.check_retention()
-    assert world.bridge.metrics.lost_to_retention == {PARTITION: 0}
-    truncated(world)
-    world.bridge.bridge.monitors.check_retention()
-    assert world.bridge.metrics.lost_to_retention == {PARTITION: 5}
-    assert "but a lost disk would lose them" in caplog.text
-    trouble(world)
-    world.send("new", 100)
-    world.bridge.run(2000)
-    assert sorted(world.delivered()) == ["new", *(f"old {number}" for number in range(5))]
-    assert "are not in the local store" not in caplog.text
+def fail_reads(world: World, *, is_running: bool) -> None:
+    """Let all reads of bodies fail: while the bridge runs, or from its next start on."""
+    if not is_running:
+        world.bridge.stop()
+    world.bridge.disks[PARTITION].fail_read(BODIES)
+    if not is_running:
+        world.bridge.start()
 
 
 IS_RUNNING = pytest.mark.parametrize("is_running", [True, False])
@@ -683,17 +595,11 @@ PREPARE_FROM = pytest.mark.parametrize("prepare_from", [1, 1_000_000])
 @IS_RUNNING
 @PREPARE_FROM
 def test_case_28_timers_on_this_disk_alone_survive_reads_that_fail_for_a_while(
-    is_running: bool,  # noqa: FBT001
-    prepare_from: int,
-    caplog: pytest.LogCaptureFixture,
+    prepare_from: int, caplog: pytest.LogCaptureFixture, *, is_running: bool
 ) -> None:
     world = World(replace(SMALL, prepare_from=prepare_from))
     keep_alone(world, "old")
-    if not is_running:
-        world.bridge.stop()
-    world.bridge.disks[PARTITION].fail_read(BODIES)
-    if not is_running:
-        world.bridge.start()
+    fail_reads(world, is_running=is_running)
     world.bridge.run(40_000)
     assert world.delivered() == []
     assert f"{PARTITION}: its local store cannot be read (body/" in caplog.text
@@ -707,9 +613,7 @@ def test_case_28_timers_on_this_disk_alone_survive_reads_that_fail_for_a_while(
 @IS_RUNNING
 @PREPARE_FROM
 def test_case_28_timers_on_this_disk_alone_are_given_up_after_a_minute_without_a_read(
-    is_running: bool,  # noqa: FBT001
-    prepare_from: int,
-    caplog: pytest.LogCaptureFixture,
+    prepare_from: int, caplog: pytest.LogCaptureFixture, *, is_running: bool
 ) -> None:
     """Otherwise the partition would wait for ever. Earlier faults that ended do not count."""
     world = World(replace(SMALL, prepare_from=prepare_from))
@@ -722,11 +626,7 @@ def test_case_28_timers_on_this_disk_alone_are_given_up_after_a_minute_without_a
     assert len(world.delivered()) == 15
     assert "damaged" not in caplog.text
     keep_alone(world, "lost")
-    if not is_running:
-        world.bridge.stop()
-    world.bridge.disks[PARTITION].fail_read(BODIES)
-    if not is_running:
-        world.bridge.start()
+    fail_reads(world, is_running=is_running)
     world.bridge.run(50_000)
     assert "damaged" not in caplog.text
     world.send("new", 100)
@@ -745,9 +645,7 @@ def keep_alone(world: World, name: str) -> None:
     truncated(world)
 
 
-def test_case_28_lost_requests_are_logged_with_their_count(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_case_28_lost_requests_are_logged_with_their_count(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.send("before", 0)
     for number in range(5):
@@ -770,10 +668,7 @@ def test_case_28_lost_requests_are_logged_with_their_count(
 
 @pytest.mark.parametrize("word", [None, "earliest"])
 @pytest.mark.parametrize("loses_disk", [False, True])
-def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(
-    word: str | None,
-    loses_disk: bool,  # noqa: FBT001
-) -> None:
+def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(word: str | None, *, loses_disk: bool) -> None:
     """Otherwise it would wait for deleted requests, and treat new requests at old offsets as settled."""
     world = World()
     for number in range(5):
@@ -803,7 +698,7 @@ def test_each_start_after_an_unclean_election_is_refused_with_the_remedy(
 
 
 @pytest.mark.parametrize("is_end", [False, True])
-def test_progress_beyond_an_open_transaction_is_not_lost(is_end: bool) -> None:  # noqa: FBT001
+def test_progress_beyond_an_open_transaction_is_not_lost(*, is_end: bool) -> None:
     """--adopt-progress with a time may name a request in an open transaction, or the end of the partition."""
     world = World()
     world.send("a", 0)
@@ -860,9 +755,10 @@ def test_case_25_a_record_too_large_for_the_rejected_topic_beside_a_delivery_and
     world.kafka.create("timer.rejected", max_bytes=1000)
     world.send("moved", 900, id_="a")
     world.bridge.run(100)
-    move: Headers = [("timer-action", b"move"), ("timer-id", b"a"), ("timer-delay-ms", b"200")]
     world.send("now", 0)
-    world.kafka.produce(TIMERS, None, headers=move)
+    world.kafka.produce(
+        TIMERS, None, headers=[("timer-action", b"move"), ("timer-id", b"a"), ("timer-delay-ms", b"200")]
+    )
     for number in range(2):
         world.kafka.produce(TIMERS, b"%d" % number * 5000, headers=[])
     world.bridge.run(300)
@@ -1011,18 +907,6 @@ def test_a_repeated_cancel_is_not_found_although_the_id_was_delivered_before() -
     ]
 
 
-def test_a_cancel_of_a_parked_timer_is_not_found() -> None:
-    world = World()
-    world.kafka.produce(
-        TIMERS, b"m", headers=[("timer-topic", b"nowhere"), ("timer-delay-ms", b"0"), ("timer-id", b"a")]
-    )
-    world.bridge.run(100)
-    assert [code for code, _ in world.rejected()] == [b"unknown-topic"]
-    missed = world.cancel("a")
-    world.bridge.run(100)
-    assert ("not-found", missed.offset) in world.receipts()
-
-
 def test_records_that_a_sender_aborted_are_no_lag() -> None:
     """A consumer never returns them, so the lag would stay until another record comes."""
     world = World()
@@ -1065,45 +949,34 @@ def test_clock_skew_margin_covers_the_longest_transaction_and_a_minute_of_skew()
 # -- a journal or topics that were lost
 
 
-def test_without_the_journal_of_possibly_pending_requests_nothing_is_released() -> None:
-    """Otherwise a cancelled timer would be delivered after its receipt `cancelled`."""
+@pytest.mark.parametrize("lost", ["records", "records and disk", "topic"])
+def test_without_the_journal_of_possibly_pending_requests_a_start_is_refused_and_the_store_stays(lost: str) -> None:
+    """Otherwise a cancelled timer would be delivered after its receipt `cancelled`.
+
+    The operator can still export the store: it may be the last copy.
+    """
     world = World()
     world.send("long", 3 * WINDOW_MS // 2)
-    world.send("ended", 300, id_="a")
-    world.cancel("a")
-    world.bridge.run(100)
-    assert world.receipts("accepted") == [("cancelled", 2)]
-    journal = world.kafka.partition(TimerPartition("timer.journal", 0))
-    journal.delete_before(journal.end)
-    world.bridge.lose_disks()
-    world.bridge.start()
-    with pytest.raises(
-        BridgeError, match=f"{PARTITION}: the journal does not cover what may be pending from offset 0 on"
-    ):
-        world.bridge.run(1000)
-    assert world.delivered() == []
-
-
-@pytest.mark.parametrize("is_recreated", [False, True])
-def test_a_start_that_is_refused_without_its_journal_leaves_the_store_untouched(is_recreated: bool) -> None:  # noqa: FBT001
-    """The operator can still export it: it may be the last copy."""
-    world = World()
-    world.send("a", 900)
-    world.send("b", 900)
+    world.send("ended", 900, id_="a")
     world.bridge.run(200)
-    world.send("c", 900)
+    world.cancel("a")
     world.bridge.run(20)
+    assert world.receipts("accepted") == [("cancelled", 2)]
     world.bridge.kill()
     journal = world.kafka.partition(TimerPartition("timer.journal", 0))
-    if is_recreated:
+    if lost == "topic":
         journal.cut(0)
     else:
         journal.delete_before(journal.end)
-    before = world.bridge.disks[PARTITION].contents()
+    if lost == "records and disk":
+        world.bridge.lose_disks()
+    before = {partition: disk.contents() for partition, disk in world.bridge.disks.items()}
     world.bridge.start()
-    with pytest.raises(BridgeError, match="the journal does not cover what may be pending"):
+    with pytest.raises(BridgeError, match="0: the journal does not cover what may be pending from offset 0 on"):
         world.bridge.run(1000)
-    assert world.bridge.disks[PARTITION].contents() == before
+    assert world.delivered() == []
+    for partition, contents in before.items():
+        assert world.bridge.disks[partition].contents() == contents
 
 
 def test_a_cancel_holds_after_a_rebuild_although_a_brokers_clock_was_far_ahead() -> None:
@@ -1169,9 +1042,7 @@ def test_a_store_of_deleted_topics_is_not_used_for_recreated_ones(
 
 @pytest.mark.parametrize("is_full", [False, True])
 def test_unreadable_sectors_rebuild_their_partition_alone(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    is_full: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_full: bool
 ) -> None:
     """Also if the disk first refuses to write that the store is damaged."""
 

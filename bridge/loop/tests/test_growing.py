@@ -62,28 +62,22 @@ def world() -> World:
     return World()
 
 
-def test_a_sender_without_other_partitions_misses_a_pending_timer(world: World) -> None:
-    world.sender().schedule("orders", "still comes", delay="5000ms", id=MOVED[0])
+def test_a_cancel_by_the_new_count_misses_a_timer_placed_by_the_old_one(world: World) -> None:
+    """A cancel in all partitions finds it, and a move of a sender that names the old count does."""
+    alone, missed, moved = MOVED[:3]
+    for id_ in (alone, missed, moved):
+        world.sender().schedule("orders", id_, delay="9000ms", id=id_)
     world.grow()
-    world.sender().cancel(MOVED[0])
-    world.bridge.run(6000)
-    assert (world.values(), world.receipts(MOVED[0])) == (["still comes"], ["not-found"])
-
-
-def test_a_cancel_in_all_partitions_ends_it(world: World) -> None:
-    world.sender().schedule("orders", "gone", delay="5000ms", id=MOVED[0])
-    world.grow()
-    world.sender().cancel_everywhere(MOVED[0])
-    world.bridge.run(6000)
-    assert (world.values(), world.receipts(MOVED[0])) == ([], ["cancelled", *["not-found"] * 7])
-
-
-def test_a_move_finds_a_timer_placed_by_the_other_count(world: World) -> None:
-    world.sender().schedule("orders", "early", delay="9000ms", id=MOVED[0])
-    world.grow()
-    world.sender(other_partitions=4).release(MOVED[0])
+    world.sender().cancel(missed)
+    world.sender().cancel_everywhere(alone)
+    world.sender(other_partitions=4).release(moved)
     world.bridge.run(1000)
-    assert (world.values(), world.receipts(MOVED[0])) == (["early"], ["moved", "not-found"])
+    assert world.values() == [moved]
+    world.bridge.run(9000)
+    assert world.values() == sorted([missed, moved])
+    assert world.receipts(missed) == ["not-found"]
+    assert world.receipts(alone) == ["cancelled", *["not-found"] * 7]
+    assert world.receipts(moved) == ["moved", "not-found"]
 
 
 @pytest.mark.parametrize("lose_disk", [False, True])

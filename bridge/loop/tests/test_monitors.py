@@ -24,9 +24,7 @@ def warnings(caplog: pytest.LogCaptureFixture, check: Callable[[], None]) -> lis
 # -- retention
 
 
-def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_case_28_a_warning_names_the_pending_offsets_that_retention_took(caplog: pytest.LogCaptureFixture) -> None:
     kafka, (one, other), instance = two_partitions()
     for timer_partition, count, delay_ms in ((one, 2, 50), (other, 3, 50), (one, 4, 900)):
         for _ in range(count):
@@ -208,9 +206,7 @@ def test_a_jump_of_our_own_clock_is_a_warning_and_a_metric(
     assert metrics.get_sample_value("timer_bridge_clock_jumps_total") == bool(words)
 
 
-def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
     kafka, _, instance = two_partitions()
     look = instance.bridge.monitors.check_clocks
     apart(kafka, instance, 1000, -1000)
@@ -224,9 +220,7 @@ def test_a_clock_that_was_in_time_and_is_wrong_again_is_logged_at_once(
     assert warnings(caplog, look) == [told_clock("1002 ms ahead")]
 
 
-def test_a_transaction_in_flight_does_not_count_as_clock_skew(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_transaction_in_flight_does_not_count_as_clock_skew(caplog: pytest.LogCaptureFixture) -> None:
     kafka, (one, other), instance = two_partitions()
     apart(kafka, instance, 0, 0)
     instance.sink.is_slow = True

@@ -15,13 +15,13 @@ import bridge.loop
 import bridge.partition
 import timer
 from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
+from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.ports import Since
 from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance
-from bridge.testing.fake_kafka import FakeKafka
 from bridge.testing.timeline import FakeClock, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
 from kafka_timer.origin import TimerPartition
@@ -128,17 +128,12 @@ def calls_of(instance: FakeInstance) -> Counter[str]:
 def test_a_turn_makes_no_call_for_a_partition_that_rests() -> None:
     calls = {}
     for count in (2, 128):
-        kafka = FakeKafka(Timeline())
-        for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts"):
-            kafka.create(topic, partitions=count)
-        kafka.create("orders")
-        group = FakeGroup("timers", [TimerPartition(TIMERS, number) for number in range(count)])
-        instance = FakeInstance(kafka, group, usual_options())
+        kafka, partitions = kafka_with(count), [TimerPartition(TIMERS, number) for number in range(count)]
+        instance = FakeInstance(kafka, FakeGroup("timers", partitions), usual_options())
         instance.run(20_000)
         for _ in range(3):
             calls[count] = calls_of(instance)
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500")]
-        kafka.produce(TIMERS, b"m", headers=headers, partition=1)
+        send(kafka, partitions[1])
         instance.run(1_000)
         assert [entry.value for entry in kafka.read("orders")] == [b"m"]
     assert calls[128] == calls[2]
@@ -146,10 +141,7 @@ def test_a_turn_makes_no_call_for_a_partition_that_rests() -> None:
 
 def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, really = list[list[TimerPartition]](), FakeHistory.ask_ahead
-    kafka, partitions = FakeKafka(Timeline()), [TimerPartition(TIMERS, number) for number in range(8)]
-    for topic in (TIMERS, "timer.journal", "timer.rejected", "timer.receipts"):
-        kafka.create(topic, partitions=len(partitions))
-    kafka.create("orders")
+    kafka, partitions = kafka_with(8), [TimerPartition(TIMERS, number) for number in range(8)]
     instance = FakeInstance(kafka, FakeGroup("timers", partitions), usual_options())
     instance.run(20_000)
 
@@ -159,8 +151,7 @@ def test_kafka_is_asked_once_for_all_checkpoints_that_start_in_a_turn(monkeypatc
 
     monkeypatch.setattr(FakeHistory, "ask_ahead", ask_ahead)
     for place in partitions:
-        headers = [("timer-topic", b"orders"), ("timer-delay-ms", b"500000")]
-        kafka.produce(TIMERS, b"m", headers=headers, partition=place.partition)
+        send(kafka, place, delay_ms=500_000)
     instance.run(20_000)
     assert asked == [partitions, []]
     checkpoints = [read_checkpoint(instance.disks[place]) for place in partitions]

@@ -14,14 +14,12 @@ from bridge.loop.tests.test_histories import (
     TROUBLE,
     Trouble,
     World,
-    kafka_with,
-    lose_disk,
     send,
     two_partitions,
 )
 from bridge.observe.metrics import Lag
-from bridge.testing import Crash, FakeInstance
-from bridge.testing.fake_kafka import FakeGroup, FakeKafka
+from bridge.testing import Crash
+from bridge.testing.fake_kafka import FakeKafka
 from kafka_timer.origin import TimerPartition
 
 
@@ -106,24 +104,6 @@ def test_the_partition_stays_stopped_through_a_restart_and_its_stored_timers_lea
     assert parked_at(world.kafka) == [f"{PARTITION}/{offset}"]
 
 
-def test_a_rebuild_skips_skipped_records_again() -> None:
-    world = World(replace(SMALL, receipts="none"))
-    world.send("far", 5000)
-    offsets = [poison(world.kafka, PARTITION), poison(world.kafka, PARTITION)]
-    world.send("cancelled", 3000, id_="a")
-    offsets.append(poison(world.kafka, PARTITION))
-    world.cancel("a")
-    for offset in offsets:
-        world.kafka.skip(PARTITION, offset)
-    world.bridge.run(100)
-    for _ in range(3):
-        lose_disk(world)
-        world.bridge.run(700)
-    world.bridge.run(6000)
-    assert world.delivered() == ["far"]
-    assert parked_at(world.kafka) == [f"{PARTITION}/{offset}" for offset in offsets]
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("part", "crashes"), [("source.", 16), ("sink.", 20), ("history.", 14), ("disk.", 50), ("control.", 7)]
@@ -156,30 +136,6 @@ def test_a_skipped_record_is_parked_once_if_the_bridge_crashes_at_any_moment(par
             break
     assert len(places) >= crashes, places
     assert all(place.startswith(part) for place in places)
-
-
-def test_only_the_new_owner_of_the_partition_parks_the_record() -> None:
-    kafka = kafka_with()
-    group, options = FakeGroup("timers", [PARTITION]), replace(SMALL, receipts="none")
-    first = FakeInstance(kafka, group, options, name="first")
-    first.run(10)
-    second = FakeInstance(kafka, group, options, name="second")
-    send(kafka, PARTITION, "stored", 100)
-    offset = poison(kafka, PARTITION)
-    send(kafka, PARTITION, "hidden", 10)
-    first.run(20)
-    assert first.status.pauses.undecodable == {PARTITION: offset}
-    first.sink.is_slow = True
-    kafka.skip(PARTITION, offset)
-    first.bridge.wake()
-    first.turn()  # the first one parks the record, in a transaction that is not committed yet
-    group.move(PARTITION, second.source.member)
-    group.expire(first.source.member)
-    for _ in range(10):
-        second.run(50)
-        first.run(50)
-    assert sorted(delivered(kafka)) == ["hidden", "stored"]
-    assert parked_at(kafka) == [f"{PARTITION}/{offset}"]
 
 
 def test_a_skipped_record_waits_for_the_backlog_before_it() -> None:

@@ -105,7 +105,7 @@ def test_with_another_journal_both_groups_deliver_every_message() -> None:
 
 @pytest.mark.parametrize("slow", [None, "one", "two"])
 @pytest.mark.parametrize("late", [True, False])
-def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(slow: str | None, late: bool) -> None:  # noqa: FBT001
+def test_only_one_group_delivers_if_two_start_at_once_on_an_empty_journal(slow: str | None, *, late: bool) -> None:
     """The first claim decides, also if the answer to one of the groups is late."""
     world = World()
     bridges = {name: world.bridge(name) for name in ("one", "two")}

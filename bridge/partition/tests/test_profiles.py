@@ -5,16 +5,7 @@ from random import Random
 
 import pytest
 
-from bridge.loop.tests.test_histories import (
-    RULES,
-    TROUBLE,
-    WINDOW_MS,
-    Trouble,
-    World,
-    crash,
-    lose_disk,
-    lose_power,
-)
+from bridge.loop.tests.test_histories import RULES, TROUBLE, WINDOW_MS, Trouble, World, crash, lose_disk, lose_power
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.testing import Entry
 from bridge.testing.timer_world import TIMERS
@@ -23,7 +14,6 @@ from schemas.profiles import PROFILES
 Pairs = list[tuple[str, bytes | None]]
 ALL = ("native", *PROFILES)
 EACH = pytest.mark.parametrize("name", PROFILES)
-WITH_IDS = pytest.mark.parametrize("name", [name for name in PROFILES if name != "timebridge"])
 START_MS = 1_700_000_000_000
 TROUBLES: list[Trouble] = [crash, lose_power, lose_disk]
 FOREIGN: Pairs = [("trace", b"1"), ("trace", b"1"), ("none", None)]
@@ -143,31 +133,6 @@ def test_each_profile_is_delivered_on_time_without_its_headers(
     assert added["timer-rolls"] == rolls
 
 
-@WITH_IDS
-@TROUBLE
-@pytest.mark.parametrize("delay_s", [1, 4])
-def test_each_profile_cancels_also_a_rolled_timer(name: str, trouble: Trouble, delay_s: int) -> None:
-    world = Spelled()
-    world.ask(name, delay_s)
-    world.bridge.run(delay_s * 500)
-    trouble(world)
-    cancelled = world.cancel_by(name)
-    world.bridge.run(50)
-    trouble(world)
-    world.bridge.run(delay_s * 1000)
-    assert world.delivered() == []
-    assert world.receipts("accepted") == [("cancelled", cancelled.offset)]
-
-
-def test_an_id_is_the_same_in_all_profiles() -> None:
-    world = Spelled()
-    for name in PROFILES:
-        world.ask(name, 1)
-    world.cancel("x")
-    world.bridge.run(2000)
-    assert len(world.delivered()) == 1  # timebridge has no ids
-
-
 def test_etf1_an_empty_value_is_delivered_and_a_null_cancels() -> None:
     world = Spelled()
     world.ask("etf1", 1, b"a", value=b"")
@@ -282,31 +247,6 @@ def test_a_late_cancel_by_topic_and_id_is_too_late() -> None:
 # -- Settings that change
 
 
-@TROUBLE
-def test_case_36_a_request_is_always_read_by_the_profiles_of_its_first_reading(trouble: Trouble) -> None:
-    world = Spelled("native", "rocketmq")
-    both: Pairs = [("X-Timebridge-Where", b"orders"), ("X-Timebridge-When", b"2030-01-01T00:00:00Z")]
-    rocketmq: Pairs = [("REAL_TOPIC", b"orders"), ("TIMER_DELAY_MS", b"2900")]
-    world.kafka.produce(TIMERS, b"first", headers=rocketmq + both)
-    world.bridge.run(100)
-    trouble(world)
-    world.turn_to("native")
-    world.kafka.produce(TIMERS, b"refused", headers=rocketmq)
-    world.send("native", 2800, extra=rocketmq)
-    world.bridge.run(100)
-    trouble(world)
-    world.turn_to("native", "timebridge", "rocketmq")
-    world.kafka.produce(TIMERS, b"never", headers=rocketmq + both)
-    world.bridge.run(100)
-    lose_disk(world)
-    world.bridge.run(3000)
-    assert world.delivered() == ["first", "native"]
-    assert world.rejected() == [(b"missing-time", b"refused"), (b"too-far", b"never")]
-    first, native = world.kafka.read("orders")
-    assert {name for name, _ in first.headers if not name.startswith("timer-")} == {name for name, _ in both}
-    assert {name for name, _ in native.headers if not name.startswith("timer-")} == {name for name, _ in rocketmq}
-
-
 @pytest.mark.parametrize(("room", "refused"), [(2000, []), (1300, [b"too-large"])])
 def test_a_request_whose_copy_names_its_id_twice_has_to_fit(room: int, refused: list[bytes]) -> None:
     """etf1's id is the record's key; a copy carries it as key and as `timer-id`."""
@@ -319,7 +259,7 @@ def test_a_request_whose_copy_names_its_id_twice_has_to_fit(room: int, refused: 
 
 
 @pytest.mark.parametrize(("room", "is_moved"), [(2000, True), (1300, False)])
-def test_a_move_is_refused_if_its_copy_would_not_fit(room: int, is_moved: bool) -> None:  # noqa: FBT001
+def test_a_move_is_refused_if_its_copy_would_not_fit(room: int, *, is_moved: bool) -> None:
     """Otherwise its transaction could never be committed, in this life or the next."""
     world = Spelled()
     world.bridge.options = TurnOptions(rules=world.options.rules, store=world.options.store, max_message_bytes=room)

@@ -5,10 +5,7 @@ from random import Random
 
 from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions
 from bridge.tests.simulation.oracle import JOURNAL, JOURNALS, RECEIPTS, REJECTED
-from bridge.tests.simulation.request_generator import (
-    MORE_TIMERS,
-    ORDERS,
-)
+from bridge.tests.simulation.request_generator import MORE_TIMERS, ORDERS
 from schemas.rules import Rules
 from timer.options import Engine
 

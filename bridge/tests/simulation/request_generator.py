@@ -229,9 +229,8 @@ class Wishes:
         """Of anything: what is pending, delivered, on its way, never heard of. Its other headers are not looked at."""
         wish = self.cancel_of(self._rng.choice(self._ids))
         if self._rng.random() < 0.2:
-            wish.control.append(
-                self._rng.choice((_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None)))
-            )
+            others: Sequence[Header] = (_SOON, _TO_ORDERS, ("timer-delay-ms", b"junk"), ("timer-topic", None))
+            wish.control.append(self._rng.choice(others))
         return wish
 
     def _move_of(self, id_: bytes, now_ms: int) -> Wish:
@@ -272,9 +271,8 @@ class Wishes:
         return self._told(wish)
 
     def resume_of(self, topic: str, partition: int, offset: int) -> Wish:
-        wish = self._wish(
-            set(), [("timer-action", b"resume"), ("timer-of", b"%s/%d/%d" % (topic.encode(), partition, offset))]
-        )
+        of = ("timer-of", b"%s/%d/%d" % (topic.encode(), partition, offset))
+        wish = self._wish(set(), [("timer-action", b"resume"), of])
         wish.of, wish.action = offset, RESUMED
         return self._told(wish)
 
@@ -319,9 +317,8 @@ class Wishes:
         steps = rng.choice((2, 7, 30, 59)) if is_cron else 0
         step_ms = steps * CRON_UNIT_MS or rng.choice((15, 50, 100, reach_ms // 3, reach_ms, reach_ms * 3 // 2))
         wish.series = series = Series(step_ms, is_cron, starts_itself, rng.choice(("one", "all", "none")))
-        rule: list[Header] = [
-            ("timer-cron", b"*/%d * * * *" % steps) if is_cron else ("timer-every-ms", b"%d" % step_ms)
-        ]
+        repeats = ("timer-cron", b"*/%d * * * *" % steps) if is_cron else ("timer-every-ms", b"%d" % step_ms)
+        rule: list[Header] = [repeats]
         if is_cron and rng.random() < 0.3:
             rule.append(("timer-zone", b"Europe/Berlin"))
         if series.missed != "one" or rng.random() < 0.5:
