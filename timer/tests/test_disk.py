@@ -11,7 +11,7 @@ import pytest
 
 from timer.disk import Disk, RealDisk, Syncing
 from timer.errors import UnreadableError
-from timer.testing import SECTOR, Crash, DeadHandleError, Fuse, SimDisk
+from timer.testing import SECTOR, Crash, DeadHandleError, Fuse, SimDisk, SimFile
 
 
 @pytest.fixture(params=["real", "simulated", "simulated, done later"])
@@ -169,47 +169,10 @@ class TestEveryDisk:
         assert disk.read("log/1") is None
 
 
-class TestKill:
-    def test_written_bytes_stay(self) -> None:
-        disk = SimDisk(Random(1))
-        disk.open("log").append(b"abc")
-        mapping = disk.map("wheel", 8)
-        mapping.buffer[0:2] = b"xy"
-        disk.kill()
-        assert disk.reopen().contents() == {"log": b"abc", "wheel": b"xy" + bytes(6)}
-
-    def test_a_running_replacement_has_happened_or_not(self) -> None:
-        found = set()
-        for seed in range(50):
-            disk = SimDisk(Random(seed))
-            disk.start_replace("checkpoint", b"old").wait()
-            disk.start_replace("checkpoint", b"new")
-            found.add(disk.reopen().read("checkpoint"))
-        assert found == {b"old", b"new"}
-
-    def test_handles_of_an_earlier_process_raise(self) -> None:
-        disk = SimDisk()
-        file, mapping = disk.open("log"), disk.map("wheel", 8)
-        syncing = disk.start_sync([file])
-        fresh = disk.reopen()
-        uses: list[Callable[[], object]] = [
-            lambda: file.append(b"x"),
-            lambda: file.read(0, 1),
-            file.size,
-            lambda: file.truncate(0),
-            lambda: mapping.buffer,
-            syncing.done,
-            lambda: disk.open("log"),
-        ]
-        for use in uses:
-            with pytest.raises(DeadHandleError):
-                use()
-        assert fresh.contents() == {"log": b"", "wheel": bytes(8)}
-
-
-def after_power_loss(prepare: Callable[[SimDisk], None], seeds: int = 200) -> list[dict[str, bytes]]:
+def after_power_loss(prepare: Callable[[SimDisk], None]) -> list[dict[str, bytes]]:
+    """Return the contents of the disk after losses of power with several seeds."""
     found = []
-    for seed in range(seeds):
+    for seed in range(200):
         disk = SimDisk(Random(seed))
         prepare(disk)
         disk.lose_power(Random(seed))
@@ -217,38 +180,44 @@ def after_power_loss(prepare: Callable[[SimDisk], None], seeds: int = 200) -> li
     return found
 
 
-class TestLosePower:
-    def test_synced_bytes_stay_whole(self) -> None:
+def synced(disk: SimDisk, name: str, data: bytes) -> SimFile:
+    file = disk.open(name)
+    file.append(data)
+    disk.start_sync([file]).wait()
+    return file
+
+
+class TestSimulatedDisk:
+    def test_after_a_kill_written_bytes_are_there_and_handles_of_the_earlier_process_raise(self) -> None:
+        disk = SimDisk(Random(1))
+        file, mapping = disk.open("log"), disk.map("wheel", 8)
+        file.append(b"abc")
+        mapping.buffer[0:2] = b"xy"
+        syncing = disk.start_sync([file])
+        fresh = disk.reopen()
+        for use in (
+            lambda: file.append(b"x"),
+            file.size,
+            lambda: mapping.buffer,
+            syncing.done,
+            lambda: disk.open("log"),
+        ):
+            with pytest.raises(DeadHandleError):
+                use()
+        assert fresh.contents() == {"log": b"abc", "wheel": b"xy" + bytes(6)}
+
+    def test_an_unsynced_tail_is_there_lost_cut_or_torn_by_sectors_and_synced_bytes_stay(self) -> None:
         def prepare(disk: SimDisk) -> None:
-            file = disk.open("log")
-            file.append(b"a" * 2000)
-            disk.start_sync([file]).wait()
-            file.append(b"b" * 2000)
+            synced(disk, "log", b"a" * SECTOR).append(b"b" * 4 * SECTOR)
+            synced(disk, "truncated", b"a" * 1000).truncate(10)
 
-        for contents in after_power_loss(prepare):
-            assert contents["log"][:2000] == b"a" * 2000
-
-    def test_an_unsynced_tail_is_there_lost_cut_or_torn_by_sectors(self) -> None:
-        def prepare(disk: SimDisk) -> None:
-            file = disk.open("log")
-            file.append(b"a" * SECTOR)
-            disk.start_sync([file]).wait()
-            file.append(b"b" * 4 * SECTOR)
-
-        tails = {contents["log"][SECTOR:] for contents in after_power_loss(prepare)}
+        found = after_power_loss(prepare)
+        assert {contents["log"][:SECTOR] for contents in found} == {b"a" * SECTOR}
+        tails = {contents["log"][SECTOR:] for contents in found}
         assert {b"", b"b" * 4 * SECTOR, bytes(SECTOR) + b"b" * 3 * SECTOR} <= tails
         assert any(0 < len(tail) < 4 * SECTOR for tail in tails)
-
-    def test_a_truncation_is_undone_or_not(self) -> None:
-        def prepare(disk: SimDisk) -> None:
-            file = disk.open("log")
-            file.append(b"a" * 1000)
-            disk.start_sync([file]).wait()
-            file.truncate(10)
-
-        sizes = {len(contents["log"]) for contents in after_power_loss(prepare)}
-        assert {10, 1000} <= sizes
-        assert all(10 <= size <= 1000 for size in sizes)
+        sizes = {len(contents["truncated"]) for contents in found}
+        assert {10, 1000} <= sizes <= {*range(10, 1001)}
 
     def test_sectors_of_a_mapping_are_old_or_new(self) -> None:
         def prepare(disk: SimDisk) -> None:
@@ -257,26 +226,19 @@ class TestLosePower:
         wheels = {contents.get("wheel") for contents in after_power_loss(prepare)}
         assert {b"x" * SECTOR + bytes(SECTOR) + b"x" * SECTOR, bytes(3 * SECTOR), b"x" * 3 * SECTOR} <= wheels
 
-    def test_a_replace_is_atomic_and_durable_when_done(self) -> None:
+    def test_a_replacement_is_atomic_a_removed_file_may_be_back_and_a_new_one_missing(self) -> None:
         def prepare(disk: SimDisk) -> None:
             disk.start_replace("checkpoint", b"old" * 500).wait()
-            disk.start_replace("checkpoint", b"new" * 700)
-
-        assert {contents["checkpoint"] for contents in after_power_loss(prepare)} == {b"old" * 500, b"new" * 700}
-
-    def test_a_removed_file_may_be_back_and_a_new_one_missing(self) -> None:
-        def prepare(disk: SimDisk) -> None:
-            file = disk.open("old")
-            file.append(b"abc")
-            disk.start_sync([file]).wait()
+            synced(disk, "old", b"abc")
             disk.remove("old")
             disk.open("new").append(b"x")
+            disk.start_replace("checkpoint", b"new" * 700)
 
-        found = {frozenset(contents) for contents in after_power_loss(prepare)}
-        assert found == {frozenset(names) for names in ([], ["old"], ["new"], ["old", "new"])}
+        found = after_power_loss(prepare)
+        assert {contents.pop("checkpoint") for contents in found} == {b"old" * 500, b"new" * 700}
+        names = {frozenset({"old", "new"} & contents.keys()) for contents in found}
+        assert names == {frozenset(each) for each in ([], ["old"], ["new"], ["old", "new"])}
 
-
-class TestFaults:
     def test_a_full_disk_writes_a_part_and_raises_until_there_is_room(self) -> None:
         disk = SimDisk()
         file = disk.open("log")
@@ -290,21 +252,10 @@ class TestFaults:
         file.append(b"!")
         assert disk.read("log") == b"abcdefef!"
 
-    def test_a_failed_sync_raises(self) -> None:
-        disk = SimDisk(Random(1))
-        disk.fail_sync()
-        with pytest.raises(OSError, match="simulated"):
-            disk.start_replace("checkpoint", b"new").wait()
-        assert disk.read("checkpoint") is None
-
     @pytest.mark.parametrize("is_rewritten", [False, True])
     def test_bytes_of_a_failed_sync_are_lost_until_they_are_rewritten(self, *, is_rewritten: bool) -> None:
-        found = set()
-        for seed in range(50):
-            disk = SimDisk(Random(seed))
-            file = disk.open("log")
-            file.append(b"a" * SECTOR)
-            disk.start_sync([file]).wait()
+        def prepare(disk: SimDisk) -> None:
+            file = synced(disk, "log", b"a" * SECTOR)
             file.append(b"b" * SECTOR)
             disk.fail_sync()
             with pytest.raises(OSError, match="simulated"):
@@ -314,14 +265,12 @@ class TestFaults:
                 file.rewrite()
             disk.start_sync([file]).wait()
             assert file.read(SECTOR, 1) == b"b"
-            disk.lose_power(Random(seed))
-            found.add(disk.reopen().contents()["log"])
+
+        found = {contents["log"] for contents in after_power_loss(prepare)}
         lost = b"a" * SECTOR + bytes(SECTOR) + b"c" * SECTOR
         whole = b"a" * SECTOR + b"b" * SECTOR + b"c" * SECTOR
         assert found == {whole} if is_rewritten else lost in found  # often, as the kernel may have been quicker
 
-
-class TestFuse:
     def test_every_step_of_an_append_may_be_the_last(self) -> None:
         found = []
         for steps in range(1, 5):
@@ -335,17 +284,5 @@ class TestFuse:
             except Crash as crash:
                 end = str(crash)
             found.append((end, disk.reopen().read("log")))
-        assert found == [
-            ("disk.append", b""),
-            ("disk.append half", b"ab"),
-            ("disk.append done", b"abcd"),
-            ("alive", b"abcd"),
-        ]
-
-    def test_a_fuse_may_wait_for_one_kind_of_call(self) -> None:
-        fuse = Fuse()
-        fuse.arm(2, "sink.")
-        fuse.step("sink.begin")
-        fuse.step("disk.append")
-        with pytest.raises(Crash, match=r"sink\.commit"):
-            fuse.step("sink.commit")
+        halves = [("disk.append", b""), ("disk.append half", b"ab"), ("disk.append done", b"abcd")]
+        assert found == [*halves, ("alive", b"abcd")]

@@ -19,7 +19,7 @@ from timer.index import id_index as ids
 from timer.index.id_index import IdIndex
 from timer.schedule import blocked_targets
 from timer.schedule.blocked_targets import BacklogReader, BlockedTargets
-from timer.schedule.queues import OutOfOrderTimers, RowQueue
+from timer.schedule.queues import RowQueue
 from timer.schedule.release_policy import most_wait_ms, roll_cooldown_ms, visit_ms
 from timer.testing import SimDisk
 from timer.wheel.timer_wheel import EXTENT_SLOTS, SLOT_SIZE, Wheel, used_extents
@@ -90,18 +90,6 @@ def test_headers_are_plain_if_none_matters_to_a_delivery() -> None:
     assert not pack_headers([("timer-topic", b"orders"), ("timer-key", b"5")])[1]
 
 
-@given(st.lists(st.tuples(st.sampled_from(["timer-topic", "a", "\u00e9", "b" * 300]), ANY_BYTES), max_size=5))
-def test_headers_are_packed_alike_with_and_without_the_cache(headers: Headers) -> None:
-    slowly = b"".join(
-        len(name.encode()).to_bytes(2, "big")
-        + (-1 if value is None else len(value)).to_bytes(4, "big", signed=True)
-        + name.encode()
-        + (value or b"")
-        for name, value in headers
-    )
-    assert pack_headers(headers)[0] == pack_headers(headers)[0] == slowly
-
-
 def test_the_cache_of_header_names_is_bounded() -> None:
     for number in range(5000):
         pack_headers([(f"x-{number}", b"v"), ("n" * 257, None)])
@@ -163,17 +151,6 @@ def test_units_of_one_tick_are_chained_in_the_order_of_the_log() -> None:
     assert (on.slot(100), on.slot(101)) == ((0, 156, 3), (52, 208, 2))
 
 
-def test_a_slot_with_all_timers_settled_is_free() -> None:
-    on = wheel()
-    link(on, ints(1000, 1001), ints(0, 52))
-    on.settle(ints(1000))
-    assert on.slot(100) == (0, 52, 1)
-    on.settle(ints(1001))
-    assert on.slot(100) == (-1, -1, 0)
-    assert link(on, ints(1002), ints(104)) == [-1]
-    assert on.slot(100) == (104, 104, 1)
-
-
 @pytest.mark.parametrize("slot", [0, 1, EXTENT_SLOTS - 1, EXTENT_SLOTS, 2 * EXTENT_SLOTS, 9999])
 def test_a_changed_byte_of_any_slot_is_detected(slot: int) -> None:
     disk = SimDisk()
@@ -230,41 +207,12 @@ def test_case_11_an_undrained_slot_is_never_overwritten() -> None:
     assert link(on, ints(1080), ints(104)) == [-1]
 
 
-def test_two_laps_in_one_batch_do_not_share_a_slot() -> None:
-    with pytest.raises(WheelFullError, match=r"^1 slots hold timers of another lap of 8 ticks$"):
-        link(wheel(), ints(1000, 1080), ints(0, 52))
-
-
-def next_tick(ticks: set[int], after: int, until: int) -> int | None:
-    return min((tick for tick in ticks if after < tick <= until), default=None)
-
-
-@given(st.sets(st.integers(0, 7)), st.integers(-1, 12), st.integers(0, 2000))
-def test_the_next_tick_is_the_first_that_holds_a_timer(ticks: set[int], after: int, until: int) -> None:
-    on = wheel()
-    for tick in ticks:
-        link(on, ints(tick * 10), ints(tick))
-    assert on.next_time(after, until) == next_tick(ticks, after, until)
-
-
 @given(st.sets(st.integers(0, 20_000)), st.integers(-1, 25_000), st.integers(0, 50_000))
 def test_the_next_tick_is_found_over_the_extents_of_a_wheel(ticks: set[int], after: int, until: int) -> None:
     on = wheel(20_001)
     for tick in ticks:
         link(on, ints(tick * 10), ints(tick))
-    assert on.next_time(after, until) == next_tick(ticks, after, until)
-
-
-def test_earlier_searches_do_not_change_the_next_tick() -> None:
-    disk, ticks = SimDisk(), {1, 3, 6}
-    link(wheel(disk=disk), ints(*(tick * 10 for tick in ticks)), ints(*ticks))
-    asks = [(after, until) for after in range(-1, 9) for until in range(9)]
-    for before in asks:
-        for after, until in asks:
-            on = wheel(disk=disk)
-            on.allocate(ints(0))
-            on.next_time(*before)
-            assert on.next_time(after, until) == next_tick(ticks, after, until)
+    assert on.next_time(after, until) == min((tick for tick in ticks if after < tick <= until), default=None)
 
 
 # -- order of release
@@ -307,33 +255,6 @@ def test_many_small_runs_are_merged_into_one() -> None:
         queue.push(run_of_keys((number % 7, number)))
         assert len(queue._runs) <= 16
     assert keys(queue.take(9, 99, 1000)) == sorted((number % 7, number) for number in range(40))
-
-
-@given(
-    st.lists(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 99)), max_size=6), max_size=40),
-    st.lists(st.tuples(st.integers(0, 25), st.integers(1, 7)), max_size=20),
-)
-def test_takes_are_in_order_and_complete(pushes: list[list[tuple[int, int]]], takes: list[tuple[int, int]]) -> None:
-    queue, waiting = RowQueue(), sorted(key for push in pushes for key in push)
-    for push in pushes:
-        queue.push(run_of_keys(*push))
-    for now_ms, limit in takes:
-        expected = [key for key in waiting if key[0] <= now_ms][:limit]
-        assert keys(queue.take(now_ms, limit, 10**9)) == expected
-        for key in expected:
-            waiting.remove(key)
-    assert keys(queue.rows()) == waiting
-
-
-def test_out_of_order_timers_are_found_until_they_leave() -> None:
-    timers, run = OutOfOrderTimers(), run_of_keys((5, 1), (90, 2), (90, 3))
-    run["unit"] = run["origin"]
-    timers.push(run)
-    assert (len(timers), timers.has(ints(1, 2, 4)).tolist()) == (3, [True, True, False])
-    timers.remove(ints(2, 4))
-    timers.forget(timers.queue.take(10, 9, 100))
-    assert (len(timers), timers.has(ints(1, 2, 3)).tolist()) == (1, [False, False, True])
-    assert timers.queue.rows()["unit"].tolist() == [3]
 
 
 # -- rolls and ids
@@ -390,18 +311,6 @@ def test_all_sleeping_targets_wake_up_after_the_clock_went_back() -> None:
         each.sleep(10_000, is_empty=True)
     assert len(targets.awake(10_000)) == 64
     assert len(targets.awake(10_000)) == 100
-
-
-def test_all_rows_of_a_target_are_removed() -> None:
-    queue, run = RowQueue(), np.zeros(6, TIMER_ROW)
-    run["visit_ms"], run["topic_hash"], run["unit"] = [1, 2, 3, 4, 5, 6], [7, 8, 9, 7, 8, 9], range(6)
-    queue.push(run[:3])
-    queue.push(run[3:])
-    queue.remove_targets(np.array([9, 7]))
-    assert queue.rows()["unit"].tolist() == [1, 4]
-    assert queue.next_visit_ms() == 2
-    queue.remove_targets(np.array([8]))
-    assert queue.next_visit_ms() is None
 
 
 def test_a_plan_without_units_holds_no_view_of_the_buffer() -> None:

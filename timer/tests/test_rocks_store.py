@@ -13,13 +13,13 @@ from timer.disk import RealDisk
 from timer.engines import create_store, open_store
 from timer.errors import CorruptStoreError
 from timer.format.batch import Batch
-from timer.format.checkpoint import NAME, Checkpoint
 from timer.options import StoreOptions
 from timer.rocksdb import database
 from timer.rocksdb.database import Database, keys
 from timer.stopped_store import verify
 from timer.store import Store
 from timer.tests.history import START_MS, body
+from timer.tests.test_store import checkpointed, found_in
 
 OPTIONS = StoreOptions(engine="rocksdb", tick_ms=1000)
 YEAR_MS = 365 * 86_400_000
@@ -36,16 +36,9 @@ def created(folder: Path) -> Store:
     return create_store(RealDisk(folder), OPTIONS, Progress(0, NOTHING_SETTLED, 0))
 
 
-def checkpointed(store: Store) -> None:
-    store.committed(store.advance_progress())
-    assert store.start_checkpoint(0, (), ())
-    store.finish_checkpoint()
-
-
 def reopened(folder: Path) -> Store:
     disk = RealDisk(folder)
-    found = Checkpoint.from_bytes(disk.read(NAME) or b"")
-    assert found is not None
+    found = found_in(disk)
     return open_store(disk, OPTIONS, found, found.progress, found.held, ())
 
 
@@ -177,8 +170,7 @@ def test_damage_is_found_by_verify_and_by_the_next_opening(
 
 
 @pytest.mark.parametrize(
-    ("family", "told"),
-    [("ids", "499 ids"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")],
+    ("family", "told"), [("ids", "499 ids"), ("origins", "499 origins"), ("log", "499 timers"), ("", "499 in order")]
 )
 def test_verify_compares_the_orders_of_the_database(tmp_path: Path, family: str, told: str) -> None:
     """A database that RocksDB finds sound, but without one key."""

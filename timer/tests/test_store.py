@@ -145,8 +145,7 @@ class StoreAgainstList(RuleBasedStateMachine):
         """Of the store: more than `options` have after a start with pending timers that span more than a lap."""
 
     @rule(
-        visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12),
-        is_held=st.booleans(),
+        visits=st.lists(st.integers(-5, 400) | st.integers(500, 1500), min_size=1, max_size=12), is_held=st.booleans()
     )
     def add(self, visits: list[int], *, is_held: bool) -> None:
         """is_held: each third timer is out of order, whatever its key."""
@@ -477,9 +476,7 @@ def test_any_timer_is_found_by_its_origin_after_rolls_and_restarts(seed: int, mo
             due = store.release_queue.take_due(1100 + offset, 99, 1 << 20)
             for gone in origins(store, due):
                 del pending[gone]
-            store.committed(store.advance_progress())
-            store.start_checkpoint(0, (), ())
-            store.finish_checkpoint()
+            checkpointed(store)
             if rng.random() < 0.5:
                 store.close()
             disk.kill()
@@ -862,9 +859,7 @@ def test_a_delete_mark_stays_as_long_as_the_unit_that_it_ends(disk: Disk) -> Non
     store = open_store(disk, options, found_in(disk), progress, (), (1, 2, 3))
     assert origins(store, store.release_queue.take_due(1100, 99, 1 << 20)) == [4]
     for _ in range(2):
-        store.committed(store.advance_progress())
-        store.start_checkpoint(0, (), ())
-        store.finish_checkpoint()
+        checkpointed(store)
         store.close()
         store = open_store(disk, options, found_in(disk), store.advance_progress(), (), ())
         assert store.pending == 1
@@ -926,9 +921,7 @@ def test_timers_without_an_id_use_no_slot_of_the_id_index(disk: Disk) -> None:
     assert len(store._index.ids) == 1
 
 
-def test_empty_topics_are_dropped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_empty_topics_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dues, "_MAX_EMPTY_TOPICS", 50)
     store = create_store(SimDisk(), replace(OPTIONS, segment_bytes=1 << 16), EMPTY)
     assert isinstance(store, WheelStore)

@@ -236,8 +236,7 @@ def test_a_delete_mark_of_no_unit(body_at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("num", 2), ("num", 4), ("time", (START_MS + 5000) // OPTIONS.tick_ms + OPTIONS.slots)],
+    ("field", "value"), [("num", 2), ("num", 4), ("time", (START_MS + 5000) // OPTIONS.tick_ms + OPTIONS.slots)]
 )
 @pytest.mark.parametrize("slot", [0, 2])
 def test_a_slot_that_contradicts_the_log(slot: int, field: str, value: int) -> None:

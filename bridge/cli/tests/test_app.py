@@ -17,25 +17,6 @@ from bridge.cli.shared_options import GROUPS
 from bridge.errors import SettingsError
 
 
-@pytest.mark.parametrize(
-    ("words", "offered"),
-    [
-        (["timer-bridge", "pe"], {"pending"}),
-        (["timer-bridge", "repl"], {"replace"}),
-        (["timer-bridge", "run", "--http"], {"--http-port", "--http-host", "--http-hosts"}),
-        (["timer-bridge", "send", "--j"], {"--json"}),
-    ],
-)
-def test_a_shell_completes_commands_and_options(words: list[str], offered: set[str]) -> None:
-    asked = {
-        "_TIMER_BRIDGE_COMPLETE": "complete_bash",
-        "COMP_WORDS": " ".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-    }
-    told = CliRunner().invoke(app, [], prog_name="timer-bridge", env=asked)
-    assert set(told.stdout.split()) == offered
-
-
 def test_the_help_of_run_has_groups_types_and_defaults() -> None:
     told = CliRunner().invoke(app, ["run", "--help"]).stdout
     assert re.findall(r"^(\w.*):$", told, re.MULTILINE) == ["Options", *GROUPS.values()]
@@ -55,10 +36,13 @@ def test_a_switch_takes_no_value() -> None:
     assert str(told.exception) == "true: not an option; write a switch without a value: --page or --no-page"
 
 
-def test_the_help_of_all_commands_looks_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_each_command_has_the_same_form_and_an_example_that_parses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A section has a title that ends with a colon, and below it two columns that begin at the second character."""
     commands = get_group(app)
-    names = commands.list_commands(Context(commands))
+    context = Context(commands)
+    names = commands.list_commands(context)
     assert set(names) == {*_MODULE_OF, *commands.commands}, "each command has a group"
     for name in names:
         with pytest.raises(SystemExit):
@@ -67,6 +51,12 @@ def test_the_help_of_all_commands_looks_the_same(capsys: pytest.CaptureFixture[s
         assert told.startswith(f"Usage: timer-bridge {name} [OPTIONS]"), name
         assert "Options:\n  -" in told, name
         assert max(map(len, told.splitlines())) <= 80, name
+        command = commands.get_command(context, name)
+        assert command is not None
+        if not command.context_settings.get("ignore_unknown_options"):  # Spark's parse their own
+            example = str(command.epilog)
+            assert example.startswith(f"Example: timer-bridge {name} "), name
+            command.make_context(name, shlex.split(example)[3:])
 
 
 def test_a_wait_for_a_broker_is_said() -> None:
@@ -76,29 +66,6 @@ def test_a_wait_for_a_broker_is_said() -> None:
         assert sending.stderr is not None
         assert sending.stderr.readline() == "waiting for broker at 127.0.0.1:1\n"
         sending.kill()
-
-
-def test_a_removed_setting_is_refused_and_not_in_the_help() -> None:
-    told = CliRunner().invoke(app, ["check-config", "--bootstrap-servers", "kafka:9092", "--delivery", "at-least-once"])
-    assert isinstance(told.exception, SettingsError)
-    assert str(told.exception) == (
-        "delivery: removed; take it out: delivery is exactly once, and readers set isolation.level=read_committed"
-    )
-    assert "--delivery" not in CliRunner().invoke(app, ["run", "--help"]).stdout
-
-
-def test_the_help_of_each_command_has_an_example_that_parses() -> None:
-    commands = get_group(app)
-    context = Context(commands)
-    for name in commands.list_commands(context):
-        command = commands.get_command(context, name)
-        assert command is not None
-        if command.context_settings.get("ignore_unknown_options"):  # Spark's parse their own
-            continue
-        example = str(command.epilog)
-        assert example.startswith(f"Example: timer-bridge {name} "), name
-        _, *words = shlex.split(example.removeprefix("Example: timer-bridge "))
-        command.make_context(name, words)
 
 
 @pytest.mark.parametrize("job", ["audit", "backfill", "archive", "import"])

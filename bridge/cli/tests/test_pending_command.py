@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bridge.cli.app import app
-from bridge.cli.tests.test_store_commands import disk_in, never_checkpointed
+from bridge.cli.tests.test_store_commands import never_checkpointed
 from bridge.config.data_directory import DataDir
 from bridge.errors import BridgeError, SettingsError, exit_code_of
 from bridge.partition.copies import id_hash
@@ -136,12 +136,6 @@ def test_the_directory_of_a_running_bridge_is_left_alone_with_the_remedy(data_di
         run("--data-dir", data_dir)
     running.close()
     assert exit_code_of(told.value) == 2
-
-
-def test_pending_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:
-    with disk_in(tmp_path) as disk:
-        full_history(disk)
-    assert "timer.requests/0 was not closed cleanly: as of its last checkpoint" in run("--data-dir", tmp_path).stderr
 
 
 def test_a_store_without_a_checkpoint_is_not_reported_as_empty(tmp_path: Path) -> None:

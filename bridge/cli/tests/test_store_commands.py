@@ -112,16 +112,18 @@ def test_verify_names_the_place_of_a_fault_and_checks_the_other_stores(data_dir:
     assert "timer.requests/0: FAULT: checkpoint" in run("verify", data_dir).stderr
 
 
-def test_verify_of_a_killed_bridge_finds_no_fault(tmp_path: Path) -> None:
-    with disk_in(tmp_path, 3) as disk:
-        full_history(disk).checkpoints()
+def test_a_store_that_was_killed_has_no_fault_and_is_shown_as_of_its_last_checkpoint(tmp_path: Path) -> None:
+    root = tmp_path / "timer-data"
+    with disk_in(root, 3) as disk:
         history = full_history(disk)
         history.checkpoints()
         history.receives(9000)
-    result = run("verify", tmp_path)
-    assert result.exit_code == 0
-    assert "timer.requests/3: sound" in result.stdout
+    result = run("verify", root)
+    assert (result.exit_code, "timer.requests/3: sound" in result.stdout) == (0, True)
     assert "not closed cleanly" in result.stdout
+    note = "note: timer.requests/3 was not closed cleanly: as of its last checkpoint\n"
+    assert run("export", root, tmp_path / "out.parquet").stderr == note
+    assert run("pending", "--data-dir", root).stderr == note
 
 
 # -- inspect
@@ -257,13 +259,6 @@ def test_export_records_the_progress_of_an_empty_store(tmp_path: Path) -> None:
     assert parse_stores(pq.read_metadata(out).metadata) == {TimerPartition("timer.requests", 3): (0, 2, *settled, 0)}
 
 
-def test_export_after_a_kill_says_that_it_is_of_the_checkpoint(tmp_path: Path) -> None:
-    with disk_in(tmp_path / "timer-data") as disk:
-        full_history(disk)
-    result = run("export", tmp_path / "timer-data", tmp_path / "out.parquet")
-    assert result.stderr == "note: timer.requests/0 was not closed cleanly: as of its last checkpoint\n"
-
-
 def test_export_of_a_store_that_was_never_checkpointed_says_what_the_file_lacks(tmp_path: Path) -> None:
     """An operator may delete the topic because of this file, so it must not seem complete."""
     never_checkpointed(tmp_path / "timer-data")
@@ -351,11 +346,16 @@ def test_no_bridge_starts_while_the_store_is_read(data_dir: Path) -> None:
     DataDir(data_dir).close()
 
 
-def test_of_several_workers_the_newest_store_of_a_partition_is_exported(tmp_path: Path) -> None:
+def test_of_several_workers_the_newest_store_of_a_partition_is_exported_once_all_have_ended(tmp_path: Path) -> None:
     root = tmp_path / "timer-data"
     for folder in (root, worker_folder(root, 2)):
         with disk_in(folder) as disk:
             full_history(disk).closes()
+    running = DataDir(worker_folder(root, 2))
+    with pytest.raises(SettingsError, match="worker=2"):
+        run("verify", root)
+    running.close()
+    assert run("verify", root).output.count("timer.requests/0: sound") == 2
     checkpoint = root / "timer.requests" / "0" / NAME
     found = Checkpoint.from_bytes(checkpoint.read_bytes())
     assert found is not None
@@ -366,18 +366,6 @@ def test_of_several_workers_the_newest_store_of_a_partition_is_exported(tmp_path
     run("export", root, all_)
     assert parse_stores(pq.read_metadata(all_).metadata) == parse_stores(pq.read_metadata(newest).metadata)
     assert pq.read_table(all_) == pq.read_table(newest)
-
-
-def test_a_worker_that_runs_keeps_the_directory_from_being_read(tmp_path: Path) -> None:
-    root = tmp_path / "timer-data"
-    for folder in (root, worker_folder(root, 2)):
-        with disk_in(folder) as disk:
-            full_history(disk).closes()
-    running = DataDir(worker_folder(root, 2))
-    with pytest.raises(SettingsError, match="worker=2"):
-        run("verify", root)
-    running.close()
-    assert run("verify", root).output.count("timer.requests/0: sound") == 2
 
 
 def test_a_paused_timer_is_shown_and_exported_with_its_own_due_time(tmp_path: Path) -> None:

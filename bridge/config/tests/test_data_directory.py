@@ -160,15 +160,6 @@ def test_a_folder_open_to_all_users_is_a_warning(tmp_path: Path, caplog: pytest.
     assert not caplog.text
 
 
-def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    with closing(DataDir(tmp_path)) as folder:
-        folder.instance_id()
-        before = seen(tmp_path)
-        assert "another bridge runs on it: give each its own" in refusal(tmp_path)
-        assert seen(tmp_path) == before
-    DataDir(tmp_path).close()
-
-
 def test_folders_of_workers_are_known_and_those_of_more_workers_are_named(tmp_path: Path) -> None:
     root = tmp_path / "timer-data"
     used(root)

@@ -61,40 +61,35 @@ def test_an_unreadable_or_empty_value_file_is_named(tmp_path: Path, content: byt
         load(SERVERS, {"TIMER_BRIDGE_KAFKA_SASL_PASSWORD": f"file:{secret}"}, None)
 
 
-def test_every_client_gets_the_settings() -> None:
-    connection = Connection("here:9092", "group", "one", SECURITY | {"linger.ms": "7", "session.timeout.ms": "8000"})
-    for config in (
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_each_client_gets_the_settings_and_what_only_it_needs(protocol: str) -> None:
+    kafka = SECURITY | {"linger.ms": "7"}
+    flags = SERVERS | {"group_protocol": protocol, "compression": "lz4", "kafka": kafka}
+    connection = load(flags, {}, None).connection("one")
+    member, reader, producer = (
         clients.group_member(connection),
         clients.reader(connection),
         clients.producer(connection, 0),
-        clients.admin(connection),
-    ):
-        assert connection.kafka.items() <= config.items()
+    )
+    for config in (member, reader, producer, clients.admin(connection)):
+        assert kafka.items() <= config.items()
         assert config["bootstrap.servers"] == "here:9092"
-
-
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_only_the_group_member_gets_static_membership_and_the_protocol(protocol: str) -> None:
-    settings = load(SERVERS | {"group_protocol": protocol}, {}, None)
-    connection = settings.connection("one")
-    member, reader = clients.group_member(connection), clients.reader(connection)
     assert (member["group.protocol"], member["group.instance.id"]) == (protocol, "one")
     assert ("session.timeout.ms" in member) is (protocol == "classic")
-    assert reader["group.protocol"] == "classic"
-    assert "group.instance.id" not in reader
-    own = load(SERVERS | {"kafka": {"group.instance.id": "pod-1"}}, {}, None)
-    assert clients.group_member(own.connection("one"))["group.instance.id"] == "pod-1"
-    dynamic = load(SERVERS | {"static_membership": "false"}, {}, None)
-    assert "group.instance.id" not in clients.group_member(dynamic.connection("one"))
+    assert (reader["group.protocol"], "group.instance.id" in reader) == ("classic", False)
+    assert (producer["compression.type"], "compression.type" in member) == ("lz4", False)
 
 
-def test_only_producers_get_compression_and_kafka_overrides_it() -> None:
-    named = load(SERVERS | {"compression": "lz4"}, {}, None)
-    config = clients.producer(named.connection("i"), 0)
-    assert (config["compression.type"], config["linger.ms"]) == ("lz4", 1)
-    assert "compression.type" not in clients.group_member(named.connection("i"))
-    above = load(SERVERS | {"compression": "lz4", "kafka": {"compression.type": "zstd"}}, {}, None)
-    assert clients.producer(above.connection("i"), 0)["compression.type"] == "zstd"
+def test_settings_under_kafka_override_ours() -> None:
+    def connection(**flags: object) -> Connection:
+        return load(SERVERS | flags, {}, None).connection("one")
+
+    own = clients.group_member(connection(kafka={"group.instance.id": "pod-1", "session.timeout.ms": "8000"}))
+    assert (own["group.instance.id"], own["session.timeout.ms"]) == ("pod-1", "8000")
+    assert "group.instance.id" not in clients.group_member(connection(static_membership="false"))
+    assert clients.producer(connection(), 0)["linger.ms"] == 1
+    above = connection(compression="lz4", kafka={"compression.type": "zstd"})
+    assert clients.producer(above, 0)["compression.type"] == "zstd"
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))

@@ -8,14 +8,7 @@ import pytest
 from bridge.config.settings import DAY_MS, Settings, load, usable_cores
 from bridge.config.topic_requirements import TopicState
 from bridge.errors import SettingsError
-from bridge.partition.options import (
-    Policy,
-    StoreOptions,
-    TargetLimit,
-    TurnOptions,
-    instant_text,
-    parse_instant_ms,
-)
+from bridge.partition.options import Policy, StoreOptions, TargetLimit, TurnOptions, instant_text, parse_instant_ms
 from schemas.kafka_settings import from_environment
 from scripts.release import reference_docs
 
@@ -110,12 +103,6 @@ def test_a_lap_of_the_wheel_is_longer_than_two_roll_windows(window: str) -> None
     assert (options.store == StoreOptions()) == (window == "2d")
 
 
-def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
-    toml = '[targets."orders.*"]\nmax_per_s = 100\n[targets.bills]\nmax_per_s = 0.5'
-    options = from_file(tmp_path, toml).turn_options({"timer.requests": TopicState(4, 1000)})
-    assert options.targets == {"orders.*": TargetLimit(25), "bills": TargetLimit(0.125)}
-
-
 @pytest.mark.parametrize(
     ("toml", "told"),
     [
@@ -139,10 +126,7 @@ def test_a_target_rate_is_divided_by_the_partitions(tmp_path: Path) -> None:
         ("targets = 3", 'targets: write a table [targets."PATTERN"] for each limit'),
         ("[targets.orders]", 'targets."orders".max_per_s is missing: give it'),
         ("[targets.orders]\nmax_per_s = 0", 'targets."orders".max_per_s = 0: Input should be greater than 0'),
-        (
-            "[targets.orders]\nmax_per_s = 1\nfresh = '1m'",
-            'targets."orders".fresh: removed; take it out: the timers',
-        ),
+        ("[targets.orders]\nmax_per_s = 1\nfresh = '1m'", 'targets."orders".fresh: removed; take it out: the timers'),
         ("[targets.orders.eu]\nmax_per_s = 1", 'stands in quotes: [targets."orders.eu"]'),
         ('[targets."a b"]\nmax_per_s = 1', 'targets."a b" fits no topic'),
         ('roll_window = "25d"', "roll_window: at most 24d"),
@@ -224,13 +208,12 @@ def test_a_setting_that_looks_like_a_service_variable_counts() -> None:
         assert from_environment({f"TIMER_BRIDGE_{name.upper()}": "x"}), name
 
 
-def test_workers_share_the_rate_of_the_instance() -> None:
-    found = load({**SERVERS, "workers": "3", "max_requests_per_s": "100", "max_pending": "100"}, {}, None)
-    options = found.turn_options({"timer.requests": TopicState(4, 1000)})
+def test_rates_are_divided_among_partitions_and_workers() -> None:
+    targets = {"orders.*": {"max_per_s": 100}, "bills": {"max_per_s": 0.5}}
+    given = {"workers": "3", "max_requests_per_s": "100", "max_pending": "100", "targets": targets}
+    options = load({**SERVERS, **given}, {}, None).turn_options({"timer.requests": TopicState(4, 1000)})
     assert (options.max_requests_per_s, options.max_pending) == (34, 25)
-
-
-def test_auto_is_a_worker_for_each_core() -> None:
+    assert options.targets == {"orders.*": TargetLimit(25), "bills": TargetLimit(0.125)}
     assert load({**SERVERS, "workers": "auto"}, {}, None).workers == usable_cores()
 
 

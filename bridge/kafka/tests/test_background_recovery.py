@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,14 @@ def preparing_process(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
+@pytest.fixture
+def recoverer(tmp_path: Path) -> Iterator[preparing.BackgroundRecoverer]:
+    folder = DataDir(tmp_path / "data")
+    connection, workers = Connection("127.0.0.1:1"), usable_cores()  # one process at a time
+    yield preparing.BackgroundRecoverer(connection, {}, folder, usual_options(), logs.configure, workers)
+    folder.close()
+
+
 def assert_soon(is_true: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 60
     while not is_true():
@@ -185,7 +193,7 @@ def assert_soon(is_true: Callable[[], bool]) -> None:
 
 
 def test_a_process_prepares_several_partitions_and_a_dead_one_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recoverer: preparing.BackgroundRecoverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process ends after the last partition."""
     started: list[subprocess.Popen[bytes]] = []
@@ -196,21 +204,16 @@ def test_a_process_prepares_several_partitions_and_a_dead_one_is_replaced(
         return started[-1]
 
     monkeypatch.setattr(preparing, "_started", start)
-    folder = DataDir(tmp_path / "data")
-    recoverer = preparing.BackgroundRecoverer(
-        Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
-    )
     orders = [recoverer.start(TimerPartition(TIMERS, number)) for number in range(5)]
     for order in orders:
         assert_soon(order.is_done)
     assert [order.code() for order in orders] == [0, 0, 1, 0, 0]
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
-    folder.close()
 
 
 def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recoverer: preparing.BackgroundRecoverer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
@@ -219,10 +222,6 @@ def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_pro
         return started[-1]
 
     monkeypatch.setattr(preparing, "_started", start)
-    folder = DataDir(tmp_path / "data")
-    recoverer = preparing.BackgroundRecoverer(
-        Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure, usable_cores()
-    )
     first, second, third = (recoverer.start(TimerPartition(TIMERS, number)) for number in range(3))
     second.give_up()
     first.give_up()
@@ -231,7 +230,6 @@ def test_a_preparation_that_is_given_up_is_killed_and_the_next_one_has_a_new_pro
     third.give_up()
     third.give_up()
     assert [process.poll() for process in started] == [-signal.SIGKILL] * 2
-    folder.close()
 
 
 def test_refreshes_rest_by_their_share_of_a_core() -> None:
@@ -240,7 +238,7 @@ def test_refreshes_rest_by_their_share_of_a_core() -> None:
 
 
 def test_without_a_process_a_partition_is_recovered_in_the_bridge_and_the_next_one_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    recoverer: preparing.BackgroundRecoverer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = iter([OSError(errno.EAGAIN, "Resource temporarily unavailable"), None])
 
@@ -250,14 +248,10 @@ def test_without_a_process_a_partition_is_recovered_in_the_bridge_and_the_next_o
         return preparing_process("sys.stdin.buffer.read(1); os.write(1, b'0'); time.sleep(60)")
 
     monkeypatch.setattr(preparing, "_started", started)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    folder = DataDir(tmp_path / "data")
-    recoverer = preparing.BackgroundRecoverer(Connection("127.0.0.1:1"), {}, folder, usual_options(), logs.configure)
     first, second = recoverer.start(LARGE), recoverer.start(SMALL)
     assert first.is_done()
     assert_soon(second.is_done)
     assert f"{LARGE}: no process for its background recovery" in caplog.text
-    folder.close()
 
 
 def test_a_rebuild_on_a_full_disk_is_retried_in_the_background(

@@ -9,12 +9,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from bridge.config.kafka_config import Connection
 from bridge.errors import BridgeError, FencedError, InstanceIdInUseError, MembershipLostError
-from bridge.kafka.consumer import (
-    HEADER_BYTES,
-    MOST_HELD_BYTES,
-    ConfluentSource,
-    PollPacer,
-)
+from bridge.kafka.consumer import HEADER_BYTES, MOST_HELD_BYTES, ConfluentSource, PollPacer
 from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import (
     BAD_COMPRESSION,

@@ -80,10 +80,7 @@ def test_a_read_goes_on_after_offsets_that_retention_deletes_meanwhile(make: Mak
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [
-        (DELETED, r"timer\.requests/0 does not exist any more: start again"),
-        (DENIED, r"timer\.requests/0: reading"),
-    ],
+    [(DELETED, r"timer\.requests/0 does not exist any more: start again"), (DENIED, r"timer\.requests/0: reading")],
 )
 def test_an_error_that_stays_ends_a_read_with_the_remedy(error: KafkaError, told: str, make: Make) -> None:
     with pytest.raises(BridgeError, match=told):
@@ -259,18 +256,16 @@ def test_what_an_opening_reads_is_read_ahead(ahead: Ahead, admin: FakeAdmin, end
         [Fetched(3), Fetched(4, BAD_COMPRESSION)],
         [Fetched(3), Fetched(5, AT_THE_END)],
         [Fetched(3), Fetched(4, headers=[("a", b"")] * 1025)],
+        [Fetched(3)],
     ],
 )
-def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(ahead: Ahead, fetched: list[Fetched]) -> None:
-    """Retention has taken some, it is undecodable, undecided, or large."""
+def test_what_cannot_be_read_ahead_to_its_end_is_read_alone(
+    ahead: Ahead, fetched: list[Fetched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention has taken some, it is undecodable, undecided, or large; or there is no memory for one more."""
+    if len(fetched) == 1:
+        monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 1)
     history, consumer = ahead(fetched)
-    assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
-    assert consumer.begun == [3, 3]
-
-
-def test_a_read_ahead_ends_at_its_bound_of_memory(ahead: Ahead, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bridge.kafka.history.MOST_HELD_BYTES", 1)
-    history, consumer = ahead([Fetched(3)])
     assert offsets(history.requests(PLACE, 3, 6)) == [3, 4, 5]
     assert consumer.begun == [3, 3]
 

@@ -160,23 +160,6 @@ def test_requests_deliveries_and_lateness() -> None:
     assert found["disk_free_bytes"] == next(iter(world.bridge.disks.values())).free_bytes()
 
 
-def test_case_6_a_late_backlog_is_pending_and_then_counts_as_late() -> None:
-    world = World()
-    for _ in range(20):
-        world.send()
-    world.bridge.run(400)
-    world.bridge.sink.is_slow = True
-    world.kafka.timeline.advance(20_000)
-    found = metrics_of(world)
-    assert found['pending_timers{target="orders"}'] == 20
-    assert found["next_due_timestamp_seconds"] == (world.now_ms - 20_000 + 100) / 1000
-    world.bridge.sink.is_slow = False
-    world.bridge.run(0)
-    found = metrics_of(world)
-    assert not {'pending_timers{target="orders"}', "next_due_timestamp_seconds"} & found.keys()
-    assert (found['lateness_seconds_bucket{le="10.0"}'], found['lateness_seconds_bucket{le="30.0"}']) == (0, 20)
-
-
 def test_timers_of_a_paused_target_wait_and_count_neither_as_late_nor_as_next_due() -> None:
     world = limited(TargetLimit(1), targets={})
     ask(world, b"pause", b"limited")

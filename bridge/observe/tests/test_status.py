@@ -38,12 +38,8 @@ def status(clock: Clock) -> Status:
     return Status(clock)
 
 
-def test_a_new_process_is_live_and_not_ready(status: Status) -> None:
-    assert status.live() == WELL
+def test_it_is_live_as_long_as_turns_end_and_ready_once_it_has_partitions(status: Status, clock: Clock) -> None:
     assert status.ready() == Verdict("no partitions assigned yet")
-
-
-def test_it_is_live_as_long_as_turns_end(status: Status, clock: Clock) -> None:
     for _ in range(5):
         clock.now_s += LIVE_WITHIN_S
         assert status.live() == WELL
@@ -73,6 +69,8 @@ def test_a_wait_that_is_no_longer_reported_has_ended(status: Status, clock: Cloc
     assert status.ready() == WELL
     clock.now_s += LIVE_WITHIN_S
     assert status.live().reason == "the loop hangs"
+    status.partition_recovering(OTHER)
+    assert (status.live(), status.ready()) == (WELL, Verdict("recovering timer.requests/1"))
 
 
 def test_a_connection_error_counts_only_without_partitions(status: Status, clock: Clock) -> None:
@@ -91,14 +89,6 @@ def test_secrets_are_removed_from_errors() -> None:
     assert status.ready().detail == "wrong: (hidden)"
     status.waiting_for_broker("logging in: s3cr3t")
     assert status.ready().detail == "logging in: (hidden)"
-
-
-def test_a_long_recovery_is_live(status: Status, clock: Clock) -> None:
-    status.partition_running(PARTITION)
-    status.partition_recovering(OTHER)
-    clock.now_s += 100 * LIVE_WITHIN_S
-    assert status.live() == WELL
-    assert status.ready() == Verdict("recovering timer.requests/1")
 
 
 def test_a_full_disk_pauses_intake_until_there_is_room() -> None:
@@ -187,8 +177,7 @@ def damage_headers(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
-    [(damage_bodies, "body log at 0: the checksum"), (damage_headers, "body log: invalid headers")],
+    ("damage", "told"), [(damage_bodies, "body log at 0: the checksum"), (damage_headers, "body log: invalid headers")]
 )
 def test_a_store_whose_damage_is_found_while_publishing_is_rebuilt_and_ready(
     damage: Callable[[SimDisk], None], told: str, caplog: pytest.LogCaptureFixture

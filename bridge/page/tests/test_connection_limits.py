@@ -148,15 +148,7 @@ def test_one_that_was_answered_waits_since_then() -> None:
             assert each.recv(8) == b"HTTP/1.1"
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        HALF,
-        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12",
-        NEVER_DONE,
-    ],
-)
+@pytest.mark.parametrize("sent", [b"", HALF, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12", NEVER_DONE])
 def test_an_incomplete_or_unanswered_request_is_closed_in_time(sent: bytes) -> None:
     with served(Hasty) as port, ExitStack() as ends:
         assert is_ended(connected(ends, port, sent))

@@ -142,24 +142,6 @@ def test_what_the_mirror_lacks_is_delivered_twice_or_not_at_all() -> None:
     assert delivered_later(Loss(first, lag_ms=22)) == ["early", "pending", "to be cancelled"], "their deliveries too"
 
 
-def test_timers_due_before_the_given_time_are_not_sent_whether_delivered_or_not() -> None:
-    first = World()
-    first.send("one", 5_000)
-    first.send("two", 6_000)
-    first.bridge.run(0)
-    assert delivered_later(Loss(first, due_from_ms=first.now_ms + 5_500)) == ["two"]
-
-
-def test_of_two_equal_timers_of_which_one_was_delivered_one_is_sent() -> None:
-    first = World()
-    first.send("equal", 100)
-    first.send("equal", 100)
-    first.bridge.run(200)
-    loss = Loss(first)
-    loss.deliveries.pop()
-    assert delivered_later(loss) == ["equal"]
-
-
 def test_requests_on_the_new_timer_topic_end_and_move_timers_of_the_mirror() -> None:
     first = World()
     for id_ in ("cancelled", "replaced", "moved", "left alone"):
@@ -221,19 +203,6 @@ def test_a_paused_timer_is_counted_and_sent_once_it_is_resumed() -> None:
     assert loss.unknown == {}
 
 
-def test_a_timer_that_was_due_before_and_moved_is_sent_unless_it_was_cancelled() -> None:
-    first = World()
-    first.send("moved", 100, id_="a")
-    first.send("cancelled", 100, id_="b")
-    move(first, b"a", 5_000)
-    move(first, b"b", 5_000)
-    first.cancel("b")
-    first.bridge.run(300)
-    moved, ended = first.kafka.read(TIMERS)[-2:]
-    assert [dict(copy.headers)["timer-id"] for copy in (moved, ended)] == [b"a", b"b"], "after its cancel"
-    assert delivered_later(Loss(first, due_from_ms=first.now_ms)) == ["moved"]
-
-
 def test_a_copy_whose_timer_was_replaced_while_it_was_on_its_way_is_dropped() -> None:
     first = World()
     first.send("old", 5_000, id_="a")
@@ -261,45 +230,6 @@ def test_requests_of_other_schedulers_are_sent_in_our_headers() -> None:
     ]
     part.read([Record(2, 1_000_001, b"k", b"", [("TIMER_DEL_UNIQKEY", b"orders+u")])])
     assert [record.code for record, _ in part.judged(Delivered())] == [PENDING, "ended"]
-
-
-def test_a_timer_that_had_left_before_it_was_moved_is_not_sent() -> None:
-    first = World()
-    first.send("released early", 5_000, id_="a")
-    move(first, b"a", 100)
-    first.bridge.run(200)
-    move(first, b"a", 9_000)
-    first.bridge.run(0)
-    assert delivered_later(Loss(first, due_from_ms=first.now_ms - 50)) == []
-
-
-def test_equal_timers_are_each_cancelled_by_their_origin() -> None:
-    first = World()
-    sent = [first.send("equal", 5_000) for _ in range(3)]
-    first.bridge.run(WINDOW_MS + 100)
-    for each in sent[:2]:
-        by_origin(first, each, CANCEL)
-    first.bridge.run(0)
-    assert delivered_later(Loss(first)) == ["equal"]
-
-
-@pytest.mark.parametrize("rule", [[("timer-cron", b"* * * * *")], [("timer-every-ms", b"20000")]])
-def test_a_recurring_timer_goes_on_after_a_downtime_with_what_its_copy_says(rule: list[tuple[str, bytes]]) -> None:
-    first = World()
-    headers = [("timer-topic", b"orders"), ("timer-count", b"5"), *rule]
-    first.kafka.produce(TIMERS, b"again", headers=headers)
-    first.bridge.run(25_000)
-    first.bridge.kill()
-    first.kafka.timeline.advance(120_000)
-    first.bridge.start()
-    first.bridge.run(1_000)
-    before = outcome(first)
-    loss = Loss(first)
-    assert loss.adopt() == {PENDING: 1}
-    for world in (loss.second, first):
-        world.bridge.run(400_000)
-    assert sum(outcome(first).values()) == 5
-    assert before + outcome(loss.second) == outcome(first)
 
 
 def test_deliveries_of_another_timer_topic_count_for_nothing() -> None:

@@ -66,15 +66,7 @@ def test_the_waits_grow_to_30_s_and_begin_again_after_a_minute_of_life(world: Wo
         world.processes[1].code = -9
         world.turn_until(world.now_s + 0.5)
     times_s = [at_s for at_s, _ in world.restarts()]
-    assert [later - at for at, later in pairwise(times_s)] == [
-        1.5,
-        2.5,
-        4.5,
-        8.5,
-        16.5,
-        30.5,
-        30.5,
-    ]
+    assert [later - at for at, later in pairwise(times_s)] == [1.5, 2.5, 4.5, 8.5, 16.5, 30.5, 30.5]
     world.turn_until(world.now_s + 60)
     world.processes[1].code = -9
     world.turn_until(world.now_s + 0.5)

@@ -1,5 +1,6 @@
 """Unavailable topics, by the answers of a fake admin client."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -27,70 +28,64 @@ def told(what: object) -> "Future[Any]":
 
 
 class Admin:
-    """A fake admin client. in_sync: of three replicas, or an error; min_in_sync: min.insync.replicas, or an error."""
+    """A fake admin client that has two answers, each a value or an error."""
 
-    def __init__(self, in_sync: int | Exception, min_in_sync: int | Exception) -> None:
-        self._in_sync, self._needed = in_sync, min_in_sync
+    def __init__(self, topics: object, configs: object) -> None:
+        self._topics, self._configs = topics, configs
 
     def poll(self, timeout_s: float) -> None: ...
 
     def describe_topics(self, topics: object, request_timeout: float) -> dict[str, "Future[Any]"]:
-        del topics, request_timeout
-        if isinstance(self._in_sync, Exception):
-            return {"bills": told(self._in_sync)}
-        partition = SimpleNamespace(isr=range(self._in_sync), replicas=range(3), leader=SimpleNamespace(id=1))
-        return {"bills": told(SimpleNamespace(partitions=[partition]))}
+        return {"bills": told(self._topics)}
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, "Future[Any]"]:
-        del request_timeout
-        min_in_sync = self._needed
-        answer = (
-            min_in_sync
-            if isinstance(min_in_sync, Exception)
-            else {"min.insync.replicas": SimpleNamespace(value=str(min_in_sync))}
-        )
-        return {resource: told(answer) for resource in resources}
+        return dict.fromkeys(resources, told(self._configs))
+
+
+Make = Callable[..., tuple[TopicProbe, list[Admin]]]
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Admin]:
-    """Return the clients that `existence` has made."""
-    made: list[Admin] = []
+def make(monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Return a function that makes a probe, and the list of the clients that it makes.
 
-    def make(*_: object) -> Admin:
-        made.append(Admin(*answers))
-        return made[-1]
+    in_sync: of three replicas, or an error. min_in_sync: min.insync.replicas, or an error.
+    """
 
-    monkeypatch.setattr(client_config, "make", make)
-    return made
+    def make(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> tuple[TopicProbe, list[Admin]]:
+        topics: object = in_sync
+        if isinstance(in_sync, int):
+            partition = SimpleNamespace(isr=range(in_sync), replicas=range(3), leader=SimpleNamespace(id=1))
+            topics = SimpleNamespace(partitions=[partition])
+        configs = entries(min_insync_replicas=str(min_in_sync)) if isinstance(min_in_sync, int) else min_in_sync
+        made: list[Admin] = []
+
+        def client(*_: object) -> Admin:
+            made.append(Admin(topics, configs))
+            return made[-1]
+
+        monkeypatch.setattr(client_config, "make", client)
+        return TopicProbe(Connection("127.0.0.1:1"), Retrier()), made
+
+    return make
 
 
-answers: list[int | Exception] = []
-"""Of clients that are made."""
-
-
-def existence(in_sync: int | Exception, min_in_sync: int | Exception = 2) -> TopicProbe:
-    answers[:] = in_sync, min_in_sync
-    return TopicProbe(Connection("127.0.0.1:1"), Retrier())
-
-
-@pytest.mark.usefixtures("made")
 @pytest.mark.parametrize(
     ("in_sync", "min_in_sync", "is_unavailable"),
     [(3, 2, False), (2, 2, False), (1, 2, True), (3, DENIED, False), (2, DENIED, True)],
     ids=["all", "enough", "too few", "all, limit unknown", "not all, limit unknown"],
 )
 def test_a_topic_with_too_few_in_sync_replicas_is_unavailable(
-    in_sync: int, min_in_sync: int | Exception, *, is_unavailable: bool
+    in_sync: int, min_in_sync: int | Exception, make: Make, *, is_unavailable: bool
 ) -> None:
-    assert (existence(in_sync, min_in_sync).unavailable(["bills"]) == {"bills"}) is is_unavailable
+    assert (make(in_sync, min_in_sync)[0].unavailable(["bills"]) == {"bills"}) is is_unavailable
 
 
-def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_made_again(made: list[Admin]) -> None:
-    asked = existence(SILENT)
+def test_an_unanswered_topic_is_unavailable_only_if_asked_so_and_the_client_is_made_again(make: Make) -> None:
+    asked, made = make(SILENT)
     assert [asked.unavailable(["bills"]) for _ in range(2)] == [frozenset()] * 2
     assert len(made) == 2
-    assert existence(SILENT).unavailable(["bills"], include_unanswered=True) == {"bills"}
+    assert asked.unavailable(["bills"], include_unanswered=True) == {"bills"}
 
 
 def entries(**settings: str) -> dict[str, Any]:
