@@ -96,6 +96,8 @@ static: $(READY)
 .PHONY: test
 test: export SEEDS ?= 100
 test: $(READY) static ## everything: check, a real broker, Spark
+	@# The broker's image is pulled or built meanwhile. If that fails, the first test that needs it says why.
+	if docker info > /dev/null 2>&1; then compose/kafka/ensure-image.sh > .run/kafka-image.log 2>&1 & fi
 	$(BIN)/python -m pytest $(QUICK)
 	$(BIN)/python -m spark_jobs.fetch
 	$(BIN)/python -m pytest -p integration_tests.support.rerun_failed $(WAITING)

@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 from uuid import uuid4
 
 import pytest
@@ -20,7 +19,7 @@ from confluent_kafka import Producer, admin
 
 from bridge.errors import BridgeError
 from integration_tests.conftest import ROOT, Broker
-from integration_tests.support.bridge_command import COMMAND, Names, read
+from integration_tests.support.bridge_command import COMMAND, Names, get, read
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S, until
 from kafka_timer import Outcomes, TimerProducer, cancel_headers, headers_for, partition_for
@@ -88,7 +87,7 @@ def assert_canary_goes_on(served: Served, topic: str) -> None:
         port = json.loads(process.stdout.readline())["port"]
         page, until_s = "", time.monotonic() + PATIENCE_S
         while re.search(r"received_total [1-9]", page) is None and time.monotonic() < until_s:
-            page = urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S).read().decode()
+            page = get(port, "/metrics")[1] or ""
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
     assert re.search(r"^timer_canary_received_total [1-9]", page, re.MULTILINE), page

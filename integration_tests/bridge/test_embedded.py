@@ -7,16 +7,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bridge.dev.embedded_kafka import EmbeddedKafka, find_java
 from bridge.dev.kafka_jars import JARS
 from bridge.errors import BridgeError
 from integration_tests.conftest import JARS_CACHE, ROOT, RUN, missing
+from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from schemas.maven_jars import ensure
 
@@ -45,40 +43,26 @@ def jars_cache() -> Path:
     return JARS_CACHE
 
 
-def values(broker: EmbeddedKafka, topic: str, count: int) -> list[bytes | None]:
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap_servers, "group.id": uuid4().hex, "auto.offset.reset": "earliest"}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    messages = [consumer.poll(PATIENCE_S) for _ in range(count)]
-    consumer.close()
-    return [message.value() for message in messages if message is not None]
-
-
 def test_stop_and_kill_keep_the_data_and_the_port(own_kafka: EmbeddedKafka) -> None:
-    address = own_kafka.bootstrap_servers
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
-    producer = Producer({"bootstrap.servers": address, "log_level": 0})
-    first_pid = own_kafka.pid
+    address, first_pid = own_kafka.bootstrap_servers, own_kafka.pid
+    cluster = Cluster(address)
+    cluster.create("kept")
     for value, end in ((b"1", own_kafka.stop), (b"2", own_kafka.kill)):
-        producer.produce("kept", value)
-        assert producer.flush(PATIENCE_S) == 0
+        cluster.send("kept", value)
+        cluster.flush()
         end()
         assert own_kafka.pid is None
         own_kafka.start()
-    assert values(own_kafka, "kept", 2) == [b"1", b"2"]
+    assert cluster.values("kept") == [b"1", b"2"]
     assert own_kafka.bootstrap_servers == address
     assert own_kafka.pid not in (None, first_pid)
 
 
 def test_a_second_broker_on_the_folder_is_refused_and_the_first_goes_on(own_kafka: EmbeddedKafka) -> None:
-    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap_servers, "log_level": 0})
     second = EmbeddedKafka(own_kafka.folder, jars_cache=JARS_CACHE)
     with pytest.raises(BridgeError, match=f"{own_kafka.folder}: another Kafka runs on it"):
         second.start()
-    admin.create_topics([NewTopic("afterwards", 1, 1)])["afterwards"].result(PATIENCE_S)
-    assert "afterwards" in admin.list_topics(timeout=PATIENCE_S).topics
+    Cluster(own_kafka.bootstrap_servers).create("afterwards")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")

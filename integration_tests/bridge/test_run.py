@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from confluent_kafka import Producer
 
 from bridge.dev.embedded_kafka import free_port
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import SOON, Names, command, read, run, send
+from integration_tests.support.bridge_command import SOON, Names, command, get, read, run, send
 from integration_tests.support.cluster import Cluster
 from integration_tests.support.patience import PATIENCE_S
 from integration_tests.support.wire import limit_producer, produce_raw
@@ -221,8 +220,8 @@ def test_a_quota_of_the_broker_delays_records_and_each_comes_once(
     asked = [*names.arguments, "--kafka", f"client.id={client}", "--http-port", str(port)]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, asked):
         found = read(kafka, names.target, count)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as told:
-            (throttled,) = re.findall(r"^timer_bridge_broker_throttle_seconds_total (\S+)$", told.read().decode(), re.M)
+        throttle = r"^timer_bridge_broker_throttle_seconds_total (\S+)$"
+        (throttled,) = re.findall(throttle, get(port, "/metrics")[1], re.M)
     assert float(throttled) > 1 or bytes_per_s > 1_000_000, "the broker did not hold anything back, or nobody heard"
     assert sorted(record.value() for record in found) == values
     assert len(Cluster(kafka.bootstrap_servers).read(names.target)) == count

@@ -135,19 +135,12 @@ class Secured:
         return user
 
     def grant(self, user: "User", kind: str, name: str, *operations: str) -> None:
-        """Grant operations on a resource. A name that ends with * is a prefix."""
-        literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-        pattern = prefixed if name.endswith("*") else literal
-        where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
-        acls = [AclBinding(*where, _OPERATIONS[each], AclPermissionType.ALLOW) for each in operations]
+        acls = [AclBinding(*_right(user, kind, name, each)) for each in operations]
         for granted in self.cluster.admin.create_acls(acls).values() if acls else ():
             granted.result()
 
     def take(self, user: "User", kind: str, name: str, operation: str) -> None:
-        literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
-        pattern = prefixed if name.endswith("*") else literal
-        where = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
-        asked = AclBindingFilter(*where, _OPERATIONS[operation], AclPermissionType.ALLOW)
+        asked = AclBindingFilter(*_right(user, kind, name, operation))
         (taken,) = self.cluster.admin.delete_acls([asked]).values()
         assert taken.result()
 
@@ -196,11 +189,7 @@ class User(NamedTuple):
         return path
 
 
-_KINDS = {
-    "Topic": ResourceType.TOPIC,
-    "Group": ResourceType.GROUP,
-    "TransactionalId": ResourceType.TRANSACTIONAL_ID,
-}
+_KINDS = {"Topic": ResourceType.TOPIC, "Group": ResourceType.GROUP, "TransactionalId": ResourceType.TRANSACTIONAL_ID}
 _OPERATIONS = {
     "Read": AclOperation.READ,
     "Write": AclOperation.WRITE,
@@ -208,6 +197,13 @@ _OPERATIONS = {
     "Alter": AclOperation.ALTER,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }
+
+
+def _right(user: User, kind: str, name: str, operation: str) -> tuple[Any, ...]:
+    """Return the fields of an ACL. A name that ends with * is a prefix."""
+    pattern = ResourcePatternType.PREFIXED if name.endswith("*") else ResourcePatternType.LITERAL
+    who = _KINDS[kind], name.removesuffix("*"), pattern, f"User:{user.name}", "*"
+    return *who, _OPERATIONS[operation], AclPermissionType.ALLOW
 
 
 @pytest.fixture(scope="module")

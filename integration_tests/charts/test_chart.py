@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
-import urllib.error
-import urllib.request
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from bridge.cli.canary_command import commands as canary_commands
 from bridge.config.settings import Settings, load
 from bridge.dev.embedded_kafka import HOST, free_port
 from integration_tests.conftest import ROOT
+from integration_tests.support.bridge_command import get
 from integration_tests.support.helm import CHART, HelmError, lint, notes, render
 from integration_tests.support.patience import PATIENCE_S, until
 from integration_tests.support.prometheus import BOARDS, RULES
@@ -71,8 +72,8 @@ def objects() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def least() -> dict[str, Any]:
-    return render(LEAST)
+def everything() -> dict[str, Any]:
+    return render(ALL)
 
 
 @pytest.fixture(scope="module")
@@ -101,17 +102,6 @@ def environment_of(objects: dict[str, Any], pod_name: str = "timers-0", owner: s
         assert field in (None, "metadata.name")
         found[variable["name"]] = pod_name if field else variable["value"]
     return found
-
-
-def status_of(port: int, path: str) -> int:
-    """Return the status of an answer; 0 if there is none."""
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}{path}", timeout=PATIENCE_S) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as refused:
-        return refused.code
-    except OSError:
-        return 0
 
 
 def settings_of(objects: dict[str, Any], folder: Path) -> Settings:
@@ -250,11 +240,11 @@ def test_a_command_of_the_chart_runs_and_asks_for_a_token(objects: dict[str, Any
 
     def lives() -> bool:
         assert bridge.poll() is None, (tmp_path / "log").read_text()
-        return status_of(port, live) == 200
+        return get(port, live)[0] == 200
 
     try:
         until(lives, "a bridge that lives without a broker")
-        found = [status_of(port, path) for path in (ready, "/metrics", "/pending?id=7")]
+        found = [get(port, path)[0] for path in (ready, "/metrics", "/pending?id=7")]
         assert found == [503, 200, 401]
     finally:
         bridge.terminate()
@@ -351,312 +341,114 @@ def test_the_dashboards_are_the_files(objects: dict[str, Any]) -> None:
     assert objects["ConfigMap/dashboards"]["data"] == {file.name: file.read_text() for file in BOARDS}
 
 
-PAGE = {"settings": "page = true", "ingress.enabled": True, "ingress.host": "timers.example"}
-AUDIT = {"audit.enabled": True, "audit.image": ALL["audit"]["image"]}
-MONITOR = {"monitoring.serviceMonitor": True, "monitoring.prometheusRule": True}
+OTHER = "registry.example/other:0.2.0"
 SPREAD = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
-NO_MEMBER = "TIMER_BRIDGE_KAFKA_GROUP_INSTANCE_ID"
-VARIABLE, MOUNT = {"name": "A", "value": "b"}, {"name": "jars", "mountPath": "/jars"}
+MOUNT = {"name": "jars", "mountPath": "/jars"}
 NETWORK = {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}
 RULE = {"ports": [{"port": 443, "protocol": "TCP"}]}
-
-
-def pods(name: str) -> Any:
-    """Return a function from objects to that field of each pod's spec."""
-    return lambda found: [each.get(name) for each in specs_of(found).values()]
-
-
-def variable(name: str) -> Any:
-    return lambda found: environment_of(found).get(name)
-
-
-def claim(found: dict[str, Any]) -> dict[str, Any]:
-    (each,) = found["StatefulSet"]["spec"]["volumeClaimTemplates"]
-    return dict(each["spec"])
-
-
-def egress_ports(found: dict[str, Any]) -> list[int]:
-    return [port["port"] for rule in found["NetworkPolicy"]["spec"]["egress"] for port in rule["ports"]]
-
-
-def audit_of(found: dict[str, Any]) -> dict[str, Any]:
-    return container_of(found, "CronJob/audit")
-
-
-def field(kind: str, part: str, name: str) -> Any:
-    """Return a function from objects to a field of an object's spec or metadata; None if there is no such object."""
-    return lambda found: found.get(kind, {part: {}})[part].get(name)
-
-
-EFFECTS: dict[str, tuple[dict[str, Any], Any, Any, Any]] = {
-    "image": (
-        {"image": "registry.example/timer-bridge:0.2.0"},
-        lambda found: {container_of(found, name)["image"] for name in ("StatefulSet", "Pod/test")},
-        {LEAST["image"]},
-        {"registry.example/timer-bridge:0.2.0"},
-    ),
-    "imagePullSecrets": (
-        {"imagePullSecrets": [{"name": "pull"}]} | AUDIT,
-        pods("imagePullSecrets"),
-        [None] * 2,
-        [[{"name": "pull"}]] * 3,
-    ),
+NEEDS: dict[str, dict[str, Any]] = {
+    "auth.enabled": {"settings": "", "ingress.enabled": False},
+    "serviceAccount.name": {"serviceAccount.create": False},
+    "standby.cpuPercent": {"standby.enabled": True},
+}
+"""Other values that have to be given with a value."""
+EFFECTS: dict[str, tuple[Any, *tuple[tuple[str, list[Any], list[Any]], ...]]] = {
+    "image": (OTHER, ("[PS]*.containers.*.image", [LEAST["image"]] * 2, [OTHER] * 2)),
+    "imagePullSecrets": ([{"name": "pull"}], ("*.imagePullSecrets.*.name", [], ["pull"] * 3)),
     "bootstrapServers": (
-        {"bootstrapServers": "a.example:9094,b.example:9096,c.example:9094"},
-        lambda found: (variable("TIMER_BRIDGE_BOOTSTRAP_SERVERS")(found), egress_ports(found)),
-        (LEAST["bootstrapServers"], [8321, 53, 53, 9092]),
-        ("a.example:9094,b.example:9096,c.example:9094", [8321, 53, 53, 9094, 9096]),
+        "a.example:9094,b.example:9096,c.example:9094",
+        ("NetworkPolicy.spec.egress.*.port", [8321, 53, 53, 9092], [8321, 53, 53, 9094, 9096]),
     ),
-    "replicas": ({"replicas": 5}, field("StatefulSet", "spec", "replicas"), 2, 5),
-    "workers": (
-        {"workers": 4},
-        lambda found: (variable("TIMER_BRIDGE_WORKERS")(found), variable(NO_MEMBER)(found)),
-        ("1", "timers-0"),
-        ("4", None),
-    ),
+    "replicas": (5, ("StatefulSet.spec.replicas", [2], [5])),
+    "workers": (4, ("StatefulSet.*.env.TIMER_BRIDGE_WORKERS.value", ["1"], ["4"])),
     "settings": (
-        {"settings": "static_membership = false"},
-        lambda found: (tomllib.loads(found["ConfigMap"]["data"]["bridge.toml"]).keys(), variable(NO_MEMBER)(found)),
-        ({"partitions", "replication_factor", "log_format", "kafka"}, "timers-0"),
-        ({"static_membership"}, None),
+        "page = true\nstatic_membership = false",
+        ("ConfigMap.data.bridge.toml", ["page = true\n"], ["page = true\nstatic_membership = false\n"]),
+        ("StatefulSet.*.env.*_INSTANCE_ID.name", ["TIMER_BRIDGE_KAFKA_GROUP_INSTANCE_ID"], []),
     ),
-    "standby.enabled": (
-        {"standby.enabled": True},
-        lambda found: (variable("TIMER_BRIDGE_STANDBY")(found), variable(NO_MEMBER)(found)),
-        (None, "timers-0"),
-        ("true", None),
-    ),
-    "standby.cpuPercent": (
-        {"standby.enabled": True, "standby.cpuPercent": 50},
-        variable("TIMER_BRIDGE_STANDBY_CPU_PERCENT"),
-        None,
-        "50",
-    ),
-    "kafkaSecret": (
-        {"kafkaSecret": "login"} | AUDIT,
-        lambda found: [
-            sorted(v["secret"]["secretName"] for v in each if "secret" in v) for each in pods("volumes")(found)
-        ],
-        [["tokens"], []],
-        [["login", "tokens"], ["login"], ["login"]],
-    ),
+    "standby.enabled": (True, ("StatefulSet.*.env.TIMER_BRIDGE_STANDBY.value", [], ["true"])),
+    "standby.cpuPercent": (50, ("StatefulSet.*.env.TIMER_BRIDGE_STANDBY_CPU_PERCENT.value", [], ["50"])),
+    "kafkaSecret": ("", ("*.volumes.kafka.secret.secretName", ["login"] * 3, [])),
     "auth.enabled": (
-        {"auth.enabled": False},
-        variable("TIMER_BRIDGE_PAGE_SECRET"),
-        "/etc/timer-bridge/tokens/page-secret",
-        None,
+        False,
+        ("StatefulSet.*.env.TIMER_BRIDGE_PAGE_SECRET.value", ["/etc/timer-bridge/tokens/page-secret"], []),
     ),
-    "auth.secret": (
-        {"auth.secret": "mine"},
-        lambda found: [each["secret"]["secretName"] for each in pods("volumes")(found)[0] if each["name"] == "tokens"],
-        ["tokens"],
-        ["mine"],
-    ),
+    "auth.secret": ("mine", ("*.volumes.tokens.secret.secretName", ["tokens"], ["mine"])),
     "resources": (
-        {"resources.limits": {"memory": "2Gi"}},
-        lambda found: container_of(found)["resources"],
-        {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "1024Mi"}},
-        {"requests": {"cpu": "1", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
+        {"limits": {"memory": "2Gi"}},
+        ("StatefulSet.spec.template.*.resources.limits.*", ["1024Mi"], ["2Gi"]),
+        ("StatefulSet.spec.template.*.resources.requests.*", ["1", "512Mi"], ["1", "512Mi"]),
     ),
-    "storage.size": (
-        {"storage.size": "1Ti"},
-        lambda found: claim(found)["resources"]["requests"]["storage"],
-        "16Gi",
-        "1Ti",
-    ),
-    "storage.className": (
-        {"storage.className": "fast"},
-        lambda found: claim(found).get("storageClassName"),
-        None,
-        "fast",
-    ),
-    "extraEnv": (
-        {"extraEnv": [VARIABLE]} | AUDIT,
-        lambda found: [VARIABLE in each[0]["env"] for each in pods("containers")(found)],
-        [False] * 2,
-        [True] * 3,
-    ),
-    "extraVolumes": (
-        {"extraVolumes": [{"name": "jars", "emptyDir": {}}]} | AUDIT,
-        lambda found: [{"name": "jars", "emptyDir": {}} in each for each in pods("volumes")(found)],
-        [False] * 2,
-        [True] * 3,
-    ),
-    "extraVolumeMounts": (
-        {"extraVolumeMounts": [MOUNT]} | AUDIT,
-        lambda found: [MOUNT in each[0]["volumeMounts"] for each in pods("containers")(found)],
-        [False] * 2,
-        [True] * 3,
-    ),
-    "podAnnotations": (
-        {"podAnnotations": {"mesh.example/inject": "true"}} | AUDIT,
-        lambda found: [each["annotations"].get("mesh.example/inject") for each in pods("metadata")(found)],
-        [None] * 2,
-        ["true"] * 3,
-    ),
-    "podLabels": (
-        {"podLabels": {"team": "a"}} | AUDIT,
-        lambda found: [each["labels"].get("team") for each in pods("metadata")(found)],
-        [None] * 2,
-        ["a"] * 3,
-    ),
-    "pod": (
-        {"pod": {"nodeSelector": {"disk": "ssd"}}} | AUDIT,
-        pods("nodeSelector"),
-        [None] * 2,
-        [{"disk": "ssd"}] * 3,
-    ),
+    "storage.size": ("1Ti", ("StatefulSet.spec.volumeClaimTemplates.*.storage", ["16Gi"], ["1Ti"])),
+    "storage.className": ("slow", ("StatefulSet.*.storageClassName", ["fast"], ["slow"])),
+    "extraEnv": ([{"name": "A", "value": "b"}], ("*.env.A.value", [], ["b"] * 3)),
+    "extraVolumes": ([{"name": "jars", "emptyDir": {}}], ("*.volumes.jars.name", [], ["jars"] * 3)),
+    "extraVolumeMounts": ([MOUNT], ("*.volumeMounts.jars.mountPath", [], ["/jars"] * 3)),
+    "podAnnotations": ({"mesh.example/inject": "true"}, ("*.annotations.mesh.example/inject", [], ["true"] * 3)),
+    "podLabels": ({"team": "a"}, ("*.labels.team", [], ["a"] * 3)),
+    "pod": ({"nodeSelector": {"disk": "hdd"}}, ("*.nodeSelector.disk", ["ssd"] * 3, ["hdd"] * 3)),
     "topologySpreadConstraints": (
-        {"topologySpreadConstraints": [SPREAD]},
-        lambda found: [each["topologyKey"] for each in pods("topologySpreadConstraints")(found)[0]],
-        ["kubernetes.io/hostname"],
-        ["topology.kubernetes.io/zone"],
+        [SPREAD],
+        ("*.topologySpreadConstraints.*.topologyKey", ["kubernetes.io/hostname"], ["topology.kubernetes.io/zone"]),
     ),
     "serviceAccount.create": (
-        {"serviceAccount.create": True} | AUDIT,
-        lambda found: ("ServiceAccount" in found, pods("serviceAccountName")(found)),
-        (False, [None] * 2),
-        (True, ["timers"] * 3),
+        False,
+        ("*.serviceAccountName", ["timers"] * 3, []),
+        ("ServiceAccount.kind", ["ServiceAccount"], []),
     ),
     "serviceAccount.name": (
-        {"serviceAccount.name": "mine"},
-        lambda found: ("ServiceAccount" in found, pods("serviceAccountName")(found)),
-        (False, [None] * 2),
-        (False, ["mine"] * 2),
+        "mine",
+        ("*.serviceAccountName", ["timers"] * 3, ["mine"] * 3),
+        ("ServiceAccount.kind", ["ServiceAccount"], []),
     ),
     "serviceAccount.annotations": (
-        {"serviceAccount.create": True, "serviceAccount.annotations": {"cloud.example/role": "timers"}},
-        field("ServiceAccount", "metadata", "annotations"),
-        None,
-        {"cloud.example/role": "timers"},
+        {"cloud.example/role": "other"},
+        ("ServiceAccount.metadata.annotations.*", ["timers"], ["other"]),
     ),
-    "service.type": (
-        {"service.type": "LoadBalancer"},
-        lambda found: [found[kind]["spec"].get("type") for kind in ("Service", "Service/page") if kind in found],
-        [None],
-        [None, "LoadBalancer"],
-    ),
-    "service.annotations": (
-        {"service.type": "NodePort", "service.annotations": {"lb.example/internal": "true"}},
-        field("Service/page", "metadata", "annotations"),
-        None,
-        {"lb.example/internal": "true"},
-    ),
-    "ingress.enabled": (
-        PAGE,
-        lambda found: [kind for kind in found if kind.endswith("/page")],
-        [],
-        ["Service/page", "Ingress/page"],
-    ),
-    "ingress.className": (
-        PAGE | {"ingress.className": "nginx"},
-        field("Ingress/page", "spec", "ingressClassName"),
-        None,
-        "nginx",
-    ),
+    "service.type": ("NodePort", ("Service*.spec.type", ["LoadBalancer"], ["NodePort"])),
+    "service.annotations": ({"lb.example/in": "true"}, ("Service/page.metadata.annotations.*", [], ["true"])),
+    "ingress.enabled": (False, ("Ingress/page.kind", ["Ingress"], [])),
+    "ingress.className": ("nginx", ("Ingress/page.spec.ingressClassName", [], ["nginx"])),
     "ingress.host": (
-        PAGE,
-        lambda found: (
-            variable("TIMER_BRIDGE_HTTP_HOSTS")(found),
-            [rule["host"] for rule in found["Ingress/page"]["spec"]["rules"]] if "Ingress/page" in found else [],
-        ),
-        (None, []),
-        ("timers.example", ["timers.example"]),
+        "other.example",
+        ("Ingress/page.spec.rules.*.host", ["timers.example"], ["other.example"]),
+        ("StatefulSet.*.env.TIMER_BRIDGE_HTTP_HOSTS.value", ["timers.example"], ["other.example"]),
     ),
-    "ingress.annotations": (
-        PAGE | {"ingress.annotations": {"nginx.example/affinity": "cookie"}},
-        field("Ingress/page", "metadata", "annotations"),
-        None,
-        {"nginx.example/affinity": "cookie"},
-    ),
-    "ingress.tls": (
-        PAGE | {"ingress.tls": [{"secretName": "cert"}]},
-        field("Ingress/page", "spec", "tls"),
-        None,
-        [{"secretName": "cert"}],
-    ),
-    "networkPolicy.enabled": ({"networkPolicy.enabled": False}, lambda found: "NetworkPolicy" in found, True, False),
-    "networkPolicy.ingressFrom": (
-        {"networkPolicy.ingressFrom": [NETWORK]},
-        lambda found: NETWORK in found["NetworkPolicy"]["spec"]["ingress"][0]["from"],
-        False,
-        True,
-    ),
-    "networkPolicy.egress": ({"networkPolicy.egress": [RULE]}, egress_ports, [8321, 53, 53, 9092], [8321, 443]),
-    "monitoring.serviceMonitor": (
-        {"monitoring.serviceMonitor": True},
-        lambda found: "ServiceMonitor" in found,
-        False,
-        True,
-    ),
-    "monitoring.prometheusRule": (
-        {"monitoring.prometheusRule": True},
-        lambda found: "PrometheusRule" in found,
-        False,
-        True,
-    ),
-    "monitoring.labels": (
-        MONITOR | {"monitoring.labels": {"release": "prometheus"}},
-        lambda found: [found[each]["metadata"]["labels"]["release"] for each in OF_THE_OPERATOR & found.keys()],
-        [],
-        ["prometheus"] * 2,
-    ),
-    "monitoring.dashboards": (
-        {"monitoring.dashboards": True},
-        lambda found: [found[each]["metadata"]["labels"]["grafana_dashboard"] for each in found if "/dash" in each],
-        [],
-        ["1"],
-    ),
-    "monitoring.dashboardLabels": (
-        {"monitoring.dashboards": True, "monitoring.dashboardLabels": {"boards": "yes"}},
-        lambda found: [found[each]["metadata"]["labels"]["boards"] for each in found if "/dash" in each],
-        [],
-        ["yes"],
-    ),
-    "audit.enabled": (
-        AUDIT,
-        lambda found: [kind for kind in found if kind.endswith("/audit")],
-        [],
-        ["PersistentVolumeClaim/audit", "CronJob/audit"],
-    ),
-    "audit.image": (
-        AUDIT,
-        lambda found: audit_of(found)["image"] if "CronJob/audit" in found else None,
-        None,
-        AUDIT["audit.image"],
-    ),
-    "audit.schedule": (
-        AUDIT | {"audit.schedule": "0 3 * * *"},
-        field("CronJob/audit", "spec", "schedule"),
-        None,
-        "0 3 * * *",
-    ),
-    "audit.arguments": (
-        AUDIT | {"audit.arguments": ["--jars", "/jars"]},
-        lambda found: audit_of(found)["args"][-2:] if "CronJob/audit" in found else None,
-        None,
-        ["--jars", "/jars"],
-    ),
-    "audit.resources": (
-        AUDIT | {"audit.resources": {"limits": {"memory": "8Gi"}, "requests": {"memory": "8Gi"}}},
-        lambda found: audit_of(found)["resources"]["limits"] if "CronJob/audit" in found else None,
-        None,
-        {"memory": "8Gi"},
-    ),
-    "audit.storage.size": (
-        AUDIT | {"audit.storage.size": "1Ti"},
-        field("PersistentVolumeClaim/audit", "spec", "resources"),
-        None,
-        {"requests": {"storage": "1Ti"}},
-    ),
-    "audit.storage.className": (
-        AUDIT | {"audit.storage.className": "fast"},
-        field("PersistentVolumeClaim/audit", "spec", "storageClassName"),
-        None,
-        "fast",
-    ),
+    "ingress.annotations": ({"nginx.example/a": "b"}, ("Ingress/page.metadata.annotations.*", [], ["b"])),
+    "ingress.tls": ([{"secretName": "other"}], ("Ingress/page.spec.tls.*.secretName", ["cert"], ["other"])),
+    "networkPolicy.enabled": (False, ("NetworkPolicy.kind", ["NetworkPolicy"], [])),
+    "networkPolicy.ingressFrom": ([NETWORK], ("NetworkPolicy.*.namespaceSelector.*", ["monitoring"], ["ingress"])),
+    "networkPolicy.egress": ([RULE], ("NetworkPolicy.spec.egress.*.port", [8321, 53, 53, 9092], [8321, 443])),
+    "monitoring.serviceMonitor": (False, ("ServiceMonitor.kind", ["ServiceMonitor"], [])),
+    "monitoring.prometheusRule": (False, ("PrometheusRule.kind", ["PrometheusRule"], [])),
+    "monitoring.labels": ({"release": "other"}, ("*.labels.release", ["prometheus"] * 2, ["other"] * 2)),
+    "monitoring.dashboards": (False, ("ConfigMap/dashboards.*.grafana_dashboard", ["1"], [])),
+    "monitoring.dashboardLabels": ({"boards": "yes"}, ("ConfigMap/dashboards.*.labels.boards", [], ["yes"])),
+    "audit.enabled": (False, ("*/audit.kind", ["PersistentVolumeClaim", "CronJob"], [])),
+    "audit.image": (OTHER, ("CronJob/audit.*.image", [ALL["audit"]["image"]], [OTHER])),
+    "audit.schedule": ("0 3 * * *", ("CronJob/audit.spec.schedule", ["17 * * * *"], ["0 3 * * *"])),
+    "audit.arguments": (["--jars", "/jars"], ("CronJob/audit.*.args.[456789]", [], ["--jars", "/jars"])),
+    "audit.resources": ({"limits": {"memory": "8Gi"}}, ("CronJob/audit.*.limits.memory", ["3Gi"], ["8Gi"])),
+    "audit.storage.size": ("1Ti", ("PersistentVolumeClaim/audit.*.storage", ["8Gi"], ["1Ti"])),
+    "audit.storage.className": ("fast", ("PersistentVolumeClaim/audit.*.storageClassName", [], ["fast"])),
 }
-"""By documented value: values to give, what to look at, and what it is with the least values and with these."""
+"""By documented value: another value than in ALL, and what it changes: fields of objects, with ALL and then."""
+
+
+def fields(each: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Return place and content of each field; an item of a list is at its name, or else at its number."""
+    if isinstance(each, dict):
+        for name, value in each.items():
+            yield from fields(value, f"{place}.{name}" if place else name)
+    elif isinstance(each, list):
+        for number, value in enumerate(each):
+            yield from fields(value, f"{place}.{value.get('name', number) if isinstance(value, dict) else number}")
+    else:
+        yield place, each
+
+
+def found_at(pattern: str, objects: dict[str, Any]) -> list[Any]:
+    return [value for place, value in fields(objects) if fnmatchcase(place, pattern)]
 
 
 def test_every_documented_value_is_rendered_below() -> None:
@@ -671,9 +463,11 @@ def test_every_documented_value_is_rendered_below() -> None:
 
 
 @pytest.mark.parametrize("name", EFFECTS)
-def test_a_value_changes_what_it_says(least: dict[str, Any], name: str) -> None:
-    given, look, before, after = EFFECTS[name]
-    assert (look(least), look(render(changed(given)))) == (before, after)
+def test_a_value_changes_what_it_says(everything: dict[str, Any], name: str) -> None:
+    value, *effects = EFFECTS[name]
+    objects = render(changed({name: value} | NEEDS.get(name, {}), ALL))
+    for pattern, before, after in effects:
+        assert (found_at(pattern, everything), found_at(pattern, objects)) == (before, after), pattern
 
 
 def test_the_readme_is_made_from_the_values() -> None:
@@ -681,7 +475,7 @@ def test_the_readme_is_made_from_the_values() -> None:
 
 
 def test_http_hosts_of_the_settings_win() -> None:
-    found = render(changed(PAGE | {"settings": 'page = true\nhttp_hosts = ["*.example"]'}))
+    found = render(ALL | {"settings": 'page = true\nhttp_hosts = ["*.example"]'})
     assert "TIMER_BRIDGE_HTTP_HOSTS" not in environment_of(found)
 
 

@@ -7,9 +7,9 @@ import json
 import os
 import random
 import shutil
-import threading
 import time
 from collections import Counter
+from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
 from uuid import uuid4
@@ -19,8 +19,9 @@ import pytest
 from integration_tests.conftest import Broker
 from integration_tests.support.bridge_command import Names
 from integration_tests.support.cluster import Cluster
+from integration_tests.support.instances import sending
 from integration_tests.support.patience import PATIENCE_S
-from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerSender, cancel, named_timer, timer
+from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver, TimerRequest, cancel, named_timer, timer
 from scripts.common.processes import BridgeProcess
 from timer.disk import RealDisk
 from timer.stopped_store import verify
@@ -30,48 +31,34 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(1800)]
 KILLS = int(os.environ.get("KILLS", "2"))
 LIFE_S = (0.5, 2.5)
 HOUR_MS = 3_600_000
-ENDED, KEPT = "cancelled", "kept"
 
 
 class Load:
     """A sender that is independent of the bridge. It cancels every tenth timer long before it is due."""
 
-    def __init__(self, bootstrap_servers: str, timer_topic: str, target: str) -> None:
-        self._servers = bootstrap_servers
-        self._timer_topic = timer_topic
-        self._target = target
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.kept = 0
-        self.cancelled = 0
+    def __init__(self, cluster: Cluster, names: Names) -> None:
+        self._cluster, self._names, self._rng = cluster, names, random.Random(7)
+        self.kept = self.cancelled = 0
 
-    def __enter__(self) -> "Load":
-        self._thread.start()
-        return self
+    def running(self) -> AbstractContextManager[None]:
+        return sending(self._cluster, self._send_some)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    def _send_some(self, _: int) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        for _ in range(self._rng.randrange(1, 60)):
+            if self._rng.random() < 0.1:
+                id_ = uuid4().hex.encode()
+                self._send(named_timer(self._names.target, now_ms + HOUR_MS, b"cancelled", id_))
+                self._send(cancel(id_))
+                self.cancelled += 1
+            else:
+                due_ms = now_ms + self._rng.choice((-100, 0, 50, 500, 3_000))
+                self._send(timer(self._names.target, due_ms, b"kept"))
+                self.kept += 1
 
-    def _run(self) -> None:
-        sender, rng = TimerSender(self._servers), random.Random(7)
-        while not self._stop.wait(0.02):
-            now_ms = time.time_ns() // 1_000_000
-            for _ in range(rng.randrange(1, 60)):
-                if rng.random() < 0.1:
-                    self._send_and_cancel(sender, now_ms)
-                else:
-                    due_ms = now_ms + rng.choice((-100, 0, 50, 500, 3_000))
-                    sender.send(self._timer_topic, timer(self._target, due_ms, KEPT.encode()))
-                    self.kept += 1
-            sender.serve()
-        sender.flush()
-
-    def _send_and_cancel(self, sender: TimerSender, now_ms: int) -> None:
-        id_ = uuid4().hex.encode()
-        sender.send(self._timer_topic, named_timer(self._target, now_ms + HOUR_MS, ENDED.encode(), id_))
-        sender.send(self._timer_topic, cancel(id_))
-        self.cancelled += 1
+    def _send(self, request: TimerRequest) -> None:
+        key, value, headers = request
+        self._cluster.send(self._names.timers, value, key=key, headers=headers, partition=-1)
 
 
 def await_deliveries(servers: str, target: str, expected: int) -> None:
@@ -84,9 +71,7 @@ def await_deliveries(servers: str, target: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "engines",
-    [("wheel",), ("rocksdb",), pytest.param(("wheel", "rocksdb"), marks=pytest.mark.slow)],
-    ids="-then-".join,
+    "engines", [("wheel",), ("rocksdb",), pytest.param(("wheel", "rocksdb"), marks=pytest.mark.slow)], ids="-then-".join
 )
 def test_case_22_and_23_killed_under_load_each_timer_comes_once(
     kafka: Broker, names: Names, tmp_path: Path, engines: tuple[str, ...]
@@ -97,8 +82,9 @@ def test_case_22_and_23_killed_under_load_each_timer_comes_once(
     engine = cycle(engines)
     bridge = BridgeProcess(tmp_path, servers, [*arguments, "--engine", next(engine)])
     bridge.start()
-    rng = random.Random(11)
-    with Load(servers, names.timers, names.target) as load:
+    cluster, rng = Cluster(servers), random.Random(11)
+    load = Load(cluster, names)
+    with load.running():
         for kill in range(KILLS):
             time.sleep(rng.uniform(*LIFE_S))
             bridge.kill()
@@ -110,7 +96,6 @@ def test_case_22_and_23_killed_under_load_each_timer_comes_once(
     bridge.stop()
     stores = [path.parent for path in (tmp_path / "timer-data").rglob("checkpoint")]
     assert [verify(RealDisk(store)).fault for store in stores] == [None, None]
-    cluster = Cluster(servers)  # reads all records, as no process writes any more
     receipts = [json.loads(value or b"") for value in cluster.values(names.receipts)]
     told = Counter(each["id"] for each in receipts if each["kind"] == "cancelled")
     assert (len(told), set(told.values())) == (load.cancelled, {1})

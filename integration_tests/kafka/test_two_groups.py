@@ -6,33 +6,22 @@ from uuid import uuid4
 import pytest
 
 from integration_tests.conftest import Broker
-from integration_tests.support.bridge_command import Names, read, run
+from integration_tests.support.bridge_command import SOON, Names, read, run, send
 from integration_tests.support.cluster import Cluster
 from scripts.common.processes import BridgeProcess
 
 
-@pytest.fixture
-def cluster(kafka: Broker, names: Names) -> Cluster:
-    """Return the cluster, with the target topic."""
-    names.create_target(kafka)
-    return Cluster(kafka.bootstrap_servers)
-
-
-def send(cluster: Cluster, names: Names, value: bytes, delay_ms: int, partition: int = 0) -> None:
-    headers = [("timer-topic", names.target.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
-    cluster.send(names.timers, value, headers=headers, partition=partition)
-    cluster.flush()
-
-
 @pytest.mark.broker
 def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
-    kafka: Broker, cluster: Cluster, names: Names, tmp_path: Path
+    kafka: Broker, names: Names, tmp_path: Path
 ) -> None:
+    names.create_target(kafka)
+    cluster, to = Cluster(kafka.bootstrap_servers), ("timer-topic", names.target.encode())
     other = [*names.arguments, "--group", f"other-{uuid4().hex[:8]}"]
     asked = ["--bootstrap-servers", kafka.bootstrap_servers, "--data-dir", str(tmp_path / "other")]
     with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
         refused = run(*asked, *other)
-        send(cluster, names, b"one", 200)
+        send(kafka, names, b"one", to, SOON)
         assert [message.value() for message in read(kafka, names.target, 1)] == [b"one"]
         again = run(*asked, *other)
     for ended in (refused, again):
@@ -40,7 +29,7 @@ def test_a_second_group_refuses_to_start_and_each_message_is_delivered_once(
         assert f"the journal {names.journal} belongs to '{names.arguments[1]} {names.timers}'" in ended.stderr
         assert "start it with the same --group" in ended.stderr
     with BridgeProcess(tmp_path / "first", kafka.bootstrap_servers, names.arguments):
-        send(cluster, names, b"two", 200)
+        send(kafka, names, b"two", to, SOON)
         assert [message.value() for message in read(kafka, names.target, 2)] == [b"one", b"two"]
     assert cluster.values(names.target) == [b"one", b"two"]
     keys = {message.key() for message in cluster.read(names.journal)}

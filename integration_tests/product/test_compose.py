@@ -6,8 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -23,7 +21,7 @@ from bridge.dev.embedded_kafka import HOST, EmbeddedKafka, free_port
 from integration_tests.conftest import IMAGE, ROOT, docker_answers, ensure_image, missing
 from integration_tests.support.bridge_command import get
 from integration_tests.support.images import build_arguments, run
-from integration_tests.support.patience import PATIENCE_S, until
+from integration_tests.support.patience import until
 from integration_tests.support.prometheus import promtool
 from kafka_timer import TimerProducer
 from scripts.common.kafka_io import BROKER_CLOCK, Admin, Receiver
@@ -82,23 +80,12 @@ def test_the_stack_shows_something(own_kafka: EmbeddedKafka, tmp_path: Path) -> 
     of_image |= {"TIMER_BRIDGE_HTTP_PORT": str(port), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     (token,) = re.findall(r"token (timer-bridge-\w+)", FILE.read_text())
 
-    def api(path: str, *, secret: str = token) -> tuple[int, Any]:
-        request = urllib.request.Request(f"http://{HOST}:{port}{path}", headers={"Authorization": f"Bearer {secret}"})
-        try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as refused:
-            return refused.code, None
-
     def counted(at: int, sample: str) -> bool:
-        try:
-            text = urllib.request.urlopen(f"http://{HOST}:{at}/metrics", timeout=PATIENCE_S).read().decode()
-        except OSError:
-            return False
-        return re.search(rf"^{re.escape(sample)} [1-9]", text, re.MULTILINE) is not None
+        _, text = get(at, "/metrics")
+        return re.search(rf"^{re.escape(sample)} [1-9]", text or "", re.MULTILINE) is not None
 
     def pending_orders() -> bool:
-        status, found = api("/api/v1/timers?topic=orders")
+        status, found = get(port, "/api/v1/timers?topic=orders", token=token)
         return status == 200 and len(found["timers"]) > 0
 
     with ExitStack() as started:
@@ -113,7 +100,7 @@ def test_the_stack_shows_something(own_kafka: EmbeddedKafka, tmp_path: Path) -> 
             if name == "bridge-1":
                 until(lambda: get(port, "/health/ready")[0] == 200, "a bridge that is ready")
         until(pending_orders, "pending orders in the API")
-        assert api("/api/v1/timers", secret="not-the-token-of-the-demo")[0] == 401
+        assert get(port, "/api/v1/timers", token="not-the-token-of-the-demo")[0] == 401
         until(lambda: counted(port, 'timer_bridge_deliveries_total{target="orders"}'), "an order of the demo")
         until(lambda: counted(canary_port, "timer_canary_received_total"), "a timer of the canary")
 

@@ -125,11 +125,7 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(wheels: list[Path]
 def test_the_wheel_has_the_shipped_files_and_no_others(unpacked: Path) -> None:
     shipped = files_in(unpacked, *PACKAGES)
     assert shipped == {name for name in files_in(ROOT, *PACKAGES) if not is_for_proof(name)}
-    assert {
-        "bridge/page/templates/overview.html",
-        "bridge/page/static/page.css",
-        "bridge/py.typed",
-    } <= shipped
+    assert {"bridge/page/templates/overview.html", "bridge/page/static/page.css", "bridge/py.typed"} <= shipped
     assert shipped >= FOR_TESTS_OF_USERS
     (about,) = unpacked.glob("*.dist-info")
     assert {path.name for path in unpacked.iterdir()} == {*PACKAGES, about.name}

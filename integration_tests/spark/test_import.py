@@ -1,7 +1,7 @@
 """Import on a real broker: what was pending in one bridge is pending in another, once; rows that are no timers."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def test_what_was_pending_in_one_bridge_comes_out_of_another_once(kafka: Broker,
 
     with BridgeProcess(tmp_path / "there", kafka.bootstrap_servers, there.arguments):
         for sent in (len(pending), 0):
-            done = imported(kafka, file, tmp_path / "imported", there.timers)
+            done = imported(kafka, [file], tmp_path / "imported", there.timers)
             assert done == bulk_import.ImportResult(len(pending), 0, sent, 0)
         until(lambda: len(here.cluster.values(here.target)) == 3)
     found = {message.value(): message for message in here.cluster.read(here.target)}
@@ -146,19 +146,19 @@ def kept(row: dict[str, Any]) -> str:
 
 
 def imported(
-    kafka: Broker, file: Path, out: Path, timer_topic: str, mapped: ColumnMapping = EXPORTED, kind: str = "parquet"
+    kafka: Broker, files: Sequence[Path], out: Path, timer_topic: str, mapped: ColumnMapping = EXPORTED
 ) -> bulk_import.ImportResult:
-    return bulk_import.run_import(
-        ImportArguments(
-            access=KafkaAccess(kafka.bootstrap_servers),
-            files=(str(file),),
-            out=out,
-            mapped=mapped,
-            format=kind,
-            timer_topic=timer_topic,
-            resent_topic=f"resent-{timer_topic}",
-        )
+    """Import files of one format, which is the suffix of their names."""
+    asked = ImportArguments(
+        access=KafkaAccess(kafka.bootstrap_servers),
+        files=tuple(map(str, files)),
+        out=out,
+        mapped=mapped,
+        format={".jsonl": "json"}.get(files[0].suffix, files[0].suffix[1:]),
+        timer_topic=timer_topic,
+        resent_topic=f"resent-{timer_topic}",
     )
+    return bulk_import.run_import(asked)
 
 
 @pytest.mark.slow
@@ -201,20 +201,10 @@ def test_what_a_partition_s_former_owner_kept_is_not_sent_again(kafka: Broker, t
     ]
 
     cluster.create(new.timers, 2)
-    arguments = ImportArguments(
-        access=KafkaAccess(kafka.bootstrap_servers),
-        files=tuple(map(str, files)),
-        out=tmp_path / "imported",
-        mapped=EXPORTED,
-        format="parquet",
-        timer_topic=new.timers,
-        resent_topic=f"resent-{new.timers}",
-    )
-    assert bulk_import.run_import(arguments) == bulk_import.ImportResult(1, 0, 1, 0)
+    assert imported(kafka, files, tmp_path / "imported", new.timers) == bulk_import.ImportResult(1, 0, 1, 0)
     assert cluster.values(new.timers) == [b"stays"]
-    # By one pattern instead, and with one of them named beside it.
-    pattern = replace(arguments, files=(str(tmp_path / "*.parquet"), str(files[0])), out=tmp_path / "other")
-    assert bulk_import.run_import(pattern) == bulk_import.ImportResult(1, 0, 1, 0)
+    by_pattern = [tmp_path / "*.parquet", files[0]]
+    assert imported(kafka, by_pattern, tmp_path / "other", new.timers) == bulk_import.ImportResult(1, 0, 1, 0)
 
 
 PART = "part-0.parquet"
@@ -280,7 +270,7 @@ def test_an_import_that_an_older_version_began_is_refused(kafka: Broker, tmp_pat
     timers = Cluster(kafka.bootstrap_servers).topic("timers", 2)
     (tmp_path / "import.json").write_text('{"name": "old"}')
     with pytest.raises(UsageError, match="an import of another version: let that one finish it"):
-        imported(kafka, tmp_path / "any.parquet", tmp_path, timers)
+        imported(kafka, [tmp_path / "any.parquet"], tmp_path, timers)
 
 
 @pytest.mark.usefixtures("spark")
@@ -294,7 +284,7 @@ def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, 
     texts = [f'{{"when":{due},"body":{body},"more":{{"h{at}":"{at}"}}}}' for at, body in enumerate(bodies)]
     lines.write_text("\n".join([*texts, soon, '{"when": ']))
     mapped = ColumnMapping({"due": "when", "value": "body", "headers": "more"}, {"topic": "orders"}, 86_400_000)
-    done = imported(kafka, lines, tmp_path / "json", timers, mapped, "json")
+    done = imported(kafka, [lines], tmp_path / "json", timers, mapped)
     assert (done, done.exit_code) == (bulk_import.ImportResult(6, 2, 6, 0), 1)
     rejects = [
         line for path in (tmp_path / "json" / "rejects").glob("*.json") for line in path.read_text().splitlines()
@@ -308,9 +298,8 @@ def test_each_line_is_sent_as_it_stands_and_broken_ones_are_told(kafka: Broker, 
     table = tmp_path / "orders.csv"
     table.write_text(f"when,body\n{due},one\n{due},two, with a comma\n{due}\n")
     timers = cluster.topic("timers", 2)
-    done = imported(
-        kafka, table, tmp_path / "csv", timers, replace(mapped, columns={"due": "when", "value": "body"}), "csv"
-    )
+    mapped = replace(mapped, columns={"due": "when", "value": "body"})
+    done = imported(kafka, [table], tmp_path / "csv", timers, mapped)
     assert done == bulk_import.ImportResult(1, 2, 1, 0)
     assert cluster.values(timers) == [b"one"]
 

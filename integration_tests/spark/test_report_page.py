@@ -1,8 +1,8 @@
 """The audit's report in a browser: on a desk, on a phone and on paper, with the longest names that Kafka allows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page
@@ -25,47 +25,23 @@ LATE = LatenessSummary(-3, 4, 180_000, 86_400_000)
 FAULTS = (AuditClass.MALFORMED_BUT_DELIVERED, AuditClass.DUPLICATE, AuditClass.MISSING)
 
 
-def row(**told: Any) -> Row:
+def row(name: str, origin: str, n: int, **told: Any) -> Row:
+    """Return the row of a delivery to one of TOPICS."""
     empty: dict[str, Any] = dict.fromkeys(REQUESTS.arrow().names)
-    zeros = {"copies": 0, "deliveries": 1, "rejections": 0}
-    place = {
-        "delivered_partition": 11,
-        "delivered_offset": 9_876_543_210,
-        "delivered_ms": AT_MS,
-        "lateness_ms": 86_400_000,
-    }
-    return Row(**{**empty, **zeros, **place, "due_ms": AT_MS, "faults": [], "altered": [], **told})
+    place = {"delivered_topic": TOPICS[n % 3], "delivered_partition": 11, "delivered_offset": 9_876_543_210}
+    times = {"due_ms": AT_MS, "delivered_ms": AT_MS, "lateness_ms": 86_400_000}
+    counts = {"copies": 0, "deliveries": 1, "rejections": 0, "faults": [], "altered": []}
+    own = {"class": name, "origin": f"{origin}{n}", "target": TOPICS[n % 3]}
+    return Row(**{**empty, **place, **times, **counts, **own, **told})
 
 
 def details() -> Details:
+    of_fault = {"altered": ["value", "headers"], "deliveries": 2}
     faulty = tuple(
-        row(
-            **{"class": name.value},
-            origin=f"timer.requests/11/98765432{n}",
-            target=TOPICS[n % 3],
-            delivered_topic=TOPICS[n % 3],
-            altered=["value", "headers"],
-            faults=[name.value, "altered"],
-            deliveries=2,
-        )
+        row(name.value, "timer.requests/11/98765432", n, faults=[name.value, "altered"], **of_fault)
         for n, name in enumerate(FAULTS * 4)
     )
-    latest = tuple(
-        row(
-            **{"class": "late"},
-            origin=f"{LONG}/3/{n}",
-            target=TOPICS[n % 3],
-            delivered_topic=TOPICS[n % 3],
-            released_ms=AT_MS,
-        )
-        for n in range(20)
-    )
-    lateness = {
-        "lateness_min_ms": 0,
-        "lateness_p50_ms": 3,
-        "lateness_p99_ms": 40_000,
-        "lateness_max_ms": 70_000,
-    }
+    lateness = {"lateness_min_ms": 0, "lateness_p50_ms": 3, "lateness_p99_ms": 40_000, "lateness_max_ms": 70_000}
     hour = {"deliveries": 1_234_567, "clock": "CreateTime, LogAppendTime", **lateness}
     hours = tuple(Row(**{**hour, "topic": TOPICS[n % 3], "hour_ms": AT_MS + n * 3_600_000}) for n in range(24))
     assert {*hours[0].asDict()} == {*HOURS.arrow().names}
@@ -74,7 +50,7 @@ def details() -> Details:
         timeline=tuple(Moment(AT_MS + n * 60_000, 900 + n, 3, 20 + n % 7, 400) for n in range(200)),
         timeline_width_ms=60_000,
         faults=faulty,
-        latest=latest,
+        latest=tuple(row("late", f"{LONG}/3/", n, released_ms=AT_MS) for n in range(20)),
         codes=(("bad-header", 12), ("unknown-topic", 3), (LONG, 1)),
         hours=hours,
         by_order=7,
@@ -106,13 +82,22 @@ def browser() -> Iterator[Browser]:
         yield started
 
 
-def opened(browser: Browser, report: Path, width: int, *, media: str = "screen") -> Page:
-    page = browser.new_page(viewport={"width": width, "height": 800})
-    page.emulate_media(media="print" if media == "print" else "screen")
-    page.goto(report.as_uri())
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"report-{width}-{media}.png", full_page=True)
-    return page
+@pytest.fixture
+def opened(browser: Browser, report: Path) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens the report in a window of that width."""
+    pages: list[Page] = []
+
+    def open_it(width: int, media: Literal["screen", "print"] = "screen") -> Page:
+        pages.append(page := browser.new_page(viewport={"width": width, "height": 800}))
+        page.emulate_media(media=media)
+        page.goto(report.as_uri())
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"report-{width}-{media}.png", full_page=True)
+        return page
+
+    yield open_it
+    for page in pages:
+        page.close()
 
 
 WIDER = """() => [...document.querySelectorAll("body *")]
@@ -121,23 +106,17 @@ WIDER = """() => [...document.querySelectorAll("body *")]
 
 
 @pytest.mark.parametrize(("width", "media"), [(375, "screen"), (320, "screen"), (1100, "screen"), (688, "print")])
-def test_nothing_is_wider_than_the_page(browser: Browser, report: Path, width: int, media: str) -> None:
+def test_nothing_is_wider_than_the_page(opened: Callable[..., Page], width: int, media: str) -> None:
     """A phone, a small one, a desk, and A4 less its margins (182 mm at 96 dpi)."""
-    page = opened(browser, report, width, media=media)
-    try:
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.evaluate(WIDER) == []
-    finally:
-        page.close()
+    page = opened(width, media)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(WIDER) == []
 
 
-def test_a_wide_row_is_a_card_on_a_phone_and_each_cell_says_what_it_is(browser: Browser, report: Path) -> None:
-    page = opened(browser, report, 375)
-    try:
-        page.get_by_role("heading", name="12 faults: 4 malformed-but-delivered").wait_for()
-        assert page.locator("table.wide thead").first.is_hidden()
-        label = "getComputedStyle(document.querySelector('.wide td'), '::before').content"
-        assert page.evaluate(label) == '"class"'
-        assert page.locator("svg").count() == 3
-    finally:
-        page.close()
+def test_a_wide_row_is_a_card_on_a_phone_and_each_cell_says_what_it_is(opened: Callable[..., Page]) -> None:
+    page = opened(375)
+    page.get_by_role("heading", name="12 faults: 4 malformed-but-delivered").wait_for()
+    assert page.locator("table.wide thead").first.is_hidden()
+    label = "getComputedStyle(document.querySelector('.wide td'), '::before').content"
+    assert page.evaluate(label) == '"class"'
+    assert page.locator("svg").count() == 3

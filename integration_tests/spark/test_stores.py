@@ -58,11 +58,7 @@ class Audits:
 
     def __init__(self, servers: str, tmp_path: Path, place: str, settings: dict[str, str]) -> None:
         self.stage, self._servers, self.out = Stage(servers, tmp_path), servers, f"{place}/audit"
-        lake = {
-            "": "org.apache.iceberg.spark.SparkCatalog",
-            ".type": "hadoop",
-            ".warehouse": f"{place}/lake",
-        }
+        lake = {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop", ".warehouse": f"{place}/lake"}
         given = {f"spark.sql.catalog.lake{name}": value for name, value in lake.items()} | settings
         given["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
         given["spark.sql.shuffle.partitions"] = "2"

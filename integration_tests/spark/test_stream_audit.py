@@ -83,23 +83,14 @@ class Stage:
             assert error is None, error
             self._places[record.origin] = f"{message.topic()}/{message.partition()}/{message.offset()}"
 
-        headers: list[tuple[str, str | bytes | None]] = [
-            (name, self._renamed(name, value)) for name, value in record.headers
-        ]
+        headers: Any = [(name, self._renamed(name, value)) for name, value in record.headers]
         value = record.value
         if record.topic == "timer.receipts":
             said = json.loads(record.value or b"")
             places = {name: self._places[said[name]] for name in ("request", "origin") if name in said}
             value = json.dumps({**said, **places}).encode()
-        producer.produce(
-            self.topics[record.topic],
-            value,
-            record.key,
-            record.partition,
-            told,
-            timestamp=record.timestamp_ms,
-            headers=headers,
-        )
+        place = self.topics[record.topic], value, record.key, record.partition
+        producer.produce(*place, told, timestamp=record.timestamp_ms, headers=headers)
 
     def _renamed(self, name: str, value: bytes | None) -> bytes | None:
         text = (value or b"").decode(errors="replace")
@@ -112,15 +103,8 @@ class Stage:
     def arguments(self, folder: str) -> list[str]:
         given = ["--bootstrap-servers", self._servers, "--out", str(self.out / folder), "--settle-ms", "0"]
         given += ["--timer-topic", self.topics["timer.requests"], "--rejected-topic", self.topics["timer.rejected"]]
-        return [
-            *given,
-            "--receipts-topic",
-            self.topics["timer.receipts"],
-            "--tolerance-ms",
-            "1000",
-            "--late-ms",
-            "1000",
-        ]
+        given += ["--receipts-topic", self.topics["timer.receipts"], "--tolerance-ms", "1000", "--late-ms", "1000"]
+        return given
 
     def stream(self, *more: str) -> int:
         """To the end of what stands now."""
@@ -140,9 +124,8 @@ class Stage:
 
     def classes(self, rows: Iterable[dict[str, Any]]) -> dict[int, str]:
         """By the offset that the record had when it was written down."""
-        offsets = {
-            place: int(origin.rpartition("/")[2]) for origin, place in self._places.items() if "requests" in origin
-        }
+        asked = {place: origin for origin, place in self._places.items() if "requests" in origin}
+        offsets = {place: int(origin.rpartition("/")[2]) for place, origin in asked.items()}
         return {offsets[_place_of(row)]: row["class"] for row in rows}
 
     def batch_classes(self) -> dict[int, str]:

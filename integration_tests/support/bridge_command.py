@@ -16,6 +16,8 @@ from integration_tests.support.patience import PATIENCE_S
 from scripts.common.kafka_io import BROKER_CLOCK, Admin
 
 if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
     from integration_tests.conftest import Broker
 
 COMMAND = str(Path(sys.executable).with_name("timer-bridge"))
@@ -83,12 +85,26 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
     )
 
 
-def get(port: int, path: str) -> tuple[int, Any]:
-    """Return status and body; status 0 if the port does not answer."""
+def get(port: int, path: str, *, token: str = "", host: str = "", body: object = None) -> tuple[int, Any]:
+    """Return status and body, as text unless it is JSON; status 0 if the port does not answer.
+
+    body: sent as JSON by a POST, unless it is None.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    headers |= {"Host": host} if host else {}
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    if body is not None:
+        asked.data = json.dumps(body).encode()
+        asked.add_header("Content-Type", "application/json")
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S) as answer:
-            return answer.status, json.load(answer)
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:  # noqa: S310  (our own)
+            return answer.status, _content(answer)
     except urllib.error.HTTPError as refused:
-        return refused.code, json.load(refused)
+        return refused.code, _content(refused)
     except OSError:
         return 0, None
+
+
+def _content(answer: "HTTPResponse | urllib.error.HTTPError") -> Any:
+    text = answer.read().decode()
+    return json.loads(text) if answer.headers.get_content_type() == "application/json" else text

@@ -4,23 +4,25 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    Page,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from integration_tests.conftest import ROOT, missing
 from integration_tests.support.patience import PATIENCE_S
 
 SCREENSHOTS = ROOT / ".run" / "screenshots"
-_QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-PHONE = {"width": 390, "height": 844}
-DESK = {"width": 1100, "height": 900}
+_QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+_QUIET += ["--disable-component-update", "--disable-sync"]
+PHONE: ViewportSize = {"width": 390, "height": 844}
+DESK: ViewportSize = {"width": 1100, "height": 900}
 
 
 @contextmanager
@@ -40,13 +42,14 @@ def chromium() -> Iterator[Browser]:
 class Visitor:
     """A window of its own, with cookies of its own; `wrongs`: scripts that ran or were stopped, errors of the page."""
 
-    def __init__(self, browser: Browser, url: str, *, width: str = "desk", dark: bool = False) -> None:
+    def __init__(
+        self, browser: Browser, url: str, *, width: str = "desk", dark: bool = False, timezone: str | None = None
+    ) -> None:
         self._context: BrowserContext = browser.new_context(
             base_url=url,
-            viewport={"width": PHONE["width"], "height": PHONE["height"]}
-            if width == "phone"
-            else {"width": DESK["width"], "height": DESK["height"]},
+            viewport=PHONE if width == "phone" else DESK,
             color_scheme="dark" if dark else "light",
+            timezone_id=timezone,
         )
         self._context.set_default_timeout(1000 * PATIENCE_S)
         self.page: Page = self._context.new_page()

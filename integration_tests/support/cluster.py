@@ -1,7 +1,7 @@
 """A test's own access to a broker: topics, requests, and read_committed readers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +21,6 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from integration_tests.support.patience import PATIENCE_S, until
-from kafka_timer.headers import Headers
 
 _LEADERLESS = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _UNDECIDED_S = PATIENCE_S
@@ -88,9 +87,15 @@ class Cluster:
             self.admin.create_acls([acl])[acl].result()
 
     def send(
-        self, topic: str, value: bytes | None, *, key: bytes | None = None, headers: Headers = (), partition: int = 0
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, str | bytes | None]] = (),
+        partition: int = 0,
     ) -> None:
-        """Send a record; `flush` waits for its acknowledgement."""
+        """Send a record, to the key's partition if that is -1; `flush` waits for its acknowledgement."""
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, headers=list(headers))

@@ -160,13 +160,18 @@ class Field:
         return new
 
     def send(self, partition: int, delay_ms: int) -> None:
+        """Send a timer that `demand_each_once` waits for."""
+        self._send(partition, delay_ms)
+        self.sent += 1
+
+    def _send(self, partition: int, delay_ms: int) -> None:
         headers = [("timer-topic", self.target.encode()), ("timer-delay-ms", b"%d" % delay_ms)]
         self.cluster.send(self.timers, b"v", headers=headers, partition=partition)
 
     def send_far(self) -> None:
         """Send one timer to each partition that outlasts the test."""
         for partition in range(self.partitions):
-            self.send(partition, _HOUR_MS)
+            self._send(partition, _HOUR_MS)
         self.cluster.flush()
 
     def load(self) -> AbstractContextManager[None]:
@@ -176,7 +181,6 @@ class Field:
         def send(_: int) -> None:
             for partition in range(self.partitions):
                 self.send(partition, rng.choice((0, 0, 0, 50, 1500)))
-                self.sent += 1
 
         return sending(self.cluster, send)
 

@@ -22,7 +22,7 @@ class World:
     def __init__(self, bootstrap_servers: str, partitions: int = 1) -> None:
         self.cluster = Cluster(bootstrap_servers)
         self.requests = self.cluster.topic("requests", partitions, message_timestamp_type="LogAppendTime")
-        self.journal = self.cluster.topic("journal", partitions)
+        self.journal = self.cluster.topic("journal", partitions, message_timestamp_type="LogAppendTime")
         self.group = f"group-{uuid4().hex[:8]}"
         self.retrier = Retrier()
         self._open = ExitStack()
