@@ -23,7 +23,13 @@ def test_progress_comes_back_and_fits_the_broker(c: int, visit_ms: int, offset: 
     assert len(progress.metadata()) <= 1024
 
 
-@pytest.mark.parametrize("metadata", [None, "", "hello", "{}", "[]", "7", '{"v":2,"k":[1,1],"l":0}', '{"v":1,"k":[1]}'])
+NO_PROGRESS = [
+    *(None, "", "hello", "{}", "[]", "7", '{"v":2,"k":[1,1],"l":0}', '{"v":1,"k":[1]}'),
+    *("[" * 4000, '{"v":1,"k":[1e999,0],"l":0}', '{"v":1,"k":[1,2],"l":9e19}'),
+]
+
+
+@pytest.mark.parametrize("metadata", NO_PROGRESS)
 def test_metadata_that_no_bridge_wrote_is_foreign(metadata: str | None) -> None:
     with pytest.raises(ForeignProgressError):
         Progress.committed(5, metadata)
@@ -51,6 +57,24 @@ def test_a_journal_record_comes_back() -> None:
         released=(1,),
     )
     assert JournalRecord.from_bytes(record.to_bytes()) == record
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'{"', b'{"paroled":[7],"'),
+        (b'"from_offset":3,', b""),
+        (b'"ended":[]', b'"ended":["x"]'),
+        (b"{", b""),
+    ],
+)
+def test_other_bytes_are_no_journal_record(old: bytes, new: bytes) -> None:
+    value = journal(3, 9).to_bytes()
+    assert old in value
+    with pytest.raises(ValueError, match="JournalRecord"):
+        JournalRecord.from_bytes(value.replace(old, new, 1))
+    with pytest.raises(ValueError, match="JournalRecord"):
+        JournalRecord.from_bytes(b"")
 
 
 def test_case_36_rules_hold_up_to_an_offset_and_as_many_ranges_are_kept_as_there_were_changes() -> None:

@@ -44,12 +44,9 @@ def test_a_request_says_when_its_occurrences_are_due() -> None:
         "orders", NOW_MS + 5, -1, recurrence=Recurrence("* * * * *", missed="all")
     )
     every = Recurrence(every_ms=1000, until_ms=5_000_000, missed="none")
-    assert ask(every_ms="1000", until_ms="5000000", missed="none") == Schedule(
-        "orders", NOW_MS + 1000, -1, recurrence=every
-    )
-    assert ask(every_ms="1000", deliver_ms="7", until_ms="5000000", missed="none") == Schedule(
-        "orders", 7, -1, recurrence=every
-    )
+    for time, due_ms in (({}, NOW_MS + 1000), ({"deliver_ms": "7"}, 7)):
+        asked = ask(every_ms="1000", until_ms="5000000", missed="none", **time)
+        assert asked == Schedule("orders", due_ms, -1, recurrence=every)
     assert ask(every_ms="1000", delay_ms="7", expire_ms="2000000") == Schedule(
         "orders", NOW_MS + 7, -1, recurrence=Recurrence(every_ms=1000, until_ms=1_999_999)
     ), "what is due later could not be delivered"
@@ -58,25 +55,16 @@ def test_a_request_says_when_its_occurrences_are_due() -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        {"cron": "* * * *"},
-        {"cron": "0 0 * * * *"},
-        {"cron": ""},
-        {"cron": "* * * * \n"},
-        {"cron": "* * * * ä"},
-        {"cron": f"{','.join('0' * 60)} * * * *"},
+        *(
+            {"cron": cron}
+            for cron in ("* * * *", "0 0 * * * *", "", "* * * * \n", "* * * * ä", f"{'0,' * 59}0 * * * *")
+        ),
         {"cron": "* * * * *", "every_ms": "1000"},
-        {"every_ms": "999"},
-        {"every_ms": "1e3"},
-        {"every_ms": "1000", "zone": "UTC"},
-        {"every_ms": "1000", "count": "0"},
-        {"every_ms": "1000", "count": "-1"},
-        {"every_ms": "1000", "missed": "some"},
+        *({"every_ms": every_ms} for every_ms in ("999", "1e3")),
+        *({"every_ms": "1000", "count": count} for count in ("0", "-1")),
+        *({"every_ms": "1000", name: "1"} for name in ("zone", "missed", "occurrence", "scheduled_ms")),
         {"every_ms": "1000", "until_ms": ""},
-        {"until_ms": "5", "delay_ms": "1"},
-        {"zone": "UTC", "delay_ms": "1"},
-        {"every_ms": "1000", "occurrence": "1"},
-        {"every_ms": "1000", "scheduled_ms": "1"},
-        {"delay_ms": "1", "occurrence": "1"},
+        *({"delay_ms": "1", name: "5"} for name in ("until_ms", "zone", "occurrence")),
     ],
 )
 def test_a_rule_that_does_not_parse_is_refused(sent: dict[str, str]) -> None:
@@ -111,12 +99,8 @@ def test_times_are_those_of_the_zone_and_follow_daylight_saving_as_in_debian() -
     spring, autumn = ms(2026, 3, 28, 12), ms(2026, 10, 24, 12)
     assert matches("30 2 * * *", spring, 2) == ["03-29 03:00 CEST", "03-30 02:30 CEST"], "the time is left out"
     assert matches("30 2 * * *", autumn, 2) == ["10-25 02:30 CEST", "10-26 02:30 CET"], "the time comes twice"
-    assert matches("*/30 * * * *", ms(2026, 10, 25, 2), 4) == [
-        "10-25 02:30 CEST",
-        "10-25 02:00 CET",
-        "10-25 02:30 CET",
-        "10-25 03:00 CET",
-    ]
+    half_hours = ["10-25 02:30 CEST", "10-25 02:00 CET", "10-25 02:30 CET", "10-25 03:00 CET"]
+    assert matches("*/30 * * * *", ms(2026, 10, 25, 2), 4) == half_hours
     assert matches("0 9 * * MON-FRI", ms(2026, 3, 27, 9), 1) == ["03-30 09:00 CEST"]
 
 
@@ -218,9 +202,8 @@ def test_a_series_ends_with_its_count_or_its_time() -> None:
     assert followed(occurrence(Recurrence(every_ms=1000, until_ms=10_999)).follow(10_000)) == (True, None, None)
     none = Recurrence(every_ms=1000, until_ms=12_500, missed="none")
     assert followed(occurrence(none).follow(12_600)) == (False, None, None), "missed, and no later one is to come"
-    assert followed(occurrence(none, 12_000, 12_000).follow(99_999)) == (True, None, None), (
-        "the last one has no successor"
-    )
+    last = occurrence(none, 12_000, 12_000).follow(99_999)
+    assert followed(last) == (True, None, None), "the last one has no successor"
     assert followed(occurrence(none._replace(most=3)).follow(11_500)) == (False, 3, 12_000), "3 is still to come"
 
 

@@ -22,6 +22,8 @@ from pyspark.sql import Row, SparkSession
 from spark_jobs.kafka.admin import Span
 from spark_jobs.tests.records import History, Record
 
+TIGHT = {"settle_ms": 10, "late_ms": 10, "max_delay_ms": 2_000}
+"""Limits for all tests whose classes depend on one of these."""
 _TOPIC = "timer.requests"
 _PARTITIONS = 2
 """Partitions of the timer topic that a history may use."""
@@ -52,10 +54,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Ranged:
-    """A history of which the audit read these spans of the timer topic."""
+    """A history of which the audit read these spans of the timer topic.
+
+    is_excluded: True if what lies before them is there, but was not asked for.
+    """
 
     history: History
     spans: Sequence[Span]
+    is_excluded: bool = False
 
 
 Judging: TypeAlias = Generator[History | Ranged | Sequence[History], Found, None]
@@ -102,13 +108,15 @@ def _judge(spark: SparkSession, stories: dict[_Name, Callable[[], Judging]], lim
 
 def judged_together(spark: SparkSession, told: Sequence[History | Ranged], **limits: int) -> list[Found]:
     """Judge the histories in one run of Spark, each in partitions of its own. `limits`: see History.judged."""
-    together, spans = History(), list[Span]()
+    together, spans, excluded = History(), list[Span](), list[Span]()
     for place, each in enumerate(told):
         history, own = (each.history, each.spans) if isinstance(each, Ranged) else (each, _SPANS)
-        spans += [span._replace(partition=place * _PARTITIONS + span.partition) for span in own]
+        placed = [span._replace(partition=place * _PARTITIONS + span.partition) for span in own]
+        spans += placed
+        excluded += placed if isinstance(each, Ranged) and each.is_excluded else []
         together.add(history, partial(_moved, place=place))
     found: dict[int, list[Row]] = defaultdict(list)
-    for row in together.judged(spark, spans=spans, **limits).collect():
+    for row in together.judged(spark, spans=spans, excluded=excluded, **limits).collect():
         number = row.partition if row.origin.startswith("?trace/") else int(row.origin.split("/")[1])
         place, partition = divmod(number, _PARTITIONS)
         back: dict[str, Any] = {"origin": row.origin.replace(f"/{number}/", f"/{partition}/")}

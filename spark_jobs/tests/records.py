@@ -7,7 +7,7 @@ cancel(b"x", offset=9), copy(asked, rolls=1, offset=9), receipt("cancelled", by=
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -202,19 +202,24 @@ class History:
     control: list[Record] = field(default_factory=list, repr=False)
     profiles: Sequence[str] = DEFAULT_PROFILES
     counts: set[PartitionCount] = field(default_factory=set, repr=False)
+    undecided: list[Record] = field(default_factory=list, repr=False)
+    """Requests whose outcome may lie behind an open transaction."""
 
     @property
     def topics(self) -> tuple[list[Record], ...]:
         return self.requests, self.deliveries, self.rejections, self.receipts, self.control
 
     def add(self, other: "History", moved: Callable[[Record], Record] = lambda record: record) -> None:
-        """Add the records of another history. `moved`: returns a record in its new place."""
+        """Add another history, and its profiles if it has more. `moved`: returns a record in its new place."""
         for ours, theirs in zip(self.topics, other.topics, strict=True):
             ours.extend(map(moved, theirs))
         self.counts |= other.counts
+        self.profiles = max(self.profiles, other.profiles, key=len)
+        self.undecided += map(moved, other.undecided)
 
-    def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS) -> Observations:
+    def seen(self, spark: SparkSession, spans: Sequence[Span] = SPANS, excluded: Collection[Span] = ()) -> Observations:
         """Return what a run reads. As in a run, the plan of the timer topic's rows ends here."""
+        hidden = [(record.origin,) for record in self.undecided]
         requested, delivered, rejected, told, control = (
             spark.createDataFrame(records, RECORDS_DDL) for records in self.topics
         )
@@ -223,7 +228,9 @@ class History:
             rejections=evidence.rejections(rejected, self.profiles),
             ends=[evidence.deliveries(delivered, counts=[*self.counts]), evidence.receipts(told)],
             pauses=pauses(control, "timer.requests") if self.control else None,
-            deleted_before=spans,
+            deleted_before=[span for span in spans if span not in excluded],
+            excluded_before=list(excluded),
+            undecided=spark.createDataFrame(hidden, "origin STRING") if hidden else None,
             holes=holes(spans),
             has=self.features,
         )
@@ -247,9 +254,11 @@ class History:
             ours.extend(record for record in theirs if first_ms <= record.timestamp_ms < behind_ms)
         return inside
 
-    def judged(self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, **limits: Any) -> DataFrame:
+    def judged(
+        self, spark: SparkSession, *, spans: Sequence[Span] = SPANS, excluded: Collection[Span] = (), **limits: Any
+    ) -> DataFrame:
         """The audit without Kafka: one row per origin, with its class. Settles at once, unless `limits` say more."""
-        inside = build_outcomes(self.seen(spark, spans)).where(
+        inside = build_outcomes(self.seen(spark, spans, excluded)).where(
             F.col("requested") | ~is_outside("timer.requests", spans)
         )
         return classify(inside, AuditLimits(**{"as_of_ms": AS_OF_MS, "settle_ms": 0, "tolerance_ms": 1_000, **limits}))

@@ -92,22 +92,9 @@ def template() -> tuple[History, dict[int, str]]:
     history.requests += [*rolled, forged, switch, moves, copy(ided[23], 63, due_ms=b"9000")]
     named = ["delivered", "duplicate", "early", "late", "altered", "rejected-but-delivered", "altered", "rejected"]
     classes = dict(enumerate([*named, "missing", "wrongly-rejected"]))
-    classes |= {
-        20: "cancelled",
-        21: "replaced",
-        22: "cancelled-but-delivered",
-        23: "moved",
-        24: "false-receipt",
-        30: "delivered",
-    }
-    classes |= {
-        45: "cancel-done",
-        40: "cancel-done",
-        41: "cancel-too-late",
-        42: "cancel-not-found",
-        43: "cancel-too-late",
-        44: "move",
-    }
+    classes |= {20: "cancelled", 21: "replaced", 22: "cancelled-but-delivered", 23: "moved", 24: "false-receipt"}
+    classes |= {30: "delivered", 40: "cancel-done", 41: "cancel-too-late", 42: "cancel-not-found"}
+    classes |= {43: "cancel-too-late", 44: "move", 45: "cancel-done"}
     classes |= {50: "malformed-but-delivered", 51: "expired", 52: "expired-but-delivered", 53: "pending"}
     history.requests.append(request(55, target="paused"))
     history.control.append(pause("paused", 0, 2_000))

@@ -1,6 +1,5 @@
 """Histories on the topics -> exactly one class for each request, and no fault that hides."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ from kafka_timer import headers as names
 from kafka_timer.murmur2 import partition_of
 from schemas.tables import AuditClass
 from spark_jobs.audit_rules.evidence import PartitionCount
-from spark_jobs.audit_rules.judgement import build_outcomes
-from spark_jobs.audit_rules.verdicts import RULES, AuditLimits, classify
+from spark_jobs.audit_rules.verdicts import RULES
 from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -44,13 +42,7 @@ def clean_history() -> History:
 
 
 @one_run()
-def test_a_clean_history_has_no_fault() -> Judging:
-    found = yield clean_history()
-    assert found.classes == {str(n): "delivered" for n in range(6)} | {"6": "rejected", "7": "pending"}
-
-
-@one_run()
-def test_one_fault_of_each_kind_at_once() -> Judging:
+def test_one_fault_of_each_kind_beside_what_is_right() -> Judging:
     history = clean_history()
     early, twice, altered, missing, both = (request(n) for n in range(10, 15))
     malformed = request(15, due_ms=None)
@@ -65,15 +57,12 @@ def test_one_fault_of_each_kind_at_once() -> Judging:
         delivery(request(99)),
     ]
     history.rejections += [rejection(both)]
-    found = {key: name for key, name in (yield history).classes.items() if int(key) >= 10}
-    assert found == {
-        "10": "early",
-        "11": "duplicate",
-        "12": "altered",
-        "13": "missing",
-        "14": "rejected-but-delivered",
-        "15": "malformed-but-delivered",
-        "99": "unexplained",
+    found = (yield history).by_class
+    assert [found.pop(name) for name in ("delivered", "rejected", "pending")] == ["0 1 2 3 4 5", "6", "7"]
+    assert {name: int(offset) for name, offset in found.items()} == {
+        **dict(zip(("early", "duplicate", "altered", "missing", "rejected-but-delivered"), range(10, 15), strict=True)),
+        "malformed-but-delivered": 15,
+        "unexplained": 99,
     }
 
 
@@ -111,27 +100,17 @@ def test_a_key_chooses_the_partition_unless_the_request_names_one() -> Judging:
     right, wrong = partition_of(b"key", 4), 3 - partition_of(b"key", 4)
     plain, elsewhere, named, keyless, early = (request(n, target="keyed") for n in range(5))
     named = named._replace(headers=(*named.headers, (names.PARTITION, b"%d" % wrong)))
-    came = [
-        delivery(plain, topic="keyed", partition=right),
-        delivery(elsewhere, topic="keyed", partition=wrong),
-        delivery(named, topic="keyed", partition=wrong),
-        delivery(keyless, topic="keyed", partition=wrong, key=None),
-        delivery(early, topic="keyed", partition=wrong, at_ms=5_000),
-    ]
+    came = [delivery(plain, topic="keyed", partition=right)]
+    came += [delivery(each, topic="keyed", partition=wrong) for each in (elsewhere, named)]
+    came.append(delivery(keyless, topic="keyed", partition=wrong, key=None))
+    came.append(delivery(early, topic="keyed", partition=wrong, at_ms=5_000))
     asked = [plain, elsewhere, named, keyless._replace(key=None), early]
     counts = {PartitionCount("keyed", 4, since_ms=5_000), PartitionCount("large", 4, since_ms=5_000, every=16)}
     asked += [request(n, target="large") for n in (16, 17)]
     came += [delivery(each, topic="large", partition=wrong) for each in asked[-2:]]
     found = yield History(asked, came, counts=counts)
-    assert [(row["class"], row.altered) for row in found.rows] == [
-        ("delivered", []),
-        ("altered", ["partition"]),
-        ("delivered", []),
-        ("delivered", []),
-        ("delivered", []),
-        ("altered", ["partition"]),
-        ("delivered", []),
-    ]
+    assert found.by_class == {"delivered": "0 2 3 4 17", "altered": "1 16"}
+    assert {(*row.altered,) for row in found.rows} == {(), ("partition",)}
 
 
 @one_run()
@@ -169,23 +148,18 @@ def test_a_trace_id_shows_what_an_origin_does_not() -> Judging:
 
 @one_run()
 def test_a_rejected_record_must_be_kept_as_it_was() -> Judging:
-    illegible, legible = request(0, due_ms=None), request(1)
-    returned = [rejection(illegible), rejection(legible, "unknown-topic", value=b"other")]
-    found = (yield History([illegible, legible], [], returned)).rows
-    assert [(row["class"], row.altered, row.error) for row in found] == [
+    """Also a sender's headers that look like the reasons: it may have sent a rejected record as it was."""
+    own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
+    asked = [request(0, due_ms=None), request(1), request(2, foreign=own), request(3, foreign=own)]
+    returned = [rejection(asked[0]), rejection(asked[1], "unknown-topic", value=b"other")]
+    returned.append(rejection(asked[2], "too-large"))
+    returned.append(rejection(asked[3])._replace(headers=rejection(request(3, foreign=())).headers))
+    assert [(row["class"], row.altered, row.error) for row in (yield History(asked, [], returned)).rows] == [
         ("rejected", None, "bad-header"),
         ("altered", ["value"], "unknown-topic"),
+        ("rejected", [], "too-large"),
+        ("altered", ["headers"], "bad-header"),
     ]
-
-
-@one_run()
-def test_headers_of_a_sender_that_look_like_the_reasons_are_kept_too() -> Judging:
-    """It may have sent a rejected record as it was."""
-    own = ((names.ERROR, b"unknown-topic"), (names.ERROR_DETAIL, b"why"))
-    kept, lost = request(0, foreign=own), request(1, foreign=own)
-    taken_off = rejection(lost)._replace(headers=rejection(request(1, foreign=())).headers)
-    found = (yield History([kept, lost], [], [rejection(kept, "too-large"), taken_off])).rows
-    assert [(row["class"], row.altered) for row in found] == [("rejected", []), ("altered", ["headers"])]
 
 
 @one_run()
@@ -197,22 +171,15 @@ def test_rolls_that_are_no_number_are_altered() -> Judging:
     assert (found["class"], found.altered) == ("altered", [names.ROLLS])
 
 
-def test_records_after_an_open_transaction_are_pending(spark: SparkSession) -> None:
+@one_run()
+def test_records_after_an_open_transaction_are_pending() -> Judging:
     """Of one with an id, the next request came long after: it is not lost either. Nothing else is left open by it."""
     waits, named, lost = request(0), request(1, id=b"x"), request(2)
     wrong, late = request(3), request(4, id=b"x", at_ms=60_000, due_ms=AS_OF_MS + 1)
-    history = History([waits, named, lost, wrong, late], [delivery(wrong, value=b"other")])
-    hidden = spark.createDataFrame([(asked.origin,) for asked in (waits, named, wrong)], "origin STRING")
-    seen = replace(history.seen(spark), undecided=hidden)
-    limits = AuditLimits(as_of_ms=AS_OF_MS, settle_ms=0, tolerance_ms=1_000)
-    found = {row.offset: (row["class"], row.open) for row in classify(build_outcomes(seen), limits).collect()}
-    assert found == {
-        0: ("pending", True),
-        1: ("pending", True),
-        2: ("missing", True),
-        3: ("altered", False),
-        4: ("pending", True),
-    }
+    asked = [waits, named, lost, wrong, late]
+    found = yield History(asked, [delivery(wrong, value=b"other")], undecided=[waits, named, wrong])
+    assert found.by_class == {"pending": "0 1 4", "missing": "2", "altered": "3"}
+    assert [row.offset for row in found.rows if row.open] == [0, 1, 2, 4]
 
 
 @one_run()
@@ -254,18 +221,14 @@ def test_a_second_fault_is_listed_beside_the_first() -> Judging:
     assert (second["class"], second.rejections) == ("duplicate", 2)
 
 
-@one_run(settle_ms=10)
+@one_run(**TIGHT)
 def test_what_must_be_there_by_now() -> Judging:
     """With a margin of 10 ms; a request without a due time is expected on the rejected topic at once."""
     cases: list[tuple[int | None, int, str]] = [
-        (AS_OF_MS + 1, 1_000, "pending"),
-        (AS_OF_MS, 1_000, "pending"),
-        (AS_OF_MS - 9, 1_000, "pending"),
+        *((due_ms, 1_000, "pending") for due_ms in (AS_OF_MS + 1, AS_OF_MS, AS_OF_MS - 9)),
         (AS_OF_MS - 10, 1_000, "missing"),
-        (0, AS_OF_MS - 9, "pending"),
-        (0, AS_OF_MS - 10, "missing"),
-        (None, AS_OF_MS - 9, "pending"),
-        (None, AS_OF_MS - 10, "missing"),
+        *((due_ms, AS_OF_MS - 9, "pending") for due_ms in (0, None)),
+        *((due_ms, AS_OF_MS - 10, "missing") for due_ms in (0, None)),
     ]
     history = History([request(n, due_ms=due_ms, at_ms=at_ms) for n, (due_ms, at_ms, _) in enumerate(cases)])
     found = yield history
@@ -275,45 +238,34 @@ def test_what_must_be_there_by_now() -> Judging:
 @one_run()
 def test_a_pause_is_no_timer() -> Judging:
     """Its time, id and other headers are not looked at; without a legal topic it has to be refused."""
-    pause, resume, nowhere, both = (
+    actions = [(b"pause", "orders"), (b"resume", "orders"), (b"pause", None), (b"pause", "orders")]
+    switches = [
         request(n, due_ms=None, target=target, also=((names.ACTION, action),))
-        for n, (action, target) in enumerate(
-            [(b"pause", "orders"), (b"resume", "orders"), (b"pause", None), (b"pause", "orders")], 1
-        )
-    )
-    history = History([request(0, id=b"x"), pause, resume, nowhere, both], [delivery(request(0))])
-    history.deliveries.append(delivery(both, due_ms=1_000))
+        for n, (action, target) in enumerate(actions, 1)
+    ]
+    history = History([request(0, id=b"x"), *switches], [delivery(request(0))])
+    history.deliveries.append(delivery(switches[3], due_ms=1_000))
     found = yield history
     assert found.by_class == {"delivered": "0", "switch": "1 2", "missing": "3", "malformed-but-delivered": "4"}
 
 
 MALFORMED: list[dict[str, Any]] = [
     {"due_ms": None},
-    {"due_ms": None, "also": ((names.DELAY_MS, b"+5"),)},
-    {"due_ms": None, "also": ((names.DELAY_MS, b"9223372036854775807"),)},
-    {"also": ((names.DELAY_MS, b"5"),)},
-    {"also": ((names.DELIVER_MS, b"5000"),)},
-    {"also": ((names.DELAY_LEVEL, b"1"),)},
+    *({"due_ms": None, "also": ((names.DELAY_MS, value),)} for value in (b"+5", b"%d" % (2**63 - 1))),
     {"due_ms": None, "also": ((names.DELAY_LEVEL, b"one"),)},
-    {"also": ((names.ACTION, b"Cancel"),)},
-    {"also": ((names.ACTION, b"replace"),)},
-    {"also": ((names.ACTION, b"cancel"),)},
-    {"also": ((names.ID, None),)},
-    {"id": b""},
-    {"id": b"i" * 1025},
-    {"also": (("timer-expire-ms", b"soon"),)},
-    {"also": (("timer-expire-ms", b"5000"),)},
-    {"also": (("timer-profile", b"rocketmq"),)},
-    {"target": "timer.receipts"},
-    {"also": ((names.PARTITION, b"-1"),)},
-    {"also": ((names.PARTITION, b"2147483648"),)},
-    {"also": ((names.KEY, None),)},
-    {"also": ((names.TOPIC, b"orders"),)},
-    {"also": ((names.ORIGIN, b"timer.requests/0/0"),)},
-    {"also": ((names.ROLLS, b"1"),)},
-    {"target": None},
-    {"target": ""},
-    {"target": "a b"},
+    *(
+        {"also": (header,)}
+        for header in (
+            *((names.DELAY_MS, b"5"), (names.DELIVER_MS, b"5000"), (names.DELAY_LEVEL, b"1"), (names.TOPIC, b"orders")),
+            *((names.ACTION, action) for action in (b"Cancel", b"replace", b"cancel")),
+            *((names.EXPIRE_MS, value) for value in (b"soon", b"5000")),
+            *((names.PARTITION, value) for value in (b"-1", b"2147483648")),
+            *((names.ID, None), (names.KEY, None), (names.PROFILE, b"rocketmq")),
+            *((names.ORIGIN, b"timer.requests/0/0"), (names.ROLLS, b"1")),
+        )
+    ),
+    *({"id": id_} for id_ in (b"", b"i" * 1025)),
+    *({"target": target} for target in (None, "", "a b", "timer.receipts")),
     {"target": "__consumer_offsets", "due_ms": AS_OF_MS + 1},
 ]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from schemas.progress import ForeignProgressError, Progress
 from scripts.fuzz.targets import (
     AS_CLOSED,
     OPTIONS,
@@ -70,12 +69,6 @@ def test_an_impossible_checkpoint_is_a_fault_of_its_file(fields: dict[str, Any])
     fault = verify(disk_of(with_json(NAME, **fields))).fault
     assert fault is not None
     assert fault.file == NAME
-
-
-@pytest.mark.parametrize("metadata", ["[" * 4000, '{"v":1,"k":[1e999,0],"l":0}', '{"v":1,"k":[1,2],"l":9e19}'])
-def test_metadata_that_no_bridge_wrote_is_foreign(metadata: str) -> None:
-    with pytest.raises(ForeignProgressError):
-        Progress.committed(7, metadata)
 
 
 @pytest.mark.parametrize("at", [HEAD_SIZE, 52, 57], ids=["name", "key's size", "end"])

@@ -518,7 +518,7 @@ def test_spark_and_plain_python_agree(spark: SparkSession, example: int) -> None
     for history in histories:
         together.add(history)
     spans = [Span("timer.requests", partition, 0, 100) for partition in range(HISTORIES)]
-    limits = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": SKEW_MS, "late_ms": LATE_MS}
+    limits: dict[str, Any] = {"settle_ms": 100, "tolerance_ms": TOLERANCE_MS, "skew_ms": SKEW_MS, "late_ms": LATE_MS}
     limits["max_delay_ms"] = MAX_DELAY_MS
     rows = together.judged(spark, spans=spans, **limits).collect()
     found = {row.origin: row["class"] for row in rows}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -34,16 +34,10 @@ def timer(offset: int = 0, *, due_ms: int = 50_000, id: bytes = X, **other: Any)
 
 def ended_in_time() -> list[Story]:
     a, b, c = timer(), timer(1, at_ms=3_000), cancel(X, 1)
-    last = timer(2, at_ms=4_000, due_ms=AS_OF_MS + 1)
+    last, told = timer(2, at_ms=4_000, due_ms=AS_OF_MS + 1), [receipt("cancelled", c, a)]
     return [
         Story("cancelled", [a, c], ["cancelled", "cancel-done"], proofs=["order", "order"]),
-        Story(
-            "cancelled, told",
-            [a, c],
-            ["cancelled", "cancel-done"],
-            receipts=[receipt("cancelled", c, a)],
-            proofs=["receipt", "receipt"],
-        ),
+        Story("cancelled, told", [a, c], ["cancelled", "cancel-done"], receipts=told, proofs=["receipt", "receipt"]),
         Story("replaced", [a, b], ["replaced", "delivered"], [delivery(b)], proofs=["order", None]),
         Story("replaced twice", [a, b, last], ["replaced", "replaced", "pending"]),
         Story("replaced, then cancelled", [a, b, cancel(X, 2, at_ms=4_000)], ["replaced", "cancelled", "cancel-done"]),
@@ -60,25 +54,16 @@ def bad_requests() -> list[Story]:
     a = timer()
     stories = []
     for code, at_ms, ends in (
-        ("too-far", 2_002, False),
-        ("too-large", 2_002, False),
-        ("too-large", 60_000, True),
-        ("bad-target", 2_002, False),
-        ("bad-target", 60_000, True),
-        ("denied-target", 60_000, False),
-        ("denied-action", 60_000, False),
-        ("quota-exceeded", 60_000, False),
-        ("unknown-topic", 60_000, True),
+        *((code, 2_002, False) for code in ("too-far", "too-large", "bad-target")),
+        *((code, 60_000, False) for code in ("denied-target", "denied-action", "quota-exceeded")),
+        *((code, 60_000, True) for code in ("too-large", "bad-target", "unknown-topic")),
         ("not-authorized", 2_002, True),
     ):
         b = timer(1, at_ms=2_000, due_ms=10**15 if code == "too-far" else 60_000)
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
         stories.append(Story(f"{code} at {at_ms}", [a, b], after, came, [rejection(b, code, at_ms=at_ms)]))
-    for code, ends in (
-        ("bad-target", False),
-        ("too-large", True),
-    ):  # another timer topic, which the audit does not know
+    for code, ends in (("bad-target", False), ("too-large", True)):  # of a timer topic that the audit does not know
         at_once = timer(1, at_ms=20_000, due_ms=20_000, target="more.timers")
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
@@ -89,12 +74,10 @@ def bad_requests() -> list[Story]:
         back = [rejection(b, code, at_ms=30_000)]
         after = ["replaced", "rejected", "delivered"]
         stories.append(Story(f"{code}, told late", [a, b, last], after, [delivery(last)], back, told))
-    denied = cancel(X, 1)
-    stories.append(
-        Story("denied", [a, denied], ["delivered", "rejected"], [delivery(a)], [rejection(denied, "denied-action")])
-    )
-    illegible = request(1, id=X, due_ms=None)
-    stories.append(Story("illegible", [a, illegible], ["delivered", "rejected"], [delivery(a)], [rejection(illegible)]))
+    denied, illegible = cancel(X, 1), request(1, id=X, due_ms=None)
+    for refused, code in ((denied, "denied-action"), (illegible, "bad-header")):
+        back = [rejection(refused, code)]
+        stories.append(Story(f"refused: {code}", [a, refused], ["delivered", "rejected"], [delivery(a)], back))
     waiting = request(1, id=X, due_ms=None, at_ms=AS_OF_MS)
     stories.append(Story("illegible, not refused", [a, waiting], ["delivered", "missing"], [delivery(a)]))
     gone = timer(due_ms=AS_OF_MS + 9)
@@ -106,26 +89,15 @@ def too_late() -> list[Story]:
     a = timer(due_ms=5_000)
     came = [delivery(a, at_ms=5_003)]
     soon, later = cancel(X, 1, at_ms=4_900), cancel(X, 1, at_ms=60_000)
+    late, back = ["delivered", "cancel-too-late"], [rejection(a, "unknown-topic", at_ms=5_003)]
+    behind = [receipt("too-late", later, at_ms=3_000)]  # by a bridge's clock, on a topic with senders' times
     return [
-        Story("crossed on the way", [a, soon], ["delivered", "cancel-too-late"], came),
-        Story("long after", [a, later], ["delivered", "cancel-too-late"], came),
-        Story("told", [a, later], ["delivered", "cancel-too-late"], came, (), [receipt("too-late", later)]),
-        Story(  # a receipts topic with senders' times
-            "told by a bridge whose clock is behind",
-            [a, later],
-            ["delivered", "cancel-too-late"],
-            came,
-            (),
-            [receipt("too-late", later, at_ms=3_000)],
-        ),
+        Story("crossed on the way", [a, soon], late, came),
+        Story("long after", [a, later], late, came),
+        Story("told", [a, later], late, came, (), [receipt("too-late", later)]),
+        Story("told by a bridge whose clock is behind", [a, later], late, came, (), behind),
         Story("told otherwise", [a, later], ["delivered", "cancel-not-found"], came, (), [receipt("not-found", later)]),
-        Story(
-            "behind a rejected one",
-            [a, later],
-            ["rejected", "cancel-too-late"],
-            (),
-            [rejection(a, "unknown-topic", at_ms=5_003)],
-        ),
+        Story("behind a rejected one", [a, later], ["rejected", "cancel-too-late"], (), back),
         Story("sent anew", [a, timer(1, at_ms=60_000, due_ms=61_000)], ["delivered", "missing"], came),
     ]
 
@@ -142,14 +114,7 @@ def ignored() -> list[Story]:
         Story("by its receipt", [a, quick], [bad, "cancel-done"], came, (), [receipt("cancelled", quick, a)]),
         Story("by a receipt of one not in sight", [a], [bad], came, (), [receipt("cancelled", cancel(X, 900), a)]),
         Story("read before", [a, quick], [bad, "cancel-not-found"], late, (), [receipt("not-found", quick)]),
-        Story(
-            "read late",
-            [a, c],
-            ["delivered", "cancel-too-late"],
-            came,
-            (),
-            [receipt("too-late", c, at_ms=5_004)],
-        ),
+        Story("read late", [a, c], ["delivered", "cancel-too-late"], came, (), [receipt("too-late", c, at_ms=5_004)]),
     ]
 
 
@@ -157,29 +122,16 @@ def lost() -> list[Story]:
     """Gone before what should have ended it came: no cancel may hide a loss."""
     a, c, late = timer(due_ms=5_000), cancel(X, 1), cancel(X, 1, at_ms=60_000)
     again = timer(1, at_ms=60_000, due_ms=61_000)
-    pending = timer(due_ms=AS_OF_MS + 9)
+    pending, other = timer(due_ms=AS_OF_MS + 9), cancel(Y, 1)
+    accepted, falsely = [receipt("accepted", again, again)], [receipt("cancelled", other, a)]
     return [
         Story("not found", [a, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
         Story("not found, not due", [pending, c], ["missing", "cancel-not-found"], (), (), [receipt("not-found", c)]),
         Story("long overdue", [a, late], ["missing", "cancel-not-found"]),
         Story("long overdue, told", [a, late], ["cancelled", "cancel-done"], (), (), [receipt("cancelled", late, a)]),
         Story("overdue, sent anew", [a, again], ["missing", "delivered"], [delivery(again)]),
-        Story(
-            "accepted, and replaced nothing",
-            [pending, again],
-            ["missing", "delivered"],
-            [delivery(again)],
-            (),
-            [receipt("accepted", again, again)],
-        ),
-        Story(
-            "another's receipt ends nothing",
-            [a, cancel(Y, 1)],
-            ["missing", "cancel-done"],
-            (),
-            (),
-            [receipt("cancelled", cancel(Y, 1), a)],
-        ),
+        Story("replaced nothing", [pending, again], ["missing", "delivered"], [delivery(again)], (), accepted),
+        Story("another's receipt ends nothing", [a, other], ["missing", "cancel-done"], (), (), falsely),
     ]
 
 
@@ -188,27 +140,14 @@ def false_receipts() -> list[Story]:
     waits, c, again = timer(due_ms=AS_OF_MS + 9), cancel(X, 1), cancel(X, 2)
     overdue, late, b = timer(due_ms=5_000), cancel(X, 1, at_ms=60_000), timer(1, at_ms=3_000)
     unnamed, bad = request(0, due_ms=AS_OF_MS + 9), "false-receipt"
-    done = ["cancel-done", "cancel-done"]
+    done, back = ["cancel-done", "cancel-done"], [rejection(overdue, "unknown-topic", at_ms=5_003)]
+    unexcused, told = ["missing", "cancel-not-found", "cancel-done"], [receipt("cancelled", again, overdue)]
     return [
         Story("wrong ender", [waits, c, again], [bad, *done], (), (), [receipt("cancelled", again, waits)]),
         Story("wrong kind", [waits, b], ["missing", "delivered"], [delivery(b)], (), [receipt("cancelled", b, waits)]),
         Story("without id", [unnamed, c], [bad, "cancel-done"], (), (), [receipt("cancelled", c, unnamed)]),
-        Story(
-            "rejected too",
-            [overdue, late],
-            [bad, "cancel-done"],
-            (),
-            [rejection(overdue, "unknown-topic", at_ms=5_003)],
-            [receipt("cancelled", late, overdue)],
-        ),
-        Story(
-            "does not excuse",
-            [overdue, late, again],
-            ["missing", "cancel-not-found", "cancel-done"],
-            (),
-            (),
-            [receipt("cancelled", again, overdue)],
-        ),
+        Story("rejected too", [overdue, late], [bad, "cancel-done"], (), back, [receipt("cancelled", late, overdue)]),
+        Story("does not excuse", [overdue, late, again], unexcused, (), (), told),
     ]
 
 
@@ -221,7 +160,7 @@ def rocketmq_cancels() -> list[Story]:
     a, elsewhere, whole = timer(), timer(target="bills"), timer(id=b"orders+x")
     asked = ends(b"orders+x")
     both = [a, timer(1, id=b"orders+x"), ends(b"orders+x", 2)]
-    late, again = timer(2, at_ms=3_000), ends(b"orders+x", 3)._replace(timestamp_ms=4_000)
+    later = [elsewhere, ends(b"orders+x"), timer(2, at_ms=3_000), ends(b"orders+x", 3)._replace(timestamp_ms=4_000)]
     ended = ["cancelled", "cancel-done"]
     return [
         Story("by id", [a, ends(X)], ended),
@@ -231,25 +170,14 @@ def rocketmq_cancels() -> list[Story]:
         Story("the whole text", [whole, ends(b"orders+x")], ended),
         Story("the whole text first", both, ["delivered", *ended], [delivery(a)]),
         Story("ignored", [a, ends(b"orders+x")], ["cancelled-but-delivered", "cancel-too-late"], [delivery(a)]),
-        Story(
-            "after one for another topic",
-            [elsewhere, ends(b"orders+x"), late, again],
-            ["replaced", "cancel-not-found", *ended],
-        ),
+        Story("after one for another topic", later, ["replaced", "cancel-not-found", *ended]),
     ]
 
 
 @one_run()
 def test_classes_of_ids() -> Judging:
-    stories = [
-        *ended_in_time(),
-        *bad_requests(),
-        *too_late(),
-        *ignored(),
-        *lost(),
-        *false_receipts(),
-        *rocketmq_cancels(),
-    ]
+    stories = [*ended_in_time(), *bad_requests(), *too_late(), *ignored(), *lost(), *false_receipts()]
+    stories += rocketmq_cancels()
     lists = [(list(s.requests), list(s.deliveries), list(s.rejections), list(s.receipts)) for s in stories]
     told = yield [History(*each) for each in lists]
     found = [part.rows for part in told.parts]
@@ -260,7 +188,7 @@ def test_classes_of_ids() -> Judging:
             assert (story.name, [row["proof"] for row in rows]) == (story.name, list(story.proofs))
 
 
-@one_run(settle_ms=10)
+@one_run(**TIGHT)
 def test_a_timer_that_is_not_settled_is_pending() -> Judging:
     a, b = timer(due_ms=AS_OF_MS - 20), timer(5, id=Y, due_ms=AS_OF_MS - 20)
     found = yield History([a, cancel(X, 1, at_ms=AS_OF_MS - 5), b, cancel(Y, 6, at_ms=AS_OF_MS - 10)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, move, receipt, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -22,25 +22,13 @@ def test_moved_timers_have_a_class_of_their_own_and_moves_are_no_timers() -> Jud
         move(b"5", 16, 20_000),
         move(b"nothing", 17, 20_000),
     ]
-    rounds = [
-        copy(later, 30, due_ms=b"60000"),
-        copy(sooner, 31, due_ms=b"9000"),
-        copy(twice, 32, due_ms=b"9000"),
-        copy(twice, 33, due_ms=b"70000", rolls=2),
-        copy(waits, 34, due_ms=b"%d" % (AS_OF_MS + 5)),
-    ]
+    rounds = [copy(later, 30, due_ms=b"60000"), copy(sooner, 31, due_ms=b"9000"), copy(twice, 32, due_ms=b"9000")]
+    rounds += [copy(twice, 33, due_ms=b"70000", rolls=2), copy(waits, 34, due_ms=b"%d" % (AS_OF_MS + 5))]
     stops = cancel(b"4", 40, at_ms=70_000)
-    history = History(
-        [later, sooner, twice, waits, ended, lost, *moves, *rounds, stops],
-        [
-            delivery(later, due_ms=60_000, rolls=1),
-            delivery(sooner, due_ms=9_000, rolls=1),
-            delivery(twice, due_ms=70_000, rolls=2),
-        ],
-        [],
-        [receipt("moved", moves[0], later), receipt("not-found", moves[7])],
-    )
-    found = yield history
+    came = [delivery(later, due_ms=60_000, rolls=1), delivery(sooner, due_ms=9_000, rolls=1)]
+    came.append(delivery(twice, due_ms=70_000, rolls=2))
+    told = [receipt("moved", moves[0], later), receipt("not-found", moves[7])]
+    found = yield History([later, sooner, twice, waits, ended, lost, *moves, *rounds, stops], came, [], told)
     assert found.by_class == {
         "moved": "0 1 2",
         "pending": "3",
@@ -59,19 +47,11 @@ def test_a_moved_timer_still_hides_no_fault() -> Judging:
     forged = request(4, id=b"4")
     plain = request(5, due_ms=AS_OF_MS + 1)
     moves = [move(b"%d" % n, 10 + n, 20_000) for n in range(4)]
-    history = History(
-        [early, other, twice, value, forged, plain, *moves, copy(forged, 30, due_ms=b"9000"), move(None, 31, 5)],
-        [
-            delivery(early, due_ms=20_000, at_ms=19_999),
-            delivery(other, due_ms=20_001),
-            delivery(twice),
-            delivery(twice, offset=90),
-            delivery(value, due_ms=20_000, value=b"other"),
-            delivery(forged),
-            delivery(moves[3], due_ms=20_000, offset=91),
-        ],
-    )
-    assert (yield history).by_class == {
+    asked = [early, other, twice, value, forged, plain, *moves, copy(forged, 30, due_ms=b"9000"), move(None, 31, 5)]
+    came = [delivery(early, due_ms=20_000, at_ms=19_999), delivery(other, due_ms=20_001)]
+    came += [delivery(twice), delivery(twice, offset=90), delivery(value, due_ms=20_000, value=b"other")]
+    came += [delivery(forged), delivery(moves[3], due_ms=20_000, offset=91)]
+    assert (yield History(asked, came)).by_class == {
         "early": "0",
         "altered": "1 3",
         "duplicate": "2",
@@ -113,7 +93,7 @@ def test_the_earliest_of_its_times_is_in_the_table() -> Judging:
     ]
 
 
-@one_run(late_ms=0, max_delay_ms=2_000)
+@one_run(**TIGHT)
 def test_a_timer_that_was_moved_during_the_audit_is_pending() -> Judging:
     """Its move and the copy, or the copy alone, lie behind what was read of the timer topic."""
     far_ms, now_ms = AS_OF_MS + 10**6, AS_OF_MS + 3
@@ -121,24 +101,15 @@ def test_a_timer_that_was_moved_during_the_audit_is_pending() -> Judging:
     rolled = request(2, due_ms=AS_OF_MS)
     moves = [move(b"1", 10, AS_OF_MS)]
     stops = cancel(b"3", 11, at_ms=AS_OF_MS - 900)
-    history = History(
-        [moved, seen, rolled, ended, other, sooner, past, *moves, stops],
-        [
-            delivery(moved, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
-            delivery(seen, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
-            delivery(rolled, rolls=1),
-            delivery(ended, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1),
-            delivery(other, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1, value=b"other"),
-            delivery(sooner, due_ms=now_ms + 1, at_ms=now_ms, rolls=1),
-            delivery(past, due_ms=50_000, at_ms=50_003, rolls=1),
-        ],
-    )
+    came = [delivery(each, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1) for each in (moved, seen, ended)]
+    came.append(delivery(rolled, rolls=1))
+    came.append(delivery(other, due_ms=AS_OF_MS, at_ms=now_ms, rolls=1, value=b"other"))
+    came.append(delivery(sooner, due_ms=now_ms + 1, at_ms=now_ms, rolls=1))
+    came.append(delivery(past, due_ms=50_000, at_ms=50_003, rolls=1))
+    history = History([moved, seen, rolled, ended, other, sooner, past, *moves, stops], came)
     rows = {row.offset: row for row in (yield history).rows if row.offset < 10}
     assert {offset: (row["class"], row.open, row.faults) for offset, row in rows.items()} == {
-        0: ("pending", True, []),
-        1: ("pending", True, []),
-        2: ("pending", True, []),
-        3: ("pending", True, []),
+        **dict.fromkeys(range(4), ("pending", True, [])),
         4: ("altered", True, ["altered"]),
         5: ("early", True, ["early"]),
         6: ("early", False, ["early", "altered"]),

@@ -5,7 +5,7 @@ import pytest
 from kafka_timer import headers as names
 from spark_jobs.audit_rules.tests.test_series import again, came, due, numbered
 from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import Judging, Ranged, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, Ranged, one_run
 from spark_jobs.tests.records import (
     AS_OF_MS,
     History,
@@ -104,34 +104,22 @@ def test_a_move_a_replacement_and_a_cancel_end_a_pause() -> Judging:
     }
 
 
-@one_run(late_ms=10)
+@one_run(**TIGHT)
 def test_a_resumed_timer_is_late_from_the_resume_on() -> Judging:
     in_time, late, early, before, moved, behind = timers(6)
     pauses = [pausing("pause", b"%d" % n, 20 + n) for n in (0, 1, 2, 4, 5)] + [pausing("pause", b"3", 23, 6_500)]
-    resumes = [pausing("resume", b"%d" % n, 30 + n, 60_000) for n in (0, 1, 3, 5)] + [
-        pausing("resume", b"2", 32, 3_000)
-    ]
-    resumes.append(move(b"4", 34, 60_000, at_ms=61_000))
+    resumes = [pausing("resume", b"%d" % n, 30 + n, 60_000) for n in (0, 1, 3, 5)]
+    resumes += [pausing("resume", b"2", 32, 3_000), move(b"4", 34, 60_000, at_ms=61_000)]
     copies = [paused_copy(in_time, 40), copy(in_time, 41, rolls=2, at_ms=60_001), paused_copy(moved, 42)]
     copies.append(copy(moved, 43, rolls=2, due_ms=b"60000", at_ms=61_001))
-    came_on = [
-        delivery(in_time, at_ms=60_003, rolls=2),
-        delivery(late, at_ms=70_000),
-        delivery(early, at_ms=5_003),
-        delivery(before, at_ms=6_000),
-        delivery(moved, due_ms=60_000, at_ms=61_003, rolls=2),
-        delivery(behind, at_ms=59_900),
-    ]
+    came_on = [delivery(in_time, at_ms=60_003, rolls=2), delivery(moved, due_ms=60_000, at_ms=61_003, rolls=2)]
+    times_ms = ((late, 70_000), (early, 5_003), (before, 6_000), (behind, 59_900))
+    came_on += [delivery(each, at_ms=at_ms) for each, at_ms in times_ms]
     asked = [in_time, late, early, before, moved, behind]
     rows = {row.offset: row for row in (yield History([*asked, *pauses, *resumes, *copies], came_on)).rows}
-    assert [(rows[n]["class"], rows[n].lateness_ms) for n in range(6)] == [
-        ("delivered", 3),
-        ("late", 10_000),
-        ("delivered", 3),
-        ("late", 1_000),
-        ("moved", 3),
-        ("delivered", 0),
-    ]
+    classes = ["delivered", "late", "delivered", "late", "moved", "delivered"]
+    assert [rows[n]["class"] for n in range(6)] == classes
+    assert [rows[n].lateness_ms for n in range(6)] == [3, 10_000, 3, 1_000, 3, 0]
 
 
 @one_run()
@@ -213,7 +201,7 @@ def test_an_expiry_is_checked_when_the_timer_is_resumed() -> Judging:
     assert (yield history).by_class == {"expired": "0", "held": "1", "move": "20 21 22"}
 
 
-@one_run(late_ms=10)
+@one_run(**TIGHT)
 def test_a_paused_occurrence_is_held_and_the_series_goes_on_after_the_resume() -> Judging:
     """The second occurrence (21,000) is held from 15,000 to 35,000: by `one` the next is due at 41,000."""
     one, wrong, stays, lost = (again(n, id=b"%d" % n) for n in (0, 1, 2, 4))
@@ -237,11 +225,8 @@ def test_a_paused_occurrence_is_held_and_the_series_goes_on_after_the_resume() -
     told = [came(each, 1) for each in series]
     told += [came(each, 2, at_ms=36_003, rolls=3) for each in (one, all_)]
     told += [came(wrong, 2, at_ms=22_500, rolls=1), came(wrong, 3, at_ms=36_003, rolls=4)]
-    told += [
-        came(one, 3, 41_000, rolls=4),
-        came(all_, 3, 31_000, at_ms=36_005, rolls=4),
-        came(none, 2, 41_000, rolls=4),
-    ]
+    told += [came(one, 3, 41_000, rolls=4), came(all_, 3, 31_000, at_ms=36_005, rolls=4)]
+    told.append(came(none, 2, 41_000, rolls=4))
     found = yield History([*series, *pauses, *resumes, *seconds, *paused, *back, *thirds], told)
     by_class = found.by_class
     assert by_class.pop("move").split() == [str(n) for n in (*range(20, 27), 30, 31, 34, 35, 36, 37, 38)]

@@ -2,13 +2,13 @@
 
 import pytest
 
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, delivery, pause, request
 
 pytestmark = pytest.mark.spark
 
 
-@one_run(settle_ms=10)
+@one_run(**TIGHT)
 def test_timers_of_a_paused_topic_are_held() -> Judging:
     """`shirts` is paused at 4,000 and again at 6,000, and its key is deleted later. The tolerance is 1,000 ms."""
 

@@ -4,13 +4,13 @@ import pytest
 
 from kafka_timer import headers as names
 from spark_jobs.audit_rules.verdicts import PARSE_CODES, UNPROVED_CODES
-from spark_jobs.tests.one_run import Judging, one_run
+from spark_jobs.tests.one_run import TIGHT, Judging, one_run
 from spark_jobs.tests.records import History, cancel, rejection, request
 
 pytestmark = pytest.mark.spark
 
 
-@one_run(late_ms=0, max_delay_ms=2_000)
+@one_run(**TIGHT)
 def test_a_well_formed_request_that_is_refused_as_malformed_is_a_fault() -> Judging:
     """Codes that follow from the request alone are checked; `too-far` against the longest delay."""
     well = {code: request(n) for n, code in enumerate((*PARSE_CODES, "no-such-code", "too-far", *UNPROVED_CODES))}

@@ -1,18 +1,13 @@
 """Rolled requests: one row for a request and all its copies; a forged copy is a request of its own, to be refused."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from kafka_timer import headers as names
-from spark_jobs.audit_rules.coverage import is_outside
-from spark_jobs.audit_rules.judgement import build_outcomes
-from spark_jobs.audit_rules.verdicts import AuditLimits, classify
 from spark_jobs.kafka.admin import Span
-from spark_jobs.tests.one_run import Judging, Ranged, one_run
-from spark_jobs.tests.records import AS_OF_MS, History, Record, cancel, copy, delivery, rejection, request
+from spark_jobs.tests.one_run import TIGHT, Judging, Ranged, one_run
+from spark_jobs.tests.records import AS_OF_MS, History, cancel, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
 
@@ -52,15 +47,11 @@ FORGED: list[dict[str, Any]] = [
 ]
 
 
-def forged(asked: Record, **how: Any) -> Record:
-    return copy(asked, **how)
-
-
 @one_run()
 def test_a_refused_forgery_is_rejected_and_changes_no_other_row() -> Judging:
     """The one that is refused may have the very bytes of a copy."""
     asked = request(0)
-    those = [forged(asked, **{"offset": 10 + n, **how}) for n, how in enumerate([*FORGED, {}])]
+    those = [copy(asked, **{"offset": 10 + n, **how}) for n, how in enumerate([*FORGED, {}])]
     rows = (yield History([asked, *those], [delivery(asked)], [rejection(each, "not-ours") for each in those])).rows
     assert {(r["class"], r.copies, r.deliveries) for r in rows if r.offset} == {("rejected", 0, 0)}
     assert [(r["class"], r.copies, r.kind) for r in rows if not r.offset] == [("delivered", 0, "schedule")]
@@ -70,7 +61,7 @@ def test_a_refused_forgery_is_rejected_and_changes_no_other_row() -> Judging:
 def test_a_forgery_that_was_not_refused_is_missing_there() -> Judging:
     asked = request(0)
     true = copy(asked, 50)
-    those = [forged(asked, **{"offset": 60 + n, **how}) for n, how in enumerate([{}, {"rolls": 4}, *FORGED])]
+    those = [copy(asked, **{"offset": 60 + n, **how}) for n, how in enumerate([{}, {"rolls": 4}, *FORGED])]
     those[-3] = those[-3]._replace(headers=(*those[-3].headers, (names.TOPIC, b"orders")))
     rows = (yield History([asked, true, *those[:-1]], [delivery(asked, rolls=1)])).rows
     found = {(r.partition, r.offset): (r["class"], r.kind) for r in rows}
@@ -93,33 +84,21 @@ def test_a_forged_copy_with_an_id_ends_nothing() -> Judging:
 @one_run()
 def test_if_retention_deleted_the_request_its_copy_counts() -> Judging:
     gone, lost, ended = request(0), request(1), request(2, id=b"x", due_ms=50_000)
-    there = [
-        copy(gone, 10, rolls=3),
-        copy(gone, 11, rolls=4),
-        copy(lost, 12, rolls=2),
-        copy(ended, 13, rolls=1),
-    ]
+    there = [copy(gone, 10, rolls=3), copy(gone, 11, rolls=4), copy(lost, 12, rolls=2), copy(ended, 13, rolls=1)]
     history = History([*there, cancel(b"x", 20, at_ms=3_000)], [delivery(gone, rolls=4)])
     found = yield Ranged(history, [Span("timer.requests", 0, 10, 30)])
     assert found.by_class == {"delivered": "0", "missing": "1", "cancelled": "2", "cancel-done": "20"}
 
 
-def test_a_copy_of_a_request_before_the_range_is_of_another_time(spark: SparkSession) -> None:
+@one_run()
+def test_a_copy_of_a_request_before_the_range_is_of_another_time() -> Judging:
     """What was refused, is no copy by its headers, or names a request of the range that is not there is judged."""
     before, absent, within = request(0), request(7), request(8)
     refused, illegible = copy(before, 12), copy(before, 13, headers=((names.ORIGIN, b"timer.requests/0/0"),))
     claims = [copy(before, 10), copy(before, 11, rolls=2), refused, illegible, copy(absent, 14), copy(within, 15)]
     history = History([within, *claims], [delivery(within, rolls=1)], [rejection(refused, "not-ours")])
-    asked = [Span("timer.requests", 0, 5, 20)]
-    found = build_outcomes(replace(history.seen(spark), deleted_before=(), excluded_before=asked))
-    is_inside = ~is_outside("timer.requests", asked)
-    rows = classify(found.where(is_inside), AuditLimits(as_of_ms=AS_OF_MS, settle_ms=0)).collect()
-    assert {row.offset: row["class"] for row in rows} == {
-        8: "delivered",
-        12: "rejected",
-        13: "missing",
-        14: "missing",
-    }
+    found = yield Ranged(history, [Span("timer.requests", 0, 5, 20)], is_excluded=True)
+    assert found.by_class == {"delivered": "8", "rejected": "12", "missing": "13 14"}
 
 
 @one_run()
@@ -168,9 +147,9 @@ def test_an_extreme_time_does_not_fail_the_audit() -> Judging:
     assert found.by_class == {"delivered": "0", "replaced": "1", "cancelled": "2", "cancel-done": "3"}
 
 
-@one_run(late_ms=0, max_delay_ms=2_000)
+@one_run(**TIGHT)
 def test_late_depends_on_a_limit_and_counts_from_the_request() -> Judging:
     asked = [request(0), request(1), request(2, due_ms=0, at_ms=8_000)]
-    came = [delivery(asked[0], at_ms=5_000), delivery(asked[1], at_ms=5_001), delivery(asked[2], at_ms=8_000)]
+    came = [delivery(each, at_ms=at_ms) for each, at_ms in zip(asked, (5_010, 5_011, 8_010), strict=True)]
     found = yield History(asked, came)
     assert found.by_class == {"delivered": "0 2", "late": "1"}

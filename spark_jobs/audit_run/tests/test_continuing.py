@@ -136,27 +136,28 @@ def test_an_archive_continues_without_a_gap(archive: Path, tmp_path: Path, span:
 
 
 def test_the_archive_of_another_topic_of_that_name_is_refused(archive: Path) -> None:
+    """Else the new one's requests would be passed over as read, and the old ones be judged in their place."""
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=archive / "out", archive=archive)
+    now = Now(Span(TIMERS, 0, 0, 200))
     with pytest.raises(UsageError, match=r"has partition 1 of timer\.requests, and that has 1 partitions"):
-        read_plan.plan_once(Now(Span(TIMERS, 0, 0, 200)), arguments, {1: read_plan.ArchivedRange(0, 98, None)})
+        read_plan.plan_once(now, arguments, {1: read_plan.ArchivedRange(0, 98, None)})
+    with pytest.raises(JobFailedError, match=r"timer.requests/0 ends at 200, but .* holds it up to 500"):
+        read_plan.plan_once(now, arguments, {0: read_plan.ArchivedRange(0, 500, None)})
 
 
 @pytest.mark.parametrize(("log_start", "gaps"), [(100, 0), (101, 1)])
 def test_offsets_between_archive_and_log_are_a_gap(archive: Path, log_start: int, gaps: int) -> None:
     """The archive's last record is at 97; behind it came what is no record."""
     arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=archive / "out", archive=archive)
-    plan = read_plan.plan_once(
-        Now(Span(TIMERS, 0, log_start, 200)), arguments, {0: read_plan.ArchivedRange(0, 98, None)}
-    )
-    assert len(plan.gaps) == gaps
+    now = Now(Span(TIMERS, 0, log_start, 200))
+    assert len(read_plan.plan_once(now, arguments, {0: read_plan.ArchivedRange(0, 98, None)}).gaps) == gaps
 
 
 def test_requests_before_a_range_are_excluded_not_deleted(tmp_path: Path) -> None:
     everything = AuditArguments(access=KafkaAccess("localhost:9092"), out=tmp_path)
     cluster, whole, part = Now(Span(TIMERS, 0, 3, 30)), [Span(TIMERS, 0, 3, 30)], [Span(TIMERS, 0, 5, 20)]
-    found = [
-        read_plan.plan_once(cluster, asked, {}) for asked in (everything, replace(everything, offsets={0: (5, 20)}))
-    ]
+    ranges = (everything, replace(everything, offsets={0: (5, 20)}))
+    found = [read_plan.plan_once(cluster, asked, {}) for asked in ranges]
     assert [(plan.deleted_before, plan.excluded_before) for plan in found] == [(whole, ()), ((), part)]
 
 

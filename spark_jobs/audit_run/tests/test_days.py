@@ -13,7 +13,6 @@ from schemas.tables import AuditClass
 from spark_jobs.audit_run import read_plan
 from spark_jobs.audit_run.arguments import AuditArguments
 from spark_jobs.audit_run.daily import Day
-from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import Cluster, Span
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.tables import RECORDS_DDL
@@ -122,15 +121,6 @@ def days(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return Runs(spark, topics, tmp_path, **arguments)
 
     return made
-
-
-def test_an_archive_of_another_topic_of_that_name_is_refused() -> None:
-    """Else the new one's requests would be passed over as read, and the old ones be judged in their place."""
-    history = History()
-    history.requests.append(request(0, due_ms=2_000))
-    arguments = AuditArguments(access=KafkaAccess("localhost:9092"), out=Path("nowhere"), archive=Path("old"))
-    with pytest.raises(JobFailedError, match=r"timer.requests/0 ends at 1, but old holds it up to 500"):
-        read_plan.plan_once(Topics(history), arguments, {0: read_plan.ArchivedRange(0, 500, None)})
 
 
 @pytest.mark.slow
@@ -295,33 +285,42 @@ def test_the_state_holds_what_is_open_and_a_late_refusal_opens_what_it_replaced(
     assert runs.open == 4
 
 
-def created_again(clock: str) -> History:
-    """Two timers were due before the first record of the topic that is there now, and one after it."""
-    asked = [request(n, due_ms=due_ms) for n, due_ms in enumerate((5_000, 8_000, 10_000, 20_000))]
-    return History(asked, [delivery(asked[2], offset=0, clock=clock)])
+def sent_to(topic: str, first: int, *due_ms: int) -> list[Record]:
+    return [request(first + n, due_ms=each_ms, target=topic) for n, each_ms in enumerate(due_ms)]
 
 
-@pytest.mark.parametrize("clock", ["LogAppendTime", "CreateTime"])
-def test_what_was_due_before_the_first_record_of_a_topic_may_have_been_delivered(days: Days, clock: str) -> None:
-    """It may be a new topic of that name. The next day knows that it existed on the first."""
-    history = created_again(clock)
-    history.requests += [request(4, due_ms=5_000, target="nowhere"), request(5, due_ms=50_000)]
-    if clock == "CreateTime":  # a sender's clock proves nothing
-        foreign = history.deliveries[0]._replace(offset=0, timestamp_ms=1, headers=())
-        history.deliveries[:] = [foreign, history.deliveries[0]._replace(offset=1)]
-    runs = days(history)
-    found = {0: "unjudged", 1: "unjudged", 2: "delivered", 3: "missing", 4: "unjudged", 5: "pending"}
-    assert runs.run(40_000)[0] == found
-    assert runs.run(DAY_MS)[0] == {3: "missing", 5: "missing"}
+def test_what_the_first_day_knows_of_target_topics_and_what_the_next_day_does(days: Days, tmp_path: Path) -> None:
+    """What was due before a topic's first record may have been delivered to an earlier topic of that name.
 
-
-def test_the_first_delivery_of_a_fresh_installation_that_is_lost_is_missing(days: Days, tmp_path: Path) -> None:
-    """No record of its target precedes it. A backfill still needs a look at the consumers."""
-    lost, later = request(0, due_ms=9_100), [request(n, due_ms=10_000 + n) for n in range(1, 5)]
-    runs = days(History([lost, *later], [delivery(asked, offset=n) for n, asked in enumerate(later)]))
-    assert runs.run(40_000)[0] == {0: "missing"} | dict.fromkeys(range(1, 5), "delivered")
+    again, clock, compacted: two timers were due before the first record, and two after it. In `clock`, a record with a
+    sender's time precedes it, which proves nothing, and a compacted topic never proves that there was no delivery.
+    fresh: the first delivery of a new installation is lost; a backfill still needs a look at the consumers.
+    empty: the first day has read it, so that what was due before its first record on the next day is missing.
+    """
+    again, clock, compacted = (
+        sent_to(topic, first, 5_000, 8_000, 10_000, 20_000, 50_000)
+        for topic, first in (("again", 0), ("clock", 10), ("compacted", 20))
+    )
+    nowhere, fresh = sent_to("nowhere", 30, 5_000), sent_to("fresh", 40, 9_100, 10_001, 10_002, 10_003, 10_004)
+    empty = sent_to("empty", 50, 5_000, 50_000, 60_000)
+    came = [delivery(each[2], topic=name, offset=0) for name, each in (("again", again), ("compacted", compacted))]
+    came.append(delivery(clock[2], topic="clock", offset=1, clock="CreateTime"))
+    came.append(came[-1]._replace(offset=0, timestamp_ms=1, headers=()))
+    came += [delivery(each, topic="fresh", offset=n) for n, each in enumerate(fresh[1:])]
+    runs = days(History([*again, *clock, *compacted, *nowhere, *fresh, *empty], came))
+    runs.topics.partitions |= dict.fromkeys(("again", "clock", "compacted", "fresh", "empty"), 1)
+    runs.topics.latest = {"compacted"}
+    assert runs.run(40_000)[0] == {
+        **dict.fromkeys((0, 1, 10, 11, 20, 21, 23, 30, 50), "unjudged"),
+        **dict.fromkeys((2, 12, 22, 41, 42, 43, 44), "delivered"),
+        **dict.fromkeys((3, 13, 40), "missing"),
+        **dict.fromkeys((4, 14, 24, 51, 52), "pending"),
+    }
     rows = pq.read_table(tmp_path / "requests" / "day=1970-01-01").to_pylist()
-    assert [row["proof"] for row in rows if row["class"] == "missing"] == ["unread-outcome"]
+    assert [row["proof"] for row in rows if row["offset"] == 40] == ["unread-outcome"]
+    runs.topics.history.deliveries.append(delivery(empty[2], topic="empty", offset=0))
+    found = dict.fromkeys((3, 4, 13, 14, 24, 40, 51), "missing")
+    assert runs.run(DAY_MS)[0] == found | {52: "delivered"}
 
 
 def test_an_aborted_delivery_proves_that_its_target_existed(days: Days) -> None:
@@ -330,29 +329,6 @@ def test_an_aborted_delivery_proves_that_its_target_existed(days: Days) -> None:
     runs = days(History([lost, later, gone], [delivery(later, offset=2)]))
     runs.topics.aborted = [delivery(lost, offset=0, clock="CreateTime")]
     assert runs.run(DAY_MS - 1)[0] == {0: "missing", 1: "delivered", 2: "unjudged"}
-
-
-def test_what_is_due_before_any_delivery_is_missing_if_an_earlier_run_has_read_the_empty_topic(days: Days) -> None:
-    lost, later = request(0, due_ms=50_000), request(1, due_ms=DAY_MS)
-    runs = days(History([lost, later]))
-    assert runs.run(20_000)[0] == {0: "pending", 1: "pending"}
-    runs.topics.history.deliveries.append(delivery(later, offset=0))
-    assert runs.run(2 * DAY_MS)[0] == {0: "missing", 1: "delivered"}
-
-
-@pytest.mark.parametrize("is_compacted", [True, False])
-def test_an_empty_or_a_compacted_topic_proves_nothing_at_first(days: Days, is_compacted: object) -> None:
-    lost = [request(0), request(1, due_ms=50_000)]
-    runs = days(created_again("LogAppendTime") if is_compacted else History(lost))
-    if is_compacted:
-        runs.topics.latest = {"orders"}
-        runs.topics.history.requests.append(request(9, due_ms=50_000))
-    first, second = runs.run(40_000)[0], runs.run(DAY_MS)[0]
-    if is_compacted:
-        assert first == {0: "unjudged", 1: "unjudged", 2: "delivered", 3: "unjudged", 9: "pending"}
-        assert second == {9: "missing"}
-    else:
-        assert (first, second) == ({0: "unjudged", 1: "pending"}, {1: "missing"})
 
 
 def test_what_was_sent_before_the_rejected_topic_begins_may_have_been_refused(days: Days) -> None:

@@ -93,11 +93,8 @@ CASES: dict[str, tuple[Progress | None, Sequence[Written], dict[Asked, str | Non
         PROGRESS,
         [],
         {
-            Asked(8, 4_999): None,
-            Asked(50, 5_000): None,
-            Asked(51, 5_000): "live",
-            Asked(7, 5_001): "live",
-            Asked(99, 0): None,
+            **dict.fromkeys((Asked(8, 4_999), Asked(50, 5_000), Asked(99, 0))),
+            **dict.fromkeys((Asked(51, 5_000), Asked(7, 5_001)), "live"),
             Asked(100, 0): "unread",
         },
     ),
@@ -191,18 +188,7 @@ def test_why_a_timer_must_not_be_sent(spark: SparkSession) -> None:
         assert dict(zip(asked, found, strict=True)) == asked, name
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        b"",
-        b"no JSON",
-        record().value.replace(b'"v":1', b'"v":2'),
-        record().value.replace(b"{", b'{"paroled":[7],', 1),
-        record().value.replace(b'"from_offset":0,', b""),
-        record().value.replace(b'"ended":[]', b'"ended":["x"]'),
-    ],
-)
+@pytest.mark.parametrize("value", [None, record().value.replace(b'"v":1', b'"v":2')])
 def test_a_record_that_is_not_understood_ends_the_job(spark: SparkSession, value: bytes | None) -> None:
     """It could say that a timer waits."""
     rows = spark.createDataFrame([("journal", 0, 5, 4_000, value)], JOURNAL_DDL)

@@ -43,10 +43,8 @@ def staged(
 
 def written(folder: Path, form: str, columns: dict[str, Sequence[Any]], types: dict[str, pa.DataType]) -> Path:
     """Write the rows; in CSV None is nothing, and a text is quoted."""
-    file, rows = (
-        folder / f"rows.{form}",
-        [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)],
-    )
+    file = folder / f"rows.{form}"
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if form == "parquet":
         arrays = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
         pq.write_table(pa.table(arrays), file)
@@ -69,20 +67,12 @@ def written(folder: Path, form: str, columns: dict[str, Sequence[Any]], types: d
 def test_odd_columns_beside_the_mapped_ones_and_null_and_empty(spark: SparkSession, tmp_path: Path, form: str) -> None:
     """Dots, letters of another case, quotes, and in Parquet types that Spark cannot read."""
     now = datetime.now(UTC)
-    odd: dict[str, Sequence[Any]] = {
-        "order.id": [1] * 3,
-        "Body": ["B"] * 3,
-        "a`b": [1] * 3,
-        "at": [now] * 3,
-        "took": [1] * 3,
-    }
-    columns: dict[str, Sequence[Any]] = {"when.ms": [DUE_MS] * 3, "body": ["v", "", None], **odd}
+    columns: dict[str, Sequence[Any]] = {"when.ms": [DUE_MS] * 3, "body": ["v", "", None]}
+    columns |= {"order.id": [1] * 3, "Body": ["B"] * 3, "a`b": [1] * 3, "at": [now] * 3, "took": [1] * 3}
     types = {"at": pa.timestamp("ns", "UTC"), "took": pa.time64("us")}
     file = written(tmp_path, form, columns, types)
-    assert staged(spark, file, {"due": "when.ms", "value": "body"}) == (
-        [(DUE_MS, b"v"), (DUE_MS, b""), (DUE_MS, None)],
-        [],
-    )
+    good, told = staged(spark, file, {"due": "when.ms", "value": "body"})
+    assert (good, told) == ([(DUE_MS, b"v"), (DUE_MS, b""), (DUE_MS, None)], [])
     assert spark.conf.get("spark.sql.caseSensitive") == "false"
     with pytest.raises(UsageError, match="--map: BODY is not a column of the file"):
         staged(spark, file, {"due": "when.ms", "value": "BODY"})

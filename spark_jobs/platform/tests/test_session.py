@@ -88,16 +88,10 @@ except JobFailedError as wrong:
     [
         ("SPARK_HOME", "/no/spark", "SPARK_HOME is /no/spark, and PySpark .* has a Spark of its own: unset it"),
         ("PYSPARK_SUBMIT_ARGS", "--conf a=b", "PYSPARK_SUBMIT_ARGS lacks its last word: add pyspark-shell"),
-        (
-            "PYSPARK_PYTHON",
-            "/no/python",
-            "PYSPARK_PYTHON is /no/python, and there is no such program: correct or unset",
-        ),
+        ("PYSPARK_PYTHON", "/no/python", "PYSPARK_PYTHON is /no/python, and there is no such program: correct or"),
     ],
 )
 def test_a_start_that_fails_by_the_environment_names_the_variable(name: str, value: str, remedy: str) -> None:
-    given = [sys.executable, "-c", START]
-    done = subprocess.run(
-        given, env=os.environ | {name: value}, capture_output=True, text=True, timeout=100, check=True
-    )
+    given, environment = [sys.executable, "-c", START], os.environ | {name: value}
+    done = subprocess.run(given, env=environment, capture_output=True, text=True, timeout=100, check=True)
     assert re.search(remedy, done.stdout), done.stdout + done.stderr

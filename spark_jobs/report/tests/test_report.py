@@ -19,7 +19,7 @@ from spark_jobs.platform.tables import read_table, write_table
 from spark_jobs.report import summary
 from spark_jobs.report.plots import timeline_svg, trend_svg
 from spark_jobs.report.summary import EDGES_MS, AuditVerdict, Bin, DaySummary, LatenessSummary, Moment, Remarks
-from spark_jobs.tests.one_run import Found, judged_together
+from spark_jobs.tests.one_run import Found, Judging, one_run
 from spark_jobs.tests.records import AS_OF_MS, History, copy, delivery, rejection, request
 
 pytestmark = pytest.mark.spark
@@ -59,22 +59,39 @@ def disordered() -> History:
     return History([*asked, rolled, late, overdue, copy(rolled, 7)], came)
 
 
+def without_target() -> History:
+    history = lateness_history([1, 2])
+    history.requests.append(request(7, due_ms=None, target=None))
+    return history
+
+
 HISTORIES = {
     "disordered": disordered(),
     "faulty": faulty(),
     "clean": lateness_history([0, 3, 700]),
     "refused": refused(),
     "empty": History(),
+    "without a target": without_target(),
     "early to late": lateness_history([-5, 0, 0, 1, 4, 5_000_000]),
 }
 
 WriteRequests: TypeAlias = Callable[[str], DataFrame]
 
 
+JUDGED: dict[str, Found] = {}
+
+
+@one_run()
+def keep_judged() -> Judging:
+    """Keep what is found in each history."""
+    found = yield list(HISTORIES.values())
+    JUDGED.update(zip(HISTORIES, found.parts, strict=True))
+
+
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> dict[str, Found]:
-    """All histories, judged in one run."""
-    return dict(zip(HISTORIES, judged_together(spark, list(HISTORIES.values())), strict=True))
+    keep_judged(spark)
+    return JUDGED
 
 
 @pytest.fixture
@@ -162,10 +179,10 @@ def test_the_report_says_that_there_was_nothing_to_audit(
     assert "<svg" not in (tmp_path / "report.html").read_text()
 
 
-def test_the_tables_are_as_they_are_documented(spark: SparkSession, tmp_path: Path) -> None:
-    history = lateness_history([1, 2])
-    history.requests.append(request(7, due_ms=None, target=None))
-    write_table(history.judged(spark), tmp_path, REQUESTS)
+def test_the_tables_are_as_they_are_documented(
+    spark: SparkSession, write_requests: WriteRequests, tmp_path: Path
+) -> None:
+    write_requests("without a target")
     concluded(spark, tmp_path)
     for table in (REQUESTS, LATENESS, TOPICS, HOURS):
         written = pq.read_table(tmp_path / table.name).schema
