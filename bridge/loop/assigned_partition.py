@@ -162,8 +162,8 @@ class AssignedPartition:
         self._barrier = barrier
         if first > next_offset:
             log.error(
-                "%s: retention has taken %d offsets that were never read, from %d on: their requests are lost; raise"
-                " retention.ms to 3 roll windows",
+                "%s: retention has taken %d offsets that were never read, from %d on: requests among them are lost;"
+                " raise retention.ms to 3 roll windows",
                 self.name,
                 first - next_offset,
                 next_offset,

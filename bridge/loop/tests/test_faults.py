@@ -661,8 +661,8 @@ def test_case_28_lost_requests_are_logged_with_their_count(caplog: pytest.LogCap
     assert world.delivered() == ["before", "new"]
     assert "taken up to 5 requests that are not in the local store, offsets 1 to 5" in caplog.text
     assert (
-        f"{PARTITION}: retention has taken 1 offsets that were never read, from 6 on: their requests are lost; raise"
-        " retention.ms to 3 roll windows"
+        f"{PARTITION}: retention has taken 1 offsets that were never read, from 6 on: requests among them are lost;"
+        " raise retention.ms to 3 roll windows"
     ) in caplog.messages
 
 
