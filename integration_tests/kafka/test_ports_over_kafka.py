@@ -150,8 +150,8 @@ class TestSink:
         assert TransactionalProducer(settings, world.retrier).await_acknowledgements(contents) is None
         began_s = time.monotonic()
         with closing(world.history(takeover.start)) as history:
-            for _ in range(3):
-                assert history.with_open_transactions([world.partition()]), "it was fenced although it is a member"
+            for _ in range(3):  # it is not fenced, as it is a member; a broker that answers late hides it for a moment
+                becomes(lambda: history.with_open_transactions([world.partition()]), {world.partition()})
             dying.source.close()
             becomes(lambda: history.with_open_transactions([world.partition()]), set())
         assert time.monotonic() - began_s < 50
