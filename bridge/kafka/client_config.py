@@ -37,6 +37,9 @@ READER = {
     "reconnect.backoff.max.ms": 1000,
 }
 _MEMBER = {
+    # One queue holds the records of all partitions, in order of arrival: a flood of one goes before requests of others.
+    "queued.min.messages": 2_000,
+    "fetch.message.max.bytes": 256 << 10,
     # New partitions of a timer topic are read after this, not after 5 minutes.
     "topic.metadata.refresh.interval.ms": 10_000,
 }

@@ -55,6 +55,22 @@ class TestSource:
             first.poll_until(lambda: first.values == second.values)
             assert not first.poll(300).records
 
+    def test_a_request_is_read_soon_after_a_flood_of_another_partition(self, kafka: Broker) -> None:
+        """The client has one queue for all partitions, in which the flood goes first as far as it was fetched."""
+        with closing(World(kafka.bootstrap_servers, partitions=2)) as world:
+            world.request(*[b"%0100d" % number for number in range(60_000)])
+            member = world.member()
+            member.own(2)
+            for timer_partition in member.partitions:
+                member.source.start(timer_partition, 0)
+            member.poll_until(lambda: member.records != [])
+            for _ in range(3_000):  # slowly, so that the client fetches ahead
+                member.poll(max_records=1)
+            read = len(member.records)
+            world.request(b"soon", partition=1)
+            member.poll_until(lambda: b"soon" in member.values[-1000:])
+            assert member.values.index(b"soon") - read < 20_000, "two batches of 1 MB were fetched before it"
+
     def test_a_start_beyond_what_is_kept_ends_with_the_remedy(self, world: World) -> None:
         world.request(b"a", b"b", b"c")
         place = TopicPartition(world.requests, 0, 2)
