@@ -40,25 +40,6 @@ from kafka_timer.levels import DEFAULT_MS, delay_ms
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
-UNREADABLE_HEADERS: Headers = (("timer-deliver-ms", b"a header's name is no UTF-8"),)
-"""Replaces headers that the client library cannot decode. Parsing it gives `bad-header` with this reason."""
-_headers_of_message = methodcaller("headers")
-
-
-def decoded_headers(message: Any) -> Headers:
-    """Return the headers of a confluent_kafka.Message; UNREADABLE_HEADERS if a name is no UTF-8.
-
-    For such a name the client library returns a list with a hole and leaves an error set. A call by name does not see
-    the error once CPython has specialised the call: it appears in whatever runs next. methodcaller always sees it. To
-    read the hole ends the process, so the message keeps what replaces it.
-    """
-    try:
-        return _headers_of_message(message) or ()
-    except (SystemError, UnicodeDecodeError):
-        message.set_headers(UNREADABLE_HEADERS)
-        return UNREADABLE_HEADERS
-
-
 TOPIC = "timer-topic"
 DELIVER_MS = "timer-deliver-ms"
 DELAY_MS = "timer-delay-ms"
@@ -138,6 +119,23 @@ _SHOWN = 60
 """Characters of a sender's text: the detail of a refusal is stored beside the request, so it must be short."""
 _LEGAL_TOPIC = re.compile(rb"[A-Za-z0-9._-]+")
 _LONGEST_TOPIC = 249
+UNREADABLE_HEADERS: Headers = ((DELIVER_MS, b"a header's name is no UTF-8"),)
+"""Replaces headers that the client library cannot decode. Parsing it gives `bad-header` with this reason."""
+_headers_of_message = methodcaller("headers")
+
+
+def decoded_headers(message: Any) -> Headers:
+    """Return the headers of a confluent_kafka.Message; UNREADABLE_HEADERS if a name is no UTF-8.
+
+    For such a name the client library returns a list with a hole and leaves an error set. A direct call does not see
+    the error once CPython has specialised it, and the next call fails instead. methodcaller always sees it. Reading the
+    hole ends the process, so the message keeps the replacement.
+    """
+    try:
+        return _headers_of_message(message) or ()
+    except (SystemError, UnicodeDecodeError):
+        message.set_headers(UNREADABLE_HEADERS)
+        return UNREADABLE_HEADERS
 
 
 class Limits(Protocol):

@@ -171,7 +171,7 @@ def occurrence_of(body: Body) -> Occurrence | None:
 
 
 def next_due_ms(body: Body) -> int:
-    """Return when the timer is due; of a recurring one, its next occurrence."""
+    """Return the due time of a timer; of a recurring one, that of its next occurrence."""
     occurrence = occurrence_of(body)
     return body.due_ms if occurrence is None else occurrence.started().due_ms
 

@@ -20,7 +20,7 @@ _SKEW_MS = 60_000
 
 
 class Mirror(NamedTuple):
-    """prefix: of the names of mirrored topics. due_from_ms: earlier timers have been delivered by the lost cluster."""
+    """prefix: of the mirrored topics' names. due_from_ms: the lost cluster has delivered what was due earlier."""
 
     topic: str
     prefix: str

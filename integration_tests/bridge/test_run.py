@@ -104,7 +104,7 @@ def test_case_33_a_header_whose_name_is_no_text_is_rejected_and_what_stands_behi
     names.create_target(kafka)
     ours = [(b"timer-topic", names.target.encode()), (b"timer-delay-ms", b"3000")]
     with BridgeProcess(tmp_path, kafka.bootstrap_servers, names.arguments):
-        for _ in range(50):  # so that CPython has specialised what reads headers
+        for _ in range(50):  # CPython specialises the call that reads headers
             send(kafka, names, None, ("timer-action", b"cancel"), ("timer-id", b"nobody"))
         produce_raw(kafka.bootstrap_servers, names.timers, 0, b"raw", [(b"\xff\xfe", b"1"), *ours])
         produce_raw(kafka.bootstrap_servers, names.timers, 0, b"fine", [("é".encode(), b"1"), (b"", None), *ours])

@@ -1,7 +1,7 @@
 """The contract of the bridge's ports (bridge.ports), for the fakes and for a real broker alike.
 
-A `Harness` is one Kafka of either kind, and what other clients do to it: senders, readers, a hanging transaction. What
-its methods do is at those of ConfluentHarness.
+A `Harness` is one Kafka of either kind, and what other clients do to it: senders, readers, a hanging transaction. The
+methods of ConfluentHarness say what each does.
 """
 
 import threading

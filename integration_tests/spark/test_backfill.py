@@ -250,9 +250,9 @@ def test_what_a_bridge_has_or_will_deliver_is_not_touched(world: World) -> None:
 
 
 def test_what_a_topic_that_was_created_again_may_have_had_is_sent_only_by_its_name(world: World) -> None:
-    """Before the audit: 20 were delivered there before it was deleted, 5 after. What an old topic lacks is missing.
+    """`orders` is created again before the audit, between 20 deliveries and 5. A timer that `bills` lacks is missing.
 
-    Since the audit: the audit's word that a timer is missing no longer holds.
+    `bills` is created again after the audit, whose verdict that its timer is missing no longer holds.
     """
     with world.bridge():
         for number in range(20):

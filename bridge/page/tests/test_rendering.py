@@ -240,7 +240,7 @@ def test_timers_that_are_not_late_have_no_bar_and_no_division_by_zero() -> None:
     assert [chart.count("<g>") for chart in charts([], NOW_MS)] == [0, 0, 0, 0]
 
 
-# -- colours of charts: those of texts are checked by axe in integration_tests/bridge/test_page.py
+# -- colours of charts; axe checks those of texts in integration_tests/bridge/test_page.py
 
 CSS = (Path(rendering.__file__).parent / "static" / "page.css").read_text()
 LIGHT, DARK = (

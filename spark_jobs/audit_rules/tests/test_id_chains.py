@@ -63,7 +63,7 @@ def bad_requests() -> list[Story]:
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]
         stories.append(Story(f"{code} at {at_ms}", [a, b], after, came, [rejection(b, code, at_ms=at_ms)]))
-    for code, ends in (("bad-target", False), ("too-large", True)):  # of a timer topic that the audit does not know
+    for code, ends in (("bad-target", False), ("too-large", True)):  # for a timer topic that the audit does not know
         at_once = timer(1, at_ms=20_000, due_ms=20_000, target="more.timers")
         after = ["replaced", "rejected"] if ends else ["delivered", "rejected"]
         came = [] if ends else [delivery(a)]

@@ -290,7 +290,7 @@ def sent_to(topic: str, first: int, *due_ms: int) -> list[Record]:
 
 
 def test_what_the_first_day_knows_of_target_topics_and_what_the_next_day_does(days: Days, tmp_path: Path) -> None:
-    """What was due before a topic's first record may have been delivered to an earlier topic of that name.
+    """Timers due before a topic's first record may have been delivered to an earlier topic of that name.
 
     again, clock, compacted: two timers were due before the first record, and two after it. In `clock`, a record with a
     sender's time precedes it, which proves nothing, and a compacted topic never proves that there was no delivery.
