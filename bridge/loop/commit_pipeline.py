@@ -5,9 +5,9 @@
 
 A transaction costs its targets and waits for brokers, so several overlap nearly freely. As a partition waits for the
 outcome of its own, its progress is committed in request order. A slow transaction delays all partitions in it, so
-costly partitions are not put together with others: those with many records, or with targets that are new or have failed
-lately. A retry drops records that the broker will never accept (they go to the rejected topic) and partitions
-that this instance no longer owns.
+costly partitions are not put together with others: those with many records, those of a timer topic with more than a few
+records beside other timer topics, and those with targets that are new or have failed lately. A retry drops records that
+the broker will never accept (they go to the rejected topic) and partitions that this instance no longer owns.
 """
 
 import logging
@@ -44,6 +44,8 @@ Part = tuple[Partition, FrozenDraft]
 MAX_RETRIES_IN_FLIGHT = MAX_IN_FLIGHT // 2
 """They may wait for long; the other producers are for all other partitions."""
 _COSTLY_RECORDS = 500
+_BUSY_RECORDS = 32
+"""Records of a timer topic that leaves apart from other timer topics."""
 _REFUSALS_LOGGED_MS = 1000
 
 
@@ -97,14 +99,18 @@ class CommitPipeline:
 
     def submit(self, parts: Sequence[Part]) -> Damaged | None:
         """Start one transaction, or two. If a partition's store is damaged, return it: all parts wait for `retry`."""
-        costly, others = list[Part](), list[Part]()
+        records = Counter[str]()
         for owned, frozen in parts:
             try:
-                outgoing = frozen.outgoing()
+                records[owned.partition.topic] += len(frozen.outgoing())
             except CorruptStoreError as error:
                 self._waiting.append(_Try(parts))
                 return Damaged(owned, error)
-            (costly if self._is_costly(outgoing) else others).append((owned, frozen))
+        busy = {topic for topic, count in records.items() if count > _BUSY_RECORDS and len(records) > 1}
+        costly, others = list[Part](), list[Part]()
+        for owned, frozen in parts:
+            is_costly = self._is_costly(frozen.outgoing()) or owned.partition.topic in busy
+            (costly if is_costly else others).append((owned, frozen))
         for each in (others, costly):
             if each and self.has_room:
                 self._send(_Try(each))

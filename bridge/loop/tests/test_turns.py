@@ -105,6 +105,18 @@ def test_requests_of_a_quiet_topic_are_taken_in_soon_beside_a_flood_of_three_oth
     assert 0 <= min(late_ms) <= max(late_ms) <= 2 * MOST_LATE_MS
 
 
+@pytest.mark.parametrize("count", [20, 60])
+def test_a_busy_timer_topic_does_not_share_its_transaction_with_others(count: int) -> None:
+    world = BusyWorld()
+    for topic, target, timers in ((LOUD[0], "loud", count), (QUIET, "quiet", 1)):
+        for _ in range(timers):
+            world.send(topic, target, world.now_ms)
+    world.pass_time(ms=3000)
+    (quiet,), loud = world.read("quiet"), world.read("loud")
+    assert len(loud) == count
+    assert (quiet.transaction in [each.transaction for each in loud]) is (count == 20)
+
+
 PRODUCT = tuple(package.__path__[0] for package in (bridge.loop, bridge.partition, timer))
 
 
