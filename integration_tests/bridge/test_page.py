@@ -230,6 +230,22 @@ def test_no_text_of_any_length_breaks_a_table(visitor: Callable[..., Visitor]) -
     expect(copy).to_have_text("\u2713")
 
 
+def test_the_rows_shown_are_sorted_by_a_column(visitor: Callable[..., Visitor]) -> None:
+    page = visitor().page
+    page.goto("/timers")
+    keys = page.locator("td[data-label=Key]")
+    head = page.get_by_role("columnheader", name="Key")
+    for way in ("ascending", "descending"):
+        head.get_by_role("button").click()
+        expect(head).to_have_attribute("aria-sort", way)
+        shown = [text.removesuffix("⧉").strip() for text in keys.all_text_contents()]
+        assert [key for key in shown if key[:1] == "k"] == sorted(
+            (key for key in shown if key[:1] == "k"), reverse=way == "descending"
+        )
+        assert len(set(shown)) > 5
+    assert violations(page) == []
+
+
 def test_times_are_local_or_utc_and_picked_in_the_same_zone(browser: Browser, group: Group) -> None:
     window = Visitor(browser, group.url, timezone="Asia/Kolkata")
     window.log_in(READER)

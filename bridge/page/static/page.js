@@ -44,6 +44,20 @@ if (all) {
   });
 }
 
+// Sorts the rows that are shown; the address orders all of them, by due time.
+for (const head of document.querySelectorAll("th[data-sort]")) {
+  const sort = document.createElement("button");
+  Object.assign(sort, { type: "button", className: "sort", textContent: head.textContent, title: "Sort the rows shown" });
+  sort.addEventListener("click", () => {
+    const body = head.closest("table").tBodies[0], order = head.ariaSort === "ascending" ? -1 : 1;
+    const text = (row) => row.cells[head.cellIndex].textContent.trim();
+    for (const each of head.parentElement.cells) each.ariaSort = null;
+    head.ariaSort = order > 0 ? "ascending" : "descending";
+    body.append(...[...body.rows].sort((a, b) => order * text(a).localeCompare(text(b), undefined, { numeric: true })));
+  });
+  head.replaceChildren(sort);
+}
+
 // A text that is cut gets a button to copy all of it.
 const decorate = (root) => {
   showTimes(root);
