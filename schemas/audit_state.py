@@ -43,9 +43,7 @@ EVIDENCE = Table(
         Column("moved_high", Kind.INT64, "the latest of these times"),
         Column("pause", Kind.PAUSE, "its last pause, or the last one before its delivery"),
         Column("follows", Kind.STRING, "the request before it with its id"),
-        Column(
-            "scheduled_ms", Kind.INT64, "of a recurring timer: the time of the occurrence by the rule, in its copies"
-        ),
+        Column("scheduled_ms", Kind.INT64, "of a recurring timer: the occurrence's time by the rule, in its copies"),
     ),
 )
 
@@ -63,14 +61,8 @@ OPEN = Table(
     ),
 )
 
-GONE = Table(
-    "gone",
-    (
-        Column("origin", Kind.STRING, "the timer that was judged again"),
-        Column("wake_ms", Kind.INT64, "of its row"),
-        _PART,
-    ),
-)
+_JUDGED_AGAIN = Column("origin", Kind.STRING, "the timer that was judged again")
+GONE = Table("gone", (_JUDGED_AGAIN, Column("wake_ms", Kind.INT64, "of its row"), _PART))
 
 CLOSED = Table(
     "evidence",
@@ -127,11 +119,7 @@ BATCHES = Table(
         Column("rows", Kind.INT64, "rows of `requests` that it wrote"),
         Column("faults", Kind.INT64, "those of them that are a fault"),
         *(Column(c.column, Kind.INT64, f"those of them in the class {c}") for c in AuditClass),
-        Column(
-            "standing_faults",
-            Kind.INT64,
-            "faults of it or of earlier batches that may still be corrected: missing ones",
-        ),
+        Column("standing_faults", Kind.INT64, "faults up to this batch that may still be corrected: missing ones"),
         Column("open", Kind.INT64, "timers that are open after it"),
         Column("gaps", Kind.STRINGS, "what retention took before it was read"),
     ),

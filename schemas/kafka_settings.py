@@ -7,28 +7,27 @@ The value `file:/run/secrets/password` means the content of that file. Errors ne
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PREFIX = "TIMER_BRIDGE_"
 IN_A_FILE = "file:"
 _SERVICE_VARIABLE = re.compile(
-    r"_SERVICE_HOST\Z|_SERVICE_PORT(_[A-Z0-9_]+)?\Z|_PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?\Z"
+    r"[^=]*(_SERVICE_HOST|_SERVICE_PORT(_[A-Z0-9_]+)?|_PORT_[0-9]+_(TCP|UDP|SCTP)(_PROTO|_PORT|_ADDR)?)="
+    r"|[^=]*_PORT=(tcp|udp|sctp)://"
 )
-_URLS = ("tcp://", "udp://", "sctp://")
+"""What Kubernetes sets for a Service `timer-bridge...`, which has our prefix, too."""
 
 
-def by_full_name(table: Mapping[str, object]) -> dict[str, str]:
+def by_full_name(table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Return the settings by full name: in TOML, `sasl.username = "x"` is a table within a table."""
-    return dict(_named(table, ""))
-
-
-def _named(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:
+    found: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):
-            yield from _named(value, f"{prefix}{name}.")
+            found |= by_full_name(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, str(value).lower() if isinstance(value, bool) else str(value)
+            found[prefix + name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
 
 
 def from_file(file: Path) -> dict[str, object]:
@@ -46,16 +45,11 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     given: dict[str, object] = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
-        if name.startswith(PREFIX) and not _is_service_variable(name, value)
+        if name.startswith(PREFIX) and not _SERVICE_VARIABLE.match(f"{name}={value}")
     }
     kafka_names = [name for name in given if name.startswith("kafka_")]
     table = {name.removeprefix("kafka_").replace("_", "."): given.pop(name) for name in kafka_names}
     return {"kafka": table, **given} if table else given
-
-
-def _is_service_variable(name: str, value: str) -> bool:
-    """Return True for a variable that Kubernetes sets for a Service `timer-bridge...`: it has our prefix, too."""
-    return _SERVICE_VARIABLE.search(name) is not None or (name.endswith("_PORT") and value.startswith(_URLS))
 
 
 def merged(tables: Sequence[Mapping[str, object]]) -> dict[str, str]:

@@ -10,7 +10,6 @@ Each call checks the SHA-512 of every jar, freshly fetched or from the cache, be
 import fcntl
 import hashlib
 import importlib.util
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -19,13 +18,13 @@ from typing import NamedTuple
 
 from kafka_timer.errors import BridgeError
 
-IVY_SETTINGS = """<ivysettings>
+_IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir="{cache}"/>
   <resolvers><ibiblio name="central" m2compatible="true" usepoms="false"/></resolvers>
 </ivysettings>
 """
-IVY_MODULE = """<ivy-module version="2.0">
+_IVY_MODULE = """<ivy-module version="2.0">
   <info organisation="local" module="jars"/>
   <dependencies defaultconfmapping="*->default">{dependencies}</dependencies>
 </ivy-module>
@@ -73,7 +72,10 @@ def ensure(asked: JarList, cache: Path, *, java: str = "java") -> Path:
         with (cache / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.is_dir():
-                _fetch_into(folder, asked, java)
+                with tempfile.TemporaryDirectory(prefix=".fetching-", dir=cache.resolve()) as work:
+                    arrived = fetch_unchecked(asked, Path(work), folder, java)
+                    _check(arrived, asked)
+                    arrived.rename(folder)
     _check(folder, asked)
     return folder
 
@@ -92,42 +94,30 @@ def _check(folder: Path, asked: JarList) -> None:
             raise JarsError(f"{folder / name}: SHA-512 is {actual}, expected {sha512}; {remedy}")
 
 
-def _fetch_into(folder: Path, asked: JarList, java: str) -> None:
-    work = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent.resolve()))
-    try:
-        arrived = fetch_unchecked(asked, work, folder, java)
-        _check(arrived, asked)
-        arrived.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
 def fetch_unchecked(asked: JarList, work: Path, folder: Path, java: str) -> Path:
     """Fetch the jars into a folder in `work`, check only their number. folder: their final place, for errors."""
-    _run_ivy(java, _find_ivy(folder, asked), work, asked)
+    by_hand = f"put the jars that {asked.file} lists, as NAME-VERSION.jar, into {folder}"
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: that would take a second
+    places = spec.submodule_search_locations or [] if spec else []
+    ivy = next((jar for place in places for jar in sorted(Path(place, "jars").glob("ivy-*.jar"))), None)
+    if ivy is None:
+        raise JarsError(
+            f"{asked.of}'s jars are fetched with the Ivy that PySpark ships, and PySpark is not installed: "
+            f"pip install 'kafka-timer-bridge[spark]', or {by_hand}"
+        )
+    _run_ivy(java, ivy, work, asked)
     arrived, wanted = work / "jars", len(asked.sha512)
     count = len(list(arrived.glob("*.jar")))
     if count != wanted:
-        raise JarsError(f"fetched {count} of {wanted} jars; run it again, or {_by_hand(folder, asked)}")
+        raise JarsError(f"fetched {count} of {wanted} jars; run it again, or {by_hand}")
     return arrived
-
-
-def _find_ivy(folder: Path, asked: JarList) -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: that would take a second
-    for place in spec.submodule_search_locations or [] if spec else []:
-        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
-            return jar
-    raise JarsError(
-        f"{asked.of}'s jars are fetched with the Ivy that PySpark ships, and PySpark is not installed: "
-        f"pip install 'kafka-timer-bridge[spark]', or {_by_hand(folder, asked)}"
-    )
 
 
 def _run_ivy(java: str, ivy: Path, work: Path, asked: JarList) -> None:
     dependency = '<dependency org="{}" name="{}" rev="{}" transitive="false"/>'
     dependencies = "".join(dependency.format(*jar.split(":")) for jar in asked.sha512)
-    (work / "ivysettings.xml").write_text(IVY_SETTINGS.format(cache=work / "ivy"))
-    (work / "ivy.xml").write_text(IVY_MODULE.format(dependencies=dependencies))
+    (work / "ivysettings.xml").write_text(_IVY_SETTINGS.format(cache=work / "ivy"))
+    (work / "ivy.xml").write_text(_IVY_MODULE.format(dependencies=dependencies))
     command = [java, "-jar", str(ivy), "-settings", str(work / "ivysettings.xml"), "-ivy", str(work / "ivy.xml")]
     command += ["-confs", "default", "-types", "jar", "-retrieve", f"{work}/jars/[artifact]-[revision].[ext]"]
     log = work / "ivy.log"
@@ -136,7 +126,3 @@ def _run_ivy(java: str, ivy: Path, work: Path, asked: JarList) -> None:
     if code != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise JarsError(f"Ivy could not fetch {asked.of}'s jars (exit code {code}); its last lines:\n{tail}")
-
-
-def _by_hand(folder: Path, asked: JarList) -> str:
-    return f"put the jars that {asked.file} lists, as NAME-VERSION.jar, into {folder}"

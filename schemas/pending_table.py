@@ -31,9 +31,7 @@ PENDING = pa.schema(
     [
         _field("topic", pa.string(), "the timer topic"),
         _field("partition", pa.int32(), "its partition"),
-        _field(
-            "origin_offset", pa.int64(), "offset of the first request: timer-origin is topic/partition/origin_offset"
-        ),
+        _field("origin_offset", pa.int64(), "of the first request: timer-origin is topic/partition/origin_offset"),
         _field("target", pa.string(), "the real topic"),
         _field("target_partition", pa.int32(), "null: the partitioner's choice", nullable=True),
         _field("due_ms", pa.int64(), "when it is to be delivered"),

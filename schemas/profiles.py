@@ -15,40 +15,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from enum import Enum
-from types import MappingProxyType
+from enum import Enum, member
 from typing import NamedTuple
 
-from kafka_timer.headers import (
-    ACTION,
-    CONTROL,
-    CRON,
-    DELAY_LEVEL,
-    DELAY_MS,
-    DELIVER_MS,
-    EVERY_MS,
-    ID,
-    KEY,
-    MAX_ID_BYTES,
-    MAX_INT32,
-    MAX_INT64,
-    MISSED_POLICY,
-    PARTITION,
-    PROFILE,
-    TOPIC,
-    Asked,
-    Cancel,
-    Headers,
-    Refusal,
-    RefusedError,
-    Schedule,
-    decimal,
-    legal_topic,
-    once_each,
-    parse,
-    shown,
-    unknown_name,
-)
+from kafka_timer import headers as native
+from kafka_timer.headers import Asked, Cancel, Headers, RefusedError, Schedule, decimal, parse, shown
 from kafka_timer.instants import parse_iso8601_ms
 from schemas.rules import Rules
 
@@ -70,7 +41,7 @@ ProfileHeaders = Mapping[str, bytes | None]
 
 
 def _seconds(name: str, value: bytes | None) -> int:
-    return decimal(name, value, MAX_INT64 // 1000) * 1000
+    return decimal(name, value, native.MAX_INT64 // 1000) * 1000
 
 
 def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
@@ -84,21 +55,13 @@ def _instant(parse_ms: Callable[[str], int], example: str) -> Number:
 
 
 class Unit(Enum):
-    """Unit and format of a time header's value."""
+    """Unit and format of a time header; the value is the function that returns the number for the native header."""
 
-    NUMBER = "the number of the native header"
-    SECONDS = "seconds since 1970, or from now"
-    ISO8601 = "date and time with a zone"
-    RFC3339 = "the same in RFC 3339"
-
-
-_NUMBERS: Mapping[Unit, Number] = {
-    Unit.NUMBER: decimal,
-    Unit.SECONDS: _seconds,
-    Unit.ISO8601: _instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00"),
-    Unit.RFC3339: _instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z"),
-}
-"""Functions that return the number for the native header, by unit."""
+    NUMBER = member(decimal)
+    SECONDS = member(_seconds)
+    """Since 1970, or from now."""
+    ISO8601 = member(_instant(parse_iso8601_ms, "2026-12-24T18:00:00+00:00"))
+    RFC3339 = member(_instant(parse_rfc3339_ms, "2026-12-24T18:00:00Z"))
 
 
 class Time(NamedTuple):
@@ -124,7 +87,7 @@ class Profile(NamedTuple):
     key: str | None = None
     """Header with the delivered record's key if the request's key is the id; absent: null key."""
     action: str | None = None
-    actions: Mapping[bytes, bytes] = MappingProxyType({})
+    actions: Mapping[bytes, bytes] = {}
     null_cancels: bool = False
     """A null value is a cancel, unless `action` says otherwise."""
     bare_null_cancels: bool = False
@@ -149,70 +112,64 @@ class Profile(NamedTuple):
         return frozenset(filter(None, (*named, self.cron, *some, *(t.header for t in self.times)))) | self.unserved
 
 
-PROFILES: Mapping[str, Profile] = MappingProxyType(
-    {
-        "rocketmq": Profile(
-            topic="REAL_TOPIC",
-            times=(
-                Time("DELAY", DELAY_LEVEL, Unit.NUMBER, zero_yields=True),
-                Time("TIMER_DELAY_SEC", DELAY_MS, Unit.SECONDS),
-                Time("TIMER_DELAY_MS", DELAY_MS, Unit.NUMBER),
-                Time("TIMER_DELIVER_MS", DELIVER_MS, Unit.NUMBER),
-            ),
-            partition="REAL_QID",
-            id="UNIQ_KEY",
-            cancels="TIMER_DEL_UNIQKEY",
-            silent=frozenset({"UNIQ_KEY", "REAL_QID"}),
+PROFILES: Mapping[str, Profile] = {
+    "rocketmq": Profile(
+        topic="REAL_TOPIC",
+        times=(
+            Time("DELAY", native.DELAY_LEVEL, Unit.NUMBER, zero_yields=True),
+            Time("TIMER_DELAY_SEC", native.DELAY_MS, Unit.SECONDS),
+            Time("TIMER_DELAY_MS", native.DELAY_MS, Unit.NUMBER),
+            Time("TIMER_DELIVER_MS", native.DELIVER_MS, Unit.NUMBER),
         ),
-        "etf1": Profile(
-            topic="scheduler-target-topic",
-            times=(Time("scheduler-epoch", DELIVER_MS, Unit.SECONDS),),
-            id_is_key=True,
-            key="scheduler-target-key",
-            null_cancels=True,
-            bare_null_cancels=True,
-        ),
-        "kaspr": Profile(
-            topic="x-scheduler-deliver-to",
-            times=(Time("x-scheduler-deliver-at", DELIVER_MS, Unit.ISO8601),),
-            id="x-scheduler-request-id",
-            action="x-scheduler-action",
-            actions=MappingProxyType(
-                {
-                    b"ADD": b"schedule",
-                    b"CANCEL": b"cancel",
-                    b"REPLACE": b"replace",
-                    b"CRON_ADD": b"schedule",
-                    b"CRON_CANCEL": b"cancel",
-                    b"CRON_PAUSE": b"pause",
-                    b"CRON_RESUME": b"resume",
-                }
-            ),
-            cron="x-scheduler-cron-expr",
-            missed=(
-                "x-scheduler-cron-missed-fire-policy",
-                MappingProxyType({None: b"all", b"replay": b"all", b"skip": b"none"}),
-            ),
-        ),
-        "karafka": Profile(
-            topic="schedule_target_topic",
-            times=(Time("schedule_target_epoch", DELIVER_MS, Unit.SECONDS),),
-            partition="schedule_target_partition",
-            id_is_key=True,
-            key="schedule_target_key",
-            action="schedule_source_type",
-            actions=MappingProxyType({b"schedule": b"schedule", b"cancel": b"cancel", b"tombstone": b"cancel"}),
-            null_cancels=True,
-            versions=("schedule_schema_version", re.compile(rb"1(\.[0-9]{1,9}){0,2}")),
-            unserved=frozenset({"schedule_target_partition_key"}),
-        ),
-        "timebridge": Profile(
-            topic="X-Timebridge-Where",
-            times=(Time("X-Timebridge-When", DELIVER_MS, Unit.RFC3339),),
-        ),
-    }
+        partition="REAL_QID",
+        id="UNIQ_KEY",
+        cancels="TIMER_DEL_UNIQKEY",
+        silent=frozenset({"UNIQ_KEY", "REAL_QID"}),
+    ),
+    "etf1": Profile(
+        topic="scheduler-target-topic",
+        times=(Time("scheduler-epoch", native.DELIVER_MS, Unit.SECONDS),),
+        id_is_key=True,
+        key="scheduler-target-key",
+        null_cancels=True,
+        bare_null_cancels=True,
+    ),
+    "kaspr": Profile(
+        topic="x-scheduler-deliver-to",
+        times=(Time("x-scheduler-deliver-at", native.DELIVER_MS, Unit.ISO8601),),
+        id="x-scheduler-request-id",
+        action="x-scheduler-action",
+        actions={
+            b"ADD": b"schedule",
+            b"CANCEL": b"cancel",
+            b"REPLACE": b"replace",
+            b"CRON_ADD": b"schedule",
+            b"CRON_CANCEL": b"cancel",
+            b"CRON_PAUSE": b"pause",
+            b"CRON_RESUME": b"resume",
+        },
+        cron="x-scheduler-cron-expr",
+        missed=("x-scheduler-cron-missed-fire-policy", {None: b"all", b"replay": b"all", b"skip": b"none"}),
+    ),
+    "karafka": Profile(
+        topic="schedule_target_topic",
+        times=(Time("schedule_target_epoch", native.DELIVER_MS, Unit.SECONDS),),
+        partition="schedule_target_partition",
+        id_is_key=True,
+        key="schedule_target_key",
+        action="schedule_source_type",
+        actions={b"schedule": b"schedule", b"cancel": b"cancel", b"tombstone": b"cancel"},
+        null_cancels=True,
+        versions=("schedule_schema_version", re.compile(rb"1(\.[0-9]{1,9}){0,2}")),
+        unserved=frozenset({"schedule_target_partition_key"}),
+    ),
+    "timebridge": Profile(
+        topic="X-Timebridge-Where", times=(Time("X-Timebridge-When", native.DELIVER_MS, Unit.RFC3339),)
+    ),
+}
+RECURRING = frozenset(
+    {native.CRON, native.EVERY_MS, *(profile.cron for profile in PROFILES.values() if profile.cron is not None)}
 )
-RECURRING = frozenset({CRON, EVERY_MS, *(profile.cron for profile in PROFILES.values() if profile.cron is not None)})
 """Headers of recurring timers: each has one of them."""
 _CONTROL = {name: profile.control for name, profile in PROFILES.items()}
 _MARKS = {name: profile.control - profile.silent for name, profile in PROFILES.items()}
@@ -225,13 +182,22 @@ def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, v
     so profiles cost native requests nothing.
     """
     asked = parse(headers, timestamp_ms, rules)
-    if not isinstance(asked, Refusal) or len(rules.profiles) < 2:
+    if not isinstance(asked, native.Refusal) or len(rules.profiles) < 2:
         return asked
     names = {name for name, _ in headers}
-    if not CONTROL.isdisjoint(names) or (rules.passed_on is not None and unknown_name(names, rules.passed_on)):
+    if not native.CONTROL.isdisjoint(names) or (
+        rules.passed_on is not None and native.unknown_name(names, rules.passed_on)
+    ):
         return asked
     name = _select(names, rules.profiles, is_bare_null=key is not None and value is None)
-    return asked if name is None else _parse_profile(name, headers, timestamp_ms, rules, key, value)
+    if name is None:
+        return asked
+    try:
+        ours = _native_headers(PROFILES[name], native.once_each(headers, _CONTROL[name]), key, value)
+    except RefusedError as wrong:
+        return wrong.refusal
+    asked = ours if isinstance(ours, Cancel) else parse(ours, timestamp_ms, rules)
+    return asked._replace(profile=name) if isinstance(asked, Schedule) else asked
 
 
 def _select(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> str | None:
@@ -246,23 +212,15 @@ def _select(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -
     return next(bare, None)
 
 
-def _parse_profile(
-    name: str, headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, value: bytes | None
-) -> Asked:
-    try:
-        ours = _native_headers(PROFILES[name], once_each(headers, _CONTROL[name]), key, value)
-    except RefusedError as wrong:
-        return wrong.refusal
-    asked = ours if isinstance(ours, Cancel) else parse(ours, timestamp_ms, rules)
-    return asked._replace(profile=name) if isinstance(asked, Schedule) else asked
-
-
 def _native_headers(
     profile: Profile, owned: ProfileHeaders, key: bytes | None, value: bytes | None
 ) -> Cancel | list[tuple[str, bytes | None]]:
     """Return the request in our headers, or a cancel, which our headers cannot always express. Raises RefusedError."""
     if profile.cancels is not None and profile.cancels in owned:
-        return _cancel(_named(profile.cancels, owned))
+        whole = _named(profile.cancels, owned)
+        name, _, rest = whole.partition(b"+")  # separates topic and id, or belongs to the id, which is tried first
+        target = native.legal_topic(name)
+        return Cancel(whole, (target, rest) if target is not None and rest else None)
     action, id_ = _action(profile, owned, value), _id(profile, owned, key)
     if id_ is None and (profile.id_is_key or action != b"schedule"):
         raise RefusedError(f"send the id as {'the key' if profile.id_is_key else profile.id}", "missing-id")
@@ -272,16 +230,9 @@ def _native_headers(
     ours: list[tuple[str, bytes | None]] = []
     if action not in (b"pause", b"resume"):
         ours = _schedule(profile, owned)
-    ours += [(ACTION, action)] if action != b"schedule" else []
-    ours += [(ID, id_)] if id_ is not None else []
+    ours += [(native.ACTION, action)] if action != b"schedule" else []
+    ours += [(native.ID, id_)] if id_ is not None else []
     return ours
-
-
-def _cancel(asked: bytes) -> Cancel:
-    """Return the cancel. A `+` may separate topic and id, or belong to the id: the whole text is tried first."""
-    topic, _, id_ = asked.partition(b"+")
-    target = legal_topic(topic)
-    return Cancel(asked, (target, id_) if target is not None and id_ else None)
 
 
 def _action(profile: Profile, owned: ProfileHeaders, value: bytes | None) -> bytes:
@@ -297,8 +248,8 @@ def _action(profile: Profile, owned: ProfileHeaders, value: bytes | None) -> byt
 
 def _id(profile: Profile, owned: ProfileHeaders, key: bytes | None) -> bytes | None:
     if profile.id_is_key:
-        if key is not None and len(key) > MAX_ID_BYTES:
-            raise RefusedError(f"the record's key, which is the id, is longer than {MAX_ID_BYTES} bytes")
+        if key is not None and len(key) > native.MAX_ID_BYTES:
+            raise RefusedError(f"the record's key, which is the id, is longer than {native.MAX_ID_BYTES} bytes")
         return key or None
     return _named(profile.id, owned) if profile.id is not None and profile.id in owned else None
 
@@ -306,8 +257,8 @@ def _id(profile: Profile, owned: ProfileHeaders, key: bytes | None) -> bytes | N
 def _named(header: str, owned: ProfileHeaders) -> bytes:
     """Return the id in `header`."""
     id_ = owned[header]
-    if not id_ or len(id_) > MAX_ID_BYTES:
-        raise RefusedError(f"{header} is null, empty or longer than {MAX_ID_BYTES} bytes")
+    if not id_ or len(id_) > native.MAX_ID_BYTES:
+        raise RefusedError(f"{header} is null, empty or longer than {native.MAX_ID_BYTES} bytes")
     return id_
 
 
@@ -320,16 +271,14 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
             raise RefusedError(f"{header} is {shown(owned[header])}, a version that is not known here")
     ours: list[tuple[str, bytes | None]] = []
     if profile.partition is not None and profile.partition in owned:
-        ours.append((PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], MAX_INT32)))
-    told = [
-        (time, _NUMBERS[time.unit](time.header, owned[time.header])) for time in profile.times if time.header in owned
-    ]
+        ours.append((native.PARTITION, b"%d" % decimal(profile.partition, owned[profile.partition], native.MAX_INT32)))
+    told = [(time, time.unit.value(time.header, owned[time.header])) for time in profile.times if time.header in owned]
     recurs = _recurrence(profile, owned)
     if not told and not recurs:
         raise RefusedError(f"send {' or '.join(time.header for time in profile.times)}", "missing-time")
     if profile.topic not in owned:
         raise RefusedError(f"send the target topic's name in {profile.topic}", "missing-topic")
-    ours += [*recurs, (TOPIC, owned[profile.topic])]
+    ours += [*recurs, (native.TOPIC, owned[profile.topic])]
     if told:
         time, number = next(((time, number) for time, number in told if number or not time.zero_yields), told[0])
         ours.append((time.ours, b"%d" % number))
@@ -338,31 +287,28 @@ def _schedule(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes 
 
 def _recurrence(profile: Profile, owned: ProfileHeaders) -> list[tuple[str, bytes | None]]:
     """Return the rule of a recurring timer in our headers; empty if there is none."""
-    name = None if profile.missed is None else profile.missed[0]
-    if profile.cron is None or (profile.cron not in owned and name not in owned):
+    if profile.cron is None or profile.missed is None or owned.keys().isdisjoint({profile.cron, profile.missed[0]}):
         return []
-    if (
-        profile.cron not in owned
-        or profile.missed is None
-        or (missed := profile.missed[1].get(owned.get(name or ""))) is None
-    ):
-        raise RefusedError(f"{name} is {shown(owned.get(name or ''))}: send {profile.cron}, and a policy that it knows")
-    return [(CRON, owned[profile.cron]), (MISSED_POLICY, missed)]
+    name, policies = profile.missed
+    missed = policies.get(owned.get(name))
+    if profile.cron not in owned or missed is None:
+        raise RefusedError(f"{name} is {shown(owned.get(name))}: send {profile.cron}, and a policy that it knows")
+    return [(native.CRON, owned[profile.cron]), (native.MISSED_POLICY, missed)]
 
 
 def as_stored(headers: Headers, profile: str) -> Headers:
     """Return the headers as they are stored: after the name of the profile that parsed them, if any."""
-    return [(PROFILE, profile.encode()), *headers] if profile else headers
+    return [(native.PROFILE, profile.encode()), *headers] if profile else headers
 
 
 def as_sent(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
     """Return those of the stored headers that the sender sent."""
-    return stored[1:] if stored and stored[0][0] == PROFILE else stored
+    return stored[1:] if stored and stored[0][0] == native.PROFILE else stored
 
 
 def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:
     """Return True if a profile parsed these stored headers."""
-    return bool(stored) and stored[0][0] == PROFILE
+    return bool(stored) and stored[0][0] == native.PROFILE
 
 
 def has_time(stored: list[tuple[str, bytes | None]]) -> bool:
@@ -379,4 +325,4 @@ def without_profile(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, b
     control, profile = _CONTROL[name], PROFILES[name]
     kept = [(header, value) for header, value in stored[1:] if header not in control]
     kept += _recurrence(profile, dict(stored))
-    return [*kept, (KEY, dict(stored).get(profile.key or ""))] if profile.id_is_key else kept
+    return [*kept, (native.KEY, dict(stored).get(profile.key or ""))] if profile.id_is_key else kept

@@ -10,25 +10,15 @@
     replace, nothing pending    too-late | not-found, and accepted: it is a timer all the same
     refused or undeliverable    rejected, with the code
 
-The record's key is the id, or the origin if there is no id. For other languages: `published_schema()`.
+The record's key is the id, or the origin if there is no id. For other languages: docs/receipt.schema.json.
 """
 
-import json
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Kind = Literal[
-    "accepted",
-    "delivered",
-    "cancelled",
-    "replaced",
-    "moved",
-    "paused",
-    "resumed",
-    "not-found",
-    "too-late",
-    "rejected",
+    "accepted", "delivered", "cancelled", "replaced", "moved", "paused", "resumed", "not-found", "too-late", "rejected"
 ]
 Mode = Literal["none", "outcomes", "all"]
 ROUTINE: frozenset[str] = frozenset({"accepted", "delivered"})
@@ -66,9 +56,3 @@ def is_sent(kind: str, mode: Mode) -> bool:
 def printable(id_: bytes) -> str:
     """Return the id as text for a receipt."""
     return id_.decode("utf-8", "backslashreplace")
-
-
-def published_schema() -> str:
-    """Return the JSON Schema of a receipt: docs/receipt.schema.json."""
-    schema: dict[str, Any] = Receipt.model_json_schema()
-    return json.dumps(schema, indent=2) + "\n"

@@ -34,10 +34,8 @@ _DAY_S = 86_400
 
 def described(rule: Recurrence) -> str:
     """Return the rule as a line of text, for people."""
-    parts = [
-        f"{rule.cron} ({rule.zone})" if rule.cron else f"every {duration_text(rule.every_ms)}",
-        f"missed: {rule.missed}",
-    ]
+    times = f"{rule.cron} ({rule.zone})" if rule.cron else f"every {duration_text(rule.every_ms)}"
+    parts = [times, f"missed: {rule.missed}"]
     parts += [f"at most {rule.most}"] if rule.most < MAX_INT64 else []
     parts += [f"until {rule.until_ms} ms"] if rule.until_ms < MAX_INT64 else []
     return ", ".join(parts)
@@ -139,12 +137,8 @@ def _parsed(expression: str, zone: str) -> tuple[CronSim, tzinfo]:
     """Raises ValueError, with a remedy."""
     try:
         place = UTC if zone == "UTC" else _zone(zone)
-    except (OSError, ValueError) as wrong:  # ZoneInfoNotFoundError is a KeyError
-        raise ValueError(f"timer-zone is {shown(zone)}: send a name of the IANA time zones") from wrong
-    except KeyError as wrong:
-        raise ValueError(
-            f"timer-zone is {shown(zone)}, which is unknown: send a name of the IANA time zones"
-        ) from wrong
+    except (OSError, ValueError, KeyError) as wrong:  # ZoneInfoNotFoundError is a KeyError
+        raise ValueError(f"timer-zone is {shown(zone)}, unknown here: send a name of the IANA time zones") from wrong
     _, _, day, _, weekday = expression.split()
     if {"L", "#"} & set(f"{day}{weekday}".upper()) and any(field[0] == "*" != field for field in (day, weekday)):
         raise ValueError(f"timer-cron is {shown(expression)}: L and # do not go with a step of the other day field")

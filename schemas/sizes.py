@@ -2,16 +2,7 @@
 
 import re
 
-_UNITS = {
-    "TiB": 1 << 40,
-    "TB": 10**12,
-    "GiB": 1 << 30,
-    "GB": 10**9,
-    "MiB": 1 << 20,
-    "MB": 10**6,
-    "KiB": 1024,
-    "kB": 1000,
-}
+_UNITS = {"TiB": 2**40, "TB": 10**12, "GiB": 2**30, "GB": 10**9, "MiB": 2**20, "MB": 10**6, "KiB": 1024, "kB": 1000}
 _BY_NAME = {name.lower(): size for name, size in _UNITS.items()} | {"b": 1, "": 1}
 
 

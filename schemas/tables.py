@@ -58,13 +58,7 @@ class AuditClass(StrEnum):
         return self.value.replace("-", "_")
 
 
-_TYPES = {
-    "STRING": pa.string(),
-    "INT": pa.int32(),
-    "BIGINT": pa.int64(),
-    "BINARY": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-}
+_TYPES = {"STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "BINARY": pa.binary(), "BOOLEAN": pa.bool_()}
 _SPARK_NAMES = {type_: name for name, type_ in _TYPES.items()}
 
 
@@ -174,18 +168,14 @@ class Table(NamedTuple):
 REQUESTS = Table(
     "requests",
     (
-        Column(
-            "origin", Kind.STRING, "topic/partition/offset of the request: its identity; of a later occurrence with #2"
-        ),
+        Column("origin", Kind.STRING, "topic/partition/offset of the request; of a later occurrence with #2"),
         Column("topic", Kind.STRING, "timer topic of the request; null: no such request (class unexplained)"),
         Column("partition", Kind.INT32, "partition of the request"),
         Column("offset", Kind.INT64, "offset of the request"),
         Column("requested_ms", Kind.INT64, "timestamp of the request on the timer topic"),
         Column("kind", Kind.STRING, "schedule, replace, cancel, move, pause, resume, or copy (which it only claims)"),
         Column("target", Kind.STRING, "the real topic that it names; null: none, or no legal name"),
-        Column(
-            "due_ms", Kind.INT64, "when it was to be delivered, after moves; null: no time in its headers, a cancel"
-        ),
+        Column("due_ms", Kind.INT64, "when it was to be delivered, after moves; null: it gives no time, a cancel"),
         Column("moved_low_ms", Kind.INT64, "the earliest of its time and those that it was moved to; null: not moved"),
         Column("expire_ms", Kind.INT64, "from when on it was not to be delivered any more; null: never"),
         Column("class", Kind.STRING, "what became of it: a value of AuditClass"),
@@ -283,10 +273,6 @@ BACKFILL = Table(
         Column("target", Kind.STRING, "the real topic that it names"),
         Column("due_ms", Kind.INT64, "when it was to be delivered"),
         Column("outcome", Kind.STRING, "outcome of the backfill: docs/audit.md has the list"),
-        Column(
-            "detail",
-            Kind.STRING,
-            "the broker's code if it failed; the later request if that superseded it; the remedy of cannot-tell",
-        ),
+        Column("detail", Kind.STRING, "the broker's code if it failed; what superseded it; the remedy of cannot-tell"),
     ),
 )
