@@ -42,10 +42,6 @@ def command(name: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
     """Make the main function of a job end with an exit code, as `exit_code_of` does."""
 
     def decorate(main: Callable[P, int]) -> Callable[P, int]:
-        @wraps(main)
-        def run(*args: P.args, **kwargs: P.kwargs) -> int:
-            return exit_code_of(name, lambda: main(*args, **kwargs))
-
-        return run
+        return wraps(main)(lambda *args, **kwargs: exit_code_of(name, lambda: main(*args, **kwargs)))
 
     return decorate

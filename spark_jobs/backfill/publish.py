@@ -97,12 +97,13 @@ class _PartitionProducer:
         """Send all in one transaction; if that fails, one by one. Return the outcomes."""
         todo = []
         for row in rows:
+            refusal = self._refused_targets.get(row["target"])
             if self._marks.has(row):
                 yield _outcome(row, "backfilled-before")
-            elif _is_expired(row):
+            elif row["expire_ms"] is not None and row["expire_ms"] <= now_ms():  # a rate limit delays it
                 yield _outcome(row, "expired")
-            elif row["target"] in self._refused_targets:
-                yield _sent(row, self._refused_targets[row["target"]])
+            elif refusal is not None:
+                yield _outcome(row, "failed", refusal)
             else:
                 todo.append(row)
         code = self._resender.send(todo, self._records)
@@ -112,7 +113,7 @@ class _PartitionProducer:
                 continue
             if code in TOPIC_REFUSAL_CODES:
                 self._refused_targets[row["target"]] = code
-            yield _sent(row, code)
+            yield _outcome(row, "sent" if code is None else "failed", code)
 
     def _records(self, rows: Sequence[Row]) -> Iterator[OutgoingRecord]:
         yield from map(delivery, rows)
@@ -120,16 +121,6 @@ class _PartitionProducer:
             value = json.dumps({"v": 1, "at_ms": now_ms(), "target": row["target"]}).encode()
             marks = self._job.marks
             yield OutgoingRecord(marks.topic, self._marks_partition, marks.key(row["origin"]), value, [])
-
-
-def _is_expired(row: Row) -> bool:
-    """Return True if the timer has expired by now: with a rate limit, long after it was chosen."""
-    return row["expire_ms"] is not None and row["expire_ms"] <= now_ms()
-
-
-def _sent(row: Row, code: str | None) -> Row:
-    """Return the outcome. `code`: the broker's, if the record was refused."""
-    return _outcome(row, "sent" if code is None else "failed", code)
 
 
 def _outcome(row: Row, outcome: str, detail: str | None = None) -> Row:

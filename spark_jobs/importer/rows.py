@@ -121,11 +121,11 @@ def _old_place(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
 
 def _bytes(value: Any) -> bytes | None:
     """Return text as UTF-8, and any other value as JSON."""
-    if value is None or isinstance(value, bytes):
-        return value
+    if value is None:
+        return None
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, bytearray):
+    if isinstance(value, bytes | bytearray):
         return bytes(value)
     if isinstance(value, JsonFloat):
         return value.text.encode()

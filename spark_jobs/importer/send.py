@@ -57,13 +57,8 @@ class ImportMarks:
     def has(self, row: Row) -> bool:
         return bool(row["row"] < self.done.get(row["part"], 0))
 
-    def record(self, part: str, rows: int) -> OutgoingRecord:
-        return self._record(part, {"rows": rows})
-
-    def refusal(self, part: str, row: int, code: str) -> OutgoingRecord:
-        return self._record(f"{part}/{row}", {"failed": code})
-
-    def _record(self, at: str, told: dict[str, object]) -> OutgoingRecord:
+    def record(self, at: str, **told: object) -> OutgoingRecord:
+        """Return the mark of a part, or of a row of it. told: `rows` that are done, or the code as `failed`."""
         value = json.dumps({"v": 1, **told}).encode()
         return OutgoingRecord(self.topics.topic, 0, self.topics.key(f"{self.name}/{at}"), value, [])
 
@@ -100,7 +95,7 @@ class _Part:
 
     def send_all(self, rows: Iterator[Row]) -> int:
         """Send the rows that are not done, and return how many were sent."""
-        start, refused = self._done, 0
+        start, refused = self._marks.done.get(self._name, 0), 0
         for chunk in transactions(rows, MOST_ROWS):
             if self._send(chunk) is None:
                 continue
@@ -109,11 +104,7 @@ class _Part:
                 if code is not None:
                     self._pass_over(row, code)
                     refused += 1
-        return self._done - start - refused
-
-    @property
-    def _done(self) -> int:
-        return self._marks.done.get(self._name, 0)
+        return self._marks.done.get(self._name, 0) - start - refused
 
     def _send(self, rows: Sequence[Row]) -> str | None:
         """Send those of the rows that are not done. Return None if they are then, else the broker's code for one."""
@@ -126,11 +117,11 @@ class _Part:
 
     def _pass_over(self, row: Row, code: str) -> None:
         """Mark the row as done and as refused, in one transaction."""
-        refusal = self._marks.refusal(self._name, row["row"], code)
+        refusal = self._marks.record(f"{self._name}/{row['row']}", failed=code)
         wrong = self._resender.send([row], lambda left: [refusal, self._mark(left)])
         if wrong is not None:
             raise JobFailedError(f"{self._name}: the broker takes no mark ({wrong}): run it again")
         self._marks.note(self._name, row["row"] + 1)
 
     def _mark(self, rows: Sequence[Row]) -> OutgoingRecord:
-        return self._marks.record(self._name, rows[-1]["row"] + 1)
+        return self._marks.record(self._name, rows=rows[-1]["row"] + 1)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from kafka_timer.kafka_client import error_of, unwrapped
 from schemas.resent import MarkTopics, Source
 from spark_jobs.errors import JobFailedError
 from spark_jobs.kafka.admin import OPEN_TRANSACTION_S, POLL_S, READER, TIMEOUT_S, Cluster, Place
@@ -99,46 +100,31 @@ class TransactionalSender:
                 failed.append(error.name())
 
         try:
-            self._producer.begin_transaction()
-            for record in records:
-                self._produce(record, on_delivery)
-            self._producer.flush(TIMEOUT_S)
-            if not failed:
-                self._producer.commit_transaction(TIMEOUT_S)
-                return None
-            self._producer.abort_transaction(TIMEOUT_S)
-        except (KafkaException, SystemError) as wrong:
-            failed.append(_error_of(wrong).name())
+            with unwrapped():
+                self._producer.begin_transaction()
+                for topic, partition, key, value, headers in records:
+                    self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
+                self._producer.flush(TIMEOUT_S)
+                if not failed:
+                    self._producer.commit_transaction(TIMEOUT_S)
+                    return None
+                self._producer.abort_transaction(TIMEOUT_S)
+        except KafkaException as wrong:
+            failed.append(error_of(wrong).name())
         # Purged records are a consequence of the one that failed.
         code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
         if code in _FENCED_CODES:
             raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
         return code
 
-    def _produce(self, record: OutgoingRecord, on_delivery: Any) -> None:
-        while True:
-            try:
-                topic, partition, key, value, headers = record
-                self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                return
-
-
-def _error_of(wrong: KafkaException | SystemError) -> KafkaError:
-    """Return the Kafka error. A fatal error during callbacks arrives as the cause of a SystemError."""
-    told = wrong.__cause__ if isinstance(wrong, SystemError) else wrong
-    if not isinstance(told, KafkaException):
-        raise wrong
-    error: KafkaError = told.args[0]
-    return error
-
 
 _WRITER: Mapping[str, Any] = {
     "transaction.timeout.ms": 30_000,
     # The topic's limit decides whether a record is too large.
     "message.max.bytes": 1_000_000_000,
+    # A transaction fits.
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 2_000_000,
     "partitioner": "murmur2_random",
     "topic.metadata.propagation.max.ms": 0,
 }
@@ -167,12 +153,9 @@ class MarkReader:
 
 
 class Marks(Protocol):
-    """The marks that a job knows."""
+    """The marks that a job knows. `read` adds what was marked since the last read."""
 
-    def read(self) -> None:
-        """Read what was marked since the last read."""
-        ...
-
+    def read(self) -> None: ...
     def has(self, row: Row) -> bool: ...
 
 

@@ -6,7 +6,7 @@ They need a Spark session. A path without a scheme is one of Hadoop's default fi
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,21 +19,15 @@ _PUT_STORES = {"s3a", "s3", "s3n", "gs", "oss", "cosn", "obs", "wasb", "wasbs"}
 """Object stores: a file appears whole when it is closed, and a rename is a copy."""
 
 
-@dataclass(frozen=True)
-class Uri:
-    """A file or folder with a scheme: s3a://bucket/audits. Made as text, as pathlib would take `//` for `/`."""
-
-    text: str
+class Uri(str):
+    """A file or folder with a scheme: s3a://bucket/audits. Text, as pathlib would take `//` for `/`."""
 
     def __truediv__(self, name: str) -> "Uri":
-        return Uri(f"{self.text.rstrip('/')}/{name}")
+        return Uri(f"{self.rstrip('/')}/{name}")
 
     @property
     def parent(self) -> "Uri":
-        return Uri(self.text.rpartition("/")[0])
-
-    def __str__(self) -> str:
-        return self.text
+        return Uri(self.rpartition("/")[0])
 
 
 Location: TypeAlias = Path | Uri
@@ -49,11 +43,8 @@ def read(path: Location) -> bytes | None:
     system, at = _resolved(path)
     if not system.exists(at):
         return None
-    file = system.open(at)
-    try:
+    with closing(system.open(at)) as file:
         return bytes(_jvm().org.apache.commons.io.IOUtils.toByteArray(file))
-    finally:
-        file.close()
 
 
 def parquet_metadata(path: Location) -> dict[bytes, bytes]:
@@ -82,11 +73,8 @@ def parquet_columns(path: Location, wanted: Collection[str] = ()) -> tuple[dict[
 def _parquet_footer(path: Location) -> Any:
     system, at = _resolved(path)
     parquet = _jvm().org.apache.parquet.hadoop
-    file = parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(at, system.getConf()))
-    try:
+    with closing(parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(at, system.getConf()))) as file:
         return file.getFooter().getFileMetaData()
-    finally:
-        file.close()
 
 
 def write(path: Location, data: bytes) -> None:
@@ -101,7 +89,8 @@ def write(path: Location, data: bytes) -> None:
         system.rename(draft, at)
         return
     hadoop = _jvm().org.apache.hadoop.fs
-    options = _context()._gateway.new_array(hadoop.Options.Rename, 1)  # noqa: SLF001
+    context: Any = SparkSession.active().sparkContext
+    options = context._gateway.new_array(hadoop.Options.Rename, 1)  # noqa: SLF001
     options[0] = hadoop.Options.Rename.OVERWRITE
     hadoop.FileContext.getFileContext(system.getUri(), system.getConf()).rename(draft, at, options)
 
@@ -157,12 +146,15 @@ def delete(*paths: Location) -> None:
 
 def found(folder: Location, pattern: str) -> list[str]:
     """Return the names below the folder that match, sorted."""
-    return sorted(_matches(folder, pattern))
+    return sorted(changed_ms(folder, pattern))
 
 
 def changed_ms(folder: Location, pattern: str) -> dict[str, int]:
     """Return the names below the folder that match, and when each was changed."""
-    return {name: int(status.getModificationTime()) for name, status in _matches(folder, pattern).items()}
+    system, at = _resolved(folder / pattern)
+    depth = pattern.count("/") + 1
+    statuses = system.globStatus(at) or ()
+    return {"/".join(str(one.getPath()).split("/")[-depth:]): int(one.getModificationTime()) for one in statuses}
 
 
 def exists(path: Location) -> bool:
@@ -170,18 +162,9 @@ def exists(path: Location) -> bool:
     return bool(system.exists(at))
 
 
-def _matches(folder: Location, pattern: str) -> dict[str, Any]:
-    system, at = _resolved(folder / pattern)
-    depth = pattern.count("/") + 1
-    return {"/".join(str(one.getPath()).split("/")[-depth:]): one for one in system.globStatus(at) or ()}
-
-
 def _put(system: Any, at: Any, data: bytes, *, overwrite: bool = True) -> None:
-    file = system.create(at, overwrite)
-    try:
+    with closing(system.create(at, overwrite)) as file:
         file.write(data)
-    finally:
-        file.close()
 
 
 def _resolved(path: Location) -> tuple[Any, Any]:
@@ -201,8 +184,4 @@ def _scheme(system: Any) -> str:
 
 
 def _jvm() -> Any:
-    return _context()._jvm  # noqa: SLF001
-
-
-def _context() -> Any:
-    return SparkSession.active().sparkContext
+    return SparkSession.active().sparkContext._jvm  # noqa: SLF001

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
@@ -140,21 +140,12 @@ def session(
         return
     spark = _start(app, master, log, jars)
     try:
-        with _shipped(spark, master):
+        with TemporaryDirectory(prefix="timer-bridge-") as folder:
+            if master is not None and not master.startswith("local"):  # spark-submit ships our packages by --py-files
+                spark.sparkContext.addPyFile(str(write_zip(Path(folder) / "timer-bridge.zip")))
             yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _shipped(spark: SparkSession, master: str | None) -> Iterator[None]:
-    """Send our packages to the workers of a cluster. spark-submit does it by --py-files."""
-    if master is None or master.startswith("local"):
-        yield
-        return
-    with TemporaryDirectory(prefix="timer-bridge-") as folder:
-        spark.sparkContext.addPyFile(str(write_zip(Path(folder) / "timer-bridge.zip")))
-        yield
 
 
 def _start(app: str, master: str | None, log: Path | None, jars: Path | None) -> SparkSession:
@@ -163,7 +154,12 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
         master = "local[*]"
     builder = SparkSession.builder.appName(app)
     given = operator_settings(submitted=submitted)
-    settings = dict(_COMMON_SETTINGS) if submitted else _COMMON_SETTINGS | {"spark.jars": _connector(jars)}
+    settings = dict(_COMMON_SETTINGS)
+    if not submitted:
+        try:
+            settings["spark.jars"] = ",".join(jar.resolve().as_uri() for jar in connector_jars(jars))
+        except (JarsError, OSError, RuntimeError) as wrong:
+            raise JobFailedError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
     if not given & _SIZED_BY:
         settings[_IS_SIZED] = "true"
     if log is not None:
@@ -175,11 +171,9 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
             python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's default: python3 in PATH
             if which(python) is None:
                 raise JobFailedError(f"PYSPARK_PYTHON is {python}, and there is no such program: correct or unset it")
-    for name, value in settings.items():
-        if name not in given:
-            builder = builder.config(name, value)
+    builder = builder.config(map={name: value for name, value in settings.items() if name not in given})
     try:
-        with _stderr_to(log):
+        with nullcontext() if log is None else _stderr_to(log):
             spark = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError, TypeError) as wrong:
         where = f"; its log: {log}" if log else ""
@@ -232,20 +226,8 @@ def fit_plans(spark: SparkSession, records: int) -> None:
             spark.conf.unset(name)
 
 
-def _connector(given: Path | None) -> str:
-    """Return the value of `spark.jars`. Raises JobFailedError."""
-    try:
-        jars = connector_jars(given)
-    except (JarsError, OSError, RuntimeError) as wrong:
-        raise JobFailedError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
-    return ",".join(jar.resolve().as_uri() for jar in jars)
-
-
 @contextmanager
-def _stderr_to(log: Path | None) -> Iterator[None]:
-    if log is None:
-        yield
-        return
+def _stderr_to(log: Path) -> Iterator[None]:
     sys.stderr.flush()
     ours = os.dup(2)
     with log.open("wb") as file:

@@ -9,7 +9,7 @@ grows soon takes longer than the work.
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Protocol, cast
@@ -52,7 +52,10 @@ def read_records(
     spans = [span for span in spans if span.start < span.end]
     if not spans:
         return empty_table(spark, RECORDS_DDL)
-    starts, ends = (_offsets(spans, bound) for bound in (lambda span: span.start, lambda span: span.end))
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    for topic, partition, start, end in spans:
+        starts.setdefault(topic, {})[partition], ends.setdefault(topic, {})[partition] = start, end
     records = (
         spark.read.format("kafka")
         .options(**_FETCHES)
@@ -147,14 +150,6 @@ def parts_of(out: Location, table: Table, pattern: str) -> list[str]:
 
 def _schema(table: Table) -> StructType:
     return cast(StructType, StructType.fromDDL(table.spark_ddl()))
-
-
-def _offsets(spans: Sequence[Span], bound: Callable[[Span], int]) -> dict[str, dict[int, int]]:
-    """Return offsets by topic and partition: {"orders": {0: 310, 1: 297}}."""
-    offsets: dict[str, dict[int, int]] = {}
-    for span in spans:
-        offsets.setdefault(span.topic, {})[span.partition] = bound(span)
-    return offsets
 
 
 class Keep(Protocol):
