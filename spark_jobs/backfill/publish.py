@@ -9,13 +9,11 @@ spark_jobs/kafka/resend.py.
 
 import json
 import time
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
 from kafka_timer import headers as names
@@ -25,13 +23,11 @@ from spark_jobs.kafka.resend import TOPIC_REFUSAL_CODES, MarkReader, OutgoingRec
 from spark_jobs.kafka.security import KafkaAccess
 from spark_jobs.platform.arrow_tasks import RECORD, Batches, Row, batches_of, rows_of, transactions
 
-_TIMER = [("origin", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-_TIMES = [("requested_ms", pa.int64()), ("due_ms", pa.int64()), ("expire_ms", pa.int64())]
-_ASKED = [*_TIMER, *_TIMES, ("target", pa.string())]
+_TIMES = [(name, pa.int64()) for name in ("offset", "requested_ms", "due_ms", "expire_ms")]
+_ASKED = [("origin", pa.string()), ("partition", pa.int32()), *_TIMES, ("target", pa.string())]
 BODIES = pa.schema([*_ASKED, ("want_partition", pa.int32()), ("occurrence", pa.int32()), *RECORD])
 SENT = pa.schema([("origin", pa.string()), ("outcome", pa.string()), ("detail", pa.string())])
 MOST_RECORDS = 500
-_MARKS_SORTED = 100_000
 
 
 @dataclass(frozen=True)
@@ -69,18 +65,17 @@ class _TimerMarks:
     def __init__(self, job: PublishTask, partition: int) -> None:
         self._prefix = f"{job.timer_topic}/{partition}/"
         self._reader = MarkReader(job.access, job.marks, partition, job.marks_read)
-        self._offsets: array[int] = array("q")
+        self._offsets = np.empty(0, np.int64)
         """Sorted offsets of the timers."""
 
     def read(self) -> None:
         names = (name for name, _ in self._reader.new() if name.startswith(self._prefix))
-        found = (int(name.removeprefix(self._prefix)) for name in names)
-        chunks = iter(lambda: array("q", sorted(islice(found, _MARKS_SORTED))), array("q"))
-        self._offsets = array("q", merge(self._offsets, *chunks))
+        found = np.fromiter((int(name.removeprefix(self._prefix)) for name in names), np.int64)
+        self._offsets = np.union1d(self._offsets, found)
 
     def has(self, row: Row) -> bool:
-        at = bisect_left(self._offsets, row["offset"])
-        return at < len(self._offsets) and self._offsets[at] == row["offset"]
+        at = int(np.searchsorted(self._offsets, row["offset"]))
+        return at < len(self._offsets) and bool(self._offsets[at] == row["offset"])
 
 
 class _PartitionProducer:

@@ -16,22 +16,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeAlias
 
-from confluent_kafka import (
-    Consumer,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType  # type: ignore[attr-defined]
 
+from kafka_timer.kafka_client import answered
 from schemas import resent
 from schemas.progress import ForeignProgressError, Progress
 from spark_jobs.errors import JobFailedError
@@ -88,9 +76,6 @@ class Cluster:
     def _places(self, topics: Iterable[str]) -> list[Place]:
         return [(topic, partition) for topic in sorted(topics) for partition in range(self.partitions[topic])]
 
-    def _uncommitted_ends(self, places: list[Place]) -> dict[Place, int]:
-        return self._offsets(places, _LATEST, IsolationLevel.READ_UNCOMMITTED)
-
     def _bounds(self, places: list[Place], at_ms: int, ends: dict[Place, int]) -> dict[Place, int]:
         """Return the offsets of the first records at or after a time; the end if there is none."""
         found = self._offsets(places, OffsetSpec.for_timestamp(at_ms))
@@ -101,7 +86,7 @@ class Cluster:
 
         A known commit does not mean that its marker has reached every partition.
         """
-        ends = self._uncommitted_ends(self._places(topics))
+        ends = self._offsets(self._places(topics), _LATEST, IsolationLevel.READ_UNCOMMITTED)
         until_s = time.monotonic() + OPEN_TRANSACTION_S
         while True:
             found = self.spans(topics, from_ms=from_ms)
@@ -118,15 +103,14 @@ class Cluster:
         Some of the records are committed by now, and others may be aborted.
         """
         ended = {(span.topic, span.partition): span.end for span in spans}
-        ends = self._uncommitted_ends([*ended])
+        ends = self._offsets([*ended], _LATEST, IsolationLevel.READ_UNCOMMITTED)
         return [Span(*place, end, ends[place]) for place, end in ended.items() if end < ends[place]]
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Return Kafka's id of each topic: one that is created again has another. Absent if unknown."""
-        named = sorted(topics)
-        if not named:
-            return {}
-        found = {}
+        found: dict[str, str] = {}
+        if not (named := sorted(topics)):
+            return found
         for topic, told in self._admin.describe_topics(TopicCollection(named), request_timeout=TIMEOUT_S).items():
             try:
                 found[topic] = str(self._answer(told).topic_id)
@@ -138,9 +122,9 @@ class Cluster:
     def _answer(self, asked: Future[Any], timeout_s: float = TIMEOUT_S) -> Any:
         """Return the answer of an admin request. Raises KafkaException, JobFailedError if none comes in time."""
         try:
-            return asked.result(timeout_s)
-        except (TimeoutError, KafkaException) as wrong:  # the client's own time-out may come first
-            if isinstance(wrong, KafkaException) and wrong.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+            return answered(asked, timeout_s)
+        except KafkaException as wrong:
+            if wrong.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
                 raise
             raise self._silent() from wrong
 
@@ -166,10 +150,8 @@ class Cluster:
                 raise JobFailedError(f"{topic} could not be created ({wrong.args[0].str()}): create it") from wrong
             self.partitions[topic] = resent.PARTITIONS
             return
-        resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            told = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)[resource]
-            policy = self._answer(told)["cleanup.policy"].value
+            policy = self._answer(self._configs([topic])[topic])["cleanup.policy"].value
         except KafkaException as wrong:
             raise JobFailedError(f"{topic}: its settings could not be read: {wrong}") from wrong
         if (fault := resent.policy_fault(topic, policy)) is not None:
@@ -188,16 +170,20 @@ class Cluster:
 
     def compacted(self, topics: Iterable[str], *, if_unknown: bool = False) -> list[str]:
         """Return the topics that are compacted; `if_unknown`: also those whose settings we may not read."""
-        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         found = []
-        for topic, told in (self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}).items():
+        for topic, answer in self._configs(topics).items():
             try:
-                is_compacted = "compact" in self._answer(told)["cleanup.policy"].value
+                is_compacted = "compact" in self._answer(answer)["cleanup.policy"].value
             except KafkaException:
                 is_compacted = if_unknown
             if is_compacted:
-                found.append(topic.name)
+                found.append(topic)
         return found
+
+    def _configs(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
+        asked = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        answers = self._admin.describe_configs(asked, request_timeout=TIMEOUT_S) if asked else {}
+        return {resource.name: answer for resource, answer in answers.items()}
 
     def _offsets(
         self, places: list[Place], spec: OffsetSpec, level: IsolationLevel = IsolationLevel.READ_COMMITTED
@@ -235,6 +221,7 @@ class Cluster:
         while True:
             try:
                 topics = self._admin.list_topics(timeout=min(POLL_S, TIMEOUT_S)).topics
+                return {name: len(topic.partitions) for name, topic in topics.items()}
             except KafkaException as wrong:
                 self._admin.poll(0)  # calls error_cb
                 if self._remedy is not None:
@@ -245,8 +232,6 @@ class Cluster:
                 if time.monotonic() > end_s:
                     why = f"no broker answers at {self._servers} ({wrong.args[0].str()})"
                     raise JobFailedError(f"{why}: check --bootstrap-servers") from wrong
-            else:
-                return {name: len(topic.partitions) for name, topic in topics.items()}
 
 
 def _reason_of_refused_settings(wrong: KafkaException) -> str:

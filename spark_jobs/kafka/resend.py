@@ -177,7 +177,7 @@ class Resender:
         """
         left = [row for row in rows if not self._marks.has(row)]
         code = self._sender.send(records_of(left)) if left else None
-        if code is not None:
-            self._begin()
-            return None if all(map(self._marks.has, left)) else code
-        return None
+        if code is None:
+            return None
+        self._begin()
+        return None if all(map(self._marks.has, left)) else code

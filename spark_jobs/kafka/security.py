@@ -13,7 +13,7 @@ offsets, keeps its own settings.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,8 +26,6 @@ _JAAS = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 _SECURITY = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.")
-_ALIASES = {"sasl.mechanisms": "sasl.mechanism"}
-_SAME_IN_JAVA = ("security.protocol", "ssl.key.password")
 _JAAS_SETTINGS = ("sasl.mechanism", "sasl.username", "sasl.password")
 _PEM = {
     "ssl.ca": ("ssl.truststore.type", "ssl.truststore.certificates"),
@@ -68,21 +66,18 @@ class KafkaAccess:
 
     def for_java(self) -> dict[str, str]:
         """Return settings of Java's client."""
-        own = {"bootstrap.servers": self.bootstrap_servers}
-        if "security.protocol" in self.java:
-            self._require_librdkafkas_own()
-            return {**self.java, **own}
-        return {**self._translated(), **self.java, **own}
-
-    def _require_librdkafkas_own(self) -> None:
-        if self.java["security.protocol"] != "PLAINTEXT" and "security.protocol" not in self.kafka:
+        protocol = self.java.get("security.protocol")
+        if protocol not in (None, "PLAINTEXT") and "security.protocol" not in self.kafka:
             raise UsageError(
                 "kafka: security.protocol is only in --kafka-properties, and librdkafka, which looks up the offsets,"
                 " has settings of its own: give them in [kafka] of --config, as for the bridge, or with --kafka"
             )
+        translated = self._translated() if protocol is None else {}
+        return {**translated, **self.java, "bootstrap.servers": self.bootstrap_servers}
 
     def _translated(self) -> dict[str, str]:
-        given = {_ALIASES.get(n, n): v for n, v in self.kafka.items() if n.startswith(_SECURITY) and v}
+        named = ((name.replace("mechanisms", "mechanism"), value) for name, value in self.kafka.items())  # an alias
+        given = {name: value for name, value in named if name.startswith(_SECURITY) and value}
         found = _jaas(given)
         for name, value in given.items():
             if name not in _JAAS_SETTINGS:
@@ -92,28 +87,24 @@ class KafkaAccess:
 
 def read_properties(file: Path) -> dict[str, str]:
     """Return the entries of a file in the format of java.util.Properties. Raises UsageError."""
-    return dict(_entries(_read(file, f"--kafka-properties {file}", "a file of Java's properties")))
-
-
-def _entries(text: str) -> Iterator[tuple[str, str]]:
+    text = _read(file, f"--kafka-properties {file}", "a file of Java's properties")
     joined = re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t\f]*", r"\1", text)  # a backslash at the end continues a line
+    found = {}
     for line in joined.splitlines():
-        found = re.fullmatch(r"[ \t\f]*((?:\\.|[^\\=: \t\f])+)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
-        if found is not None and not line.lstrip().startswith(("#", "!")):
-            yield _unescaped(found[1]), _unescaped(found[2])
+        entry = re.fullmatch(r"[ \t\f]*((?:\\.|[^\\=: \t\f])+)[ \t\f]*[=:]?[ \t\f]*(.*)", line)
+        if entry is not None and not line.lstrip().startswith(("#", "!")):
+            found[_unescaped(entry[1])] = _unescaped(entry[2])
+    return found
 
 
 def _unescaped(text: str) -> str:
-    control = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-    def letter(found: "re.Match[str]") -> str:
-        return chr(int(found[1], 16)) if found[1] else control.get(found[2], found[2])
-
-    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", letter, text)
+    named = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+    escape = r"\\(?:u([0-9a-fA-F]{4})|(.))"
+    return re.sub(escape, lambda found: chr(int(found[1], 16)) if found[1] else named.get(found[2], found[2]), text)
 
 
 def _in_java(name: str, value: str) -> dict[str, str]:
-    if name in _SAME_IN_JAVA:
+    if name in ("security.protocol", "ssl.key.password"):
         return {name: value.upper() if name == "security.protocol" else value}
     if name == "ssl.endpoint.identification.algorithm":
         return {name: "" if value.lower() == "none" else value}
