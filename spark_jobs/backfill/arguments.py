@@ -14,20 +14,9 @@ from spark_jobs.audit_run.arguments import parse_patterns
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.audit_run.positions import read_positions
 from spark_jobs.errors import UsageError
-from spark_jobs.platform import files
+from spark_jobs.platform import files, flags
 from spark_jobs.platform.files import Location
-from spark_jobs.platform.flags import (
-    FormerTopic,
-    JobArguments,
-    Option,
-    Profiles,
-    Setting,
-    job_parser,
-    location,
-    number,
-    resolved,
-    switch,
-)
+from spark_jobs.platform.flags import FormerTopic, JobArguments, Option, Profiles, Setting, location, number, switch
 
 
 def parse_topics(text: str) -> tuple[str, ...]:
@@ -65,18 +54,13 @@ class BackfillArguments(JobArguments):
     limit: Annotated[int | None, number("send at most N, earliest due first", metavar="N")] = None
     per_s: Annotated[
         int | None,
-        number(
-            "records a second, the same share for each partition that lacks some; default: no limit",
-            "--rate",
-            metavar="N",
-        ),
+        number("records a second, an equal share for each partition that lacks some", "--rate", metavar="N"),
     ] = None
 
     def __post_init__(self) -> None:
-        for name in ("limit", "per_s"):
-            value = getattr(self, name)
+        for flag, value in {"--limit": self.limit, "--rate": self.per_s}.items():
             if value is not None and value < 1:
-                raise UsageError(f"--{name.replace('_', '-')} is {value}: give 1 or more")
+                raise UsageError(f"{flag} is {value}: give 1 or more")
 
     @property
     def marks(self) -> MarkTopics:
@@ -96,6 +80,6 @@ class BackfillArguments(JobArguments):
 def parse(argv: Sequence[str] | None, environment: Mapping[str, str] = os.environ) -> BackfillArguments:
     """Parse the flags. Raises UsageError, or argparse's SystemExit after --help or a wrong flag."""
     description = "Deliver what an audit found missing. Without --apply, only report."
-    parser = job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
-    given = resolved(parser, BackfillArguments, argv, environment)
+    parser = flags.job_parser("backfill", description, BackfillArguments, "--audit audit --apply")
+    given = flags.resolved(parser, BackfillArguments, argv, environment)
     return BackfillArguments(**{"out": given["audit"], **given})

@@ -17,7 +17,6 @@ Exit codes: 0 done, 1 failed, or some could not be sent, 2 wrong arguments.
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -33,12 +32,7 @@ from spark_jobs.audit_rules.profiles import translated
 from spark_jobs.audit_rules.verdicts import UNREAD_OUTCOME
 from spark_jobs.audit_run.audit_folder import done_parts, kind_of
 from spark_jobs.backfill.arguments import BackfillArguments, parse
-from spark_jobs.backfill.outcomes import (
-    timer_records,
-    with_archive_gaps,
-    with_later_outcomes,
-    with_superseding,
-)
+from spark_jobs.backfill.outcomes import timer_records, with_archive_gaps, with_later_outcomes, with_superseding
 from spark_jobs.backfill.publish import BODIES, MOST_RECORDS, SENT, PublishTask
 from spark_jobs.backfill.undeliverable import SKEW_MS, with_reasons
 from spark_jobs.errors import JobFailedError, UsageError, command
@@ -52,20 +46,11 @@ from spark_jobs.platform.tables import folder, read_records, read_table, write_t
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True)
-class BackfillResult:
-    """Counts of missing timers, and of those whose outcome is unread, by outcome."""
+def run_backfill(arguments: BackfillArguments) -> dict[str, int]:
+    """Run a backfill; return the number of missing and unread timers by outcome.
 
-    out: Location
-    counts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def exit_code(self) -> int:
-        return 1 if any(name.startswith("failed") for name in self.counts) else 0
-
-
-def run_backfill(arguments: BackfillArguments) -> BackfillResult:
-    """Run a backfill. Raises JobFailedError if it must stop; timers sent by then are marked."""
+    Raises JobFailedError if it must stop; timers sent by then are marked.
+    """
     cluster = Cluster(arguments.access)
     cluster.require_topic(arguments.timer_topic)
     cluster.require_topic(arguments.journal_topic, flag="--journal-topic")
@@ -79,7 +64,7 @@ def run_backfill(arguments: BackfillArguments) -> BackfillResult:
         return _backfill(spark, cluster, arguments)
 
 
-def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> BackfillResult:
+def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments) -> dict[str, int]:
     """Run the steps, and write each one's result before the next reads the cluster (see 2).
 
     A result that Spark only caches is computed again if an executor is lost, from another progress.
@@ -106,7 +91,7 @@ def _backfill(spark: SparkSession, cluster: Cluster, arguments: BackfillArgument
         sent = keep(_sent(bodies, len(bounds), cluster, arguments, marks))
         write_table(_outcome_rows(looked, chosen, sent), arguments.out, BACKFILL)
     counts = read_table(spark, arguments.out, BACKFILL).groupBy("outcome").count().collect()
-    return BackfillResult(arguments.out, {row["outcome"]: row["count"] for row in sorted(counts)})
+    return {row["outcome"]: row["count"] for row in sorted(counts)}
 
 
 def missing(spark: SparkSession, arguments: BackfillArguments) -> DataFrame:
@@ -132,12 +117,11 @@ def _latest_verdicts(spark: SparkSession, audit: Location) -> DataFrame:
 
 def _with_reasons(spark: SparkSession, asked: DataFrame, cluster: Cluster, arguments: BackfillArguments) -> DataFrame:
     """Return `asked` with `waits`. Progress before the journal: a newer journal record can only make a timer wait."""
-    partitions, journal_topic = cluster.partitions[arguments.timer_topic], arguments.journal_topic
+    timer_topic, journal_topic = arguments.timer_topic, arguments.journal_topic
+    partitions = cluster.partitions[timer_topic]
     if cluster.partitions[journal_topic] < partitions:
-        raise JobFailedError(
-            f"{journal_topic} has fewer partitions than {arguments.timer_topic}: check --journal-topic"
-        )
-    progress = committed_progress(arguments.access, arguments.group, arguments.timer_topic, partitions)
+        raise JobFailedError(f"{journal_topic} has fewer partitions than {timer_topic}: check --journal-topic")
+    progress = committed_progress(arguments.access, arguments.group, timer_topic, partitions)
     since_ms = asked.agg(F.min("requested_ms")).collect()[0][0]
     spans = cluster.stable_spans([journal_topic], from_ms=max(0, (since_ms or 0) - SKEW_MS))
     journal = read_records(spark, arguments.access, spans if since_ms is not None else [])
@@ -166,8 +150,7 @@ def _bodies(
         c.partition_number(c.value_of(h, names.PARTITION)).alias("want_partition"),
         F.when(series.rule_of(h).isNotNull(), 1).alias("occurrence"),
     ).dropDuplicates(["partition", "offset", "requested_ms"])
-    joined = chosen.join(asked, ["partition", "offset", "requested_ms"])
-    return joined.select(BODIES.names)
+    return chosen.join(asked, ["partition", "offset", "requested_ms"]).select(BODIES.names)
 
 
 def _sent(
@@ -204,10 +187,11 @@ def _outcome_rows(looked: DataFrame, chosen: DataFrame, sent: DataFrame) -> Data
 
 @command("backfill")
 def main(argv: Sequence[str] | None = None) -> int:
-    done = run_backfill(parse(argv))
-    print("\n".join(f"{name}: {count:,}" for name, count in done.counts.items()) or "nothing is missing")
-    print(f"Outcome of each: {done.out / BACKFILL.name}")
-    return done.exit_code
+    arguments = parse(argv)
+    counts = run_backfill(arguments)
+    print("\n".join(f"{name}: {count:,}" for name, count in counts.items()) or "nothing is missing")
+    print(f"Outcome of each: {arguments.out / BACKFILL.name}")
+    return 1 if any(name.startswith("failed") for name in counts) else 0
 
 
 if __name__ == "__main__":

@@ -17,10 +17,8 @@ from spark_jobs.audit_run.positions import Positions, read_positions
 from spark_jobs.audit_run.read_plan import CLOCK_SKEW_MS
 from spark_jobs.backfill.arguments import BackfillArguments
 from spark_jobs.backfill.publish import now_ms
-from spark_jobs.kafka.admin import Cluster, Span
+from spark_jobs.kafka.admin import FOREVER_MS, Cluster, Span
 from spark_jobs.platform.tables import Keep, read_records
-
-_NEVER_MS = 2**62
 
 
 def with_later_outcomes(
@@ -30,11 +28,10 @@ def with_later_outcomes(
     # Senders choose topic names: keep only topics of the cluster, so that the driver's memory is bounded.
     known = F.when(F.col("target").isin(*cluster.partitions), F.col("target"))
     bounds = judged.agg(F.min("requested_ms"), F.collect_set(known)).collect()[0]
-    since = max(0, (bounds[0] if bounds[0] is not None else _NEVER_MS) - CLOCK_SKEW_MS)
+    since = max(0, (bounds[0] if bounds[0] is not None else FOREVER_MS) - CLOCK_SKEW_MS)
     targets = sorted(bounds[1])
     real = read_records(spark, arguments.access, cluster.stable_spans(targets, from_ms=since))
-    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
-    refused = read_records(spark, arguments.access, refused_spans)
+    refused = _refused(spark, cluster, arguments, since)
     marked = read_records(spark, arguments.access, marks)
     came = evidence.deliveries(real).select("origin").unionByName(evidence.rejections(refused).select("origin"))
     sent = marked.select(_marked_origin(arguments.marks).alias("origin"))
@@ -49,6 +46,11 @@ def with_later_outcomes(
     is_refusal_known = arguments.rejected_topic not in broken
     is_whole = {topic: topic not in broken and is_refusal_known for topic in targets}
     return with_outcomes(found, is_whole, arguments.although_unknown, now_ms())
+
+
+def _refused(spark: SparkSession, cluster: Cluster, arguments: BackfillArguments, since_ms: int) -> DataFrame:
+    spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since_ms)
+    return read_records(spark, arguments.access, spans)
 
 
 def changed_topics(cluster: Cluster, reached: Positions, topics: Sequence[str]) -> set[str]:
@@ -114,9 +116,7 @@ def with_superseding(
     ]
     timers = timer_records(spark, spans, arguments)
     own = {arguments.timer_topic, arguments.rejected_topic}
-    since = max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS)
-    refused_spans = cluster.stable_spans([arguments.rejected_topic], from_ms=since)
-    refused = read_records(spark, arguments.access, refused_spans)
+    refused = _refused(spark, cluster, arguments, max(0, min(row[2] for row in bounds) - CLOCK_SKEW_MS))
     # Kept first: Spark would repeat the whole parsing wherever one of its columns is used.
     parsed = keep(requests(timers, own_topics=own, profiles=arguments.profiles))
     named = keep(with_ids(parsed))
@@ -137,13 +137,8 @@ def with_archive_gaps(looked: DataFrame, cluster: Cluster, arguments: BackfillAr
     if not holes:
         return looked
     is_before = F.col("outcome").isNull() & (F.col("offset") < c.lookup(holes, F.col("partition")))
-    told = "a cancel may lie between the archive's end and the log's start"
-    return looked.withColumns(
-        {
-            "outcome": F.when(is_before, "cannot-tell").otherwise(F.col("outcome")),
-            "detail": F.when(is_before, told).otherwise(F.col("detail")),
-        }
-    )
+    told = {"outcome": "cannot-tell", "detail": "a cancel may lie between the archive's end and the log's start"}
+    return looked.withColumns({name: F.when(is_before, text).otherwise(F.col(name)) for name, text in told.items()})
 
 
 def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: BackfillArguments) -> DataFrame:
@@ -155,17 +150,8 @@ def timer_records(spark: SparkSession, spans: Sequence[Span], arguments: Backfil
 
 
 _NEEDED = (
-    "topic",
-    "partition",
-    "offset",
-    "requested_ms",
-    "kind",
-    "id",
-    "malformed",
-    "expected_ms",
-    "target",
-    "whole_id",
-    "of_origin",
+    *("topic", "partition", "offset", "requested_ms", "kind", "id"),
+    *("malformed", "expected_ms", "target", "whole_id", "of_origin"),
 )
 
 

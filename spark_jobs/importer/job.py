@@ -232,10 +232,10 @@ def _pairs(flag: str, given: Sequence[str]) -> dict[str, str]:
 
 
 def _format_of(file: str) -> str:
-    found = _FORMATS.get(Path(file).suffix.lower())
-    if found is None:
-        raise UsageError(f"{file}: unknown kind of file: give --format parquet, csv or json")
-    return found
+    try:
+        return _FORMATS[Path(file).suffix.lower()]
+    except KeyError:
+        raise UsageError(f"{file}: unknown kind of file: give --format parquet, csv or json") from None
 
 
 @command("import")

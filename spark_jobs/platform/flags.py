@@ -94,12 +94,11 @@ def job_parser(job: str, description: str, arguments: type[JobArguments], exampl
 
     example: arguments of a typical call, besides --bootstrap-servers.
     """
-    shown = f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}"
     parser = argparse.ArgumentParser(
         prog=f"timer-bridge {job}",
         usage="%(prog)s [OPTIONS]",
         description=description,
-        epilog=shown,
+        epilog=f"Example: timer-bridge {job} --bootstrap-servers broker:9092 {example}",
         formatter_class=_HelpFormatter,
         add_help=False,
     )
@@ -202,11 +201,7 @@ def resolved_each(
 
 def _options(arguments: type[JobArguments]) -> list[tuple[Field[Any], Option]]:
     hints = get_type_hints(arguments, include_extras=True)
-    return [
-        (each, *hints[each.name].__metadata__)
-        for each in fields(arguments)
-        if hasattr(hints[each.name], "__metadata__")
-    ]
+    return [(each, option) for each in fields(arguments) for option in getattr(hints[each.name], "__metadata__", ())]
 
 
 def _flag(of: Field[Any], option: Option) -> str:
