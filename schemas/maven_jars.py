@@ -55,7 +55,6 @@ class JarList(NamedTuple):
 
 
 def file_name(jar: str) -> str:
-    """Return the file name of the jar organisation:name:version."""
     _, name, version = jar.split(":")
     return f"{name}-{version}.jar"
 

@@ -65,8 +65,6 @@ class Unit(Enum):
 
 
 class Time(NamedTuple):
-    """A time header."""
-
     header: str
     ours: str
     unit: Unit
@@ -201,7 +199,6 @@ def read(headers: Headers, timestamp_ms: int, rules: Rules, key: bytes | None, v
 
 
 def _select(names: set[str], profiles: tuple[str, ...], *, is_bare_null: bool) -> str | None:
-    """Return the name of the profile that applies; None: none."""
     theirs = [name for name in profiles if name != NATIVE]
     for name in theirs:
         if name not in PROFILES:
@@ -255,7 +252,6 @@ def _id(profile: Profile, owned: ProfileHeaders, key: bytes | None) -> bytes | N
 
 
 def _named(header: str, owned: ProfileHeaders) -> bytes:
-    """Return the id in `header`."""
     id_ = owned[header]
     if not id_ or len(id_) > native.MAX_ID_BYTES:
         raise RefusedError(f"{header} is null, empty or longer than {native.MAX_ID_BYTES} bytes")
@@ -302,8 +298,7 @@ def as_stored(headers: Headers, profile: str) -> Headers:
 
 
 def as_sent(stored: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
-    """Return those of the stored headers that the sender sent."""
-    return stored[1:] if stored and stored[0][0] == native.PROFILE else stored
+    return stored[1:] if has_profile(stored) else stored
 
 
 def has_profile(stored: list[tuple[str, bytes | None]]) -> bool:

@@ -43,7 +43,6 @@ class Progress(NamedTuple):
     """0: written by an older bridge without eras."""
 
     def metadata(self) -> str:
-        """Return the metadata of the committed offset."""
         fields = {"v": 1, "k": list(self.settled), "l": self.low_offset, "n": self.number}
         return _encoded(fields | {"e": self.era} if self.era else fields)
 

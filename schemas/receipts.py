@@ -49,7 +49,6 @@ class Receipt(BaseModel):
 
 
 def is_sent(kind: str, mode: Mode) -> bool:
-    """Return True if receipts of this kind are sent in this mode."""
     return mode == "all" or (mode == "outcomes" and kind not in ROUTINE)
 
 

@@ -54,7 +54,7 @@ class AuditClass(StrEnum):
 
     @property
     def column(self) -> str:
-        """Return the name of its count in the `topics` table."""
+        """Its count in the table `topics`."""
         return self.value.replace("-", "_")
 
 
@@ -73,7 +73,6 @@ _WANT = ("want", _struct(_HASHES))
 
 
 def spark_name(type_: pa.DataType) -> str:
-    """Return the type in Spark's DDL."""
     if pa.types.is_list(type_):
         return f"ARRAY<{spark_name(type_.value_type)}>"
     if pa.types.is_struct(type_):
@@ -207,7 +206,6 @@ REQUESTS = Table(
 
 
 def lateness_columns(*names: str) -> tuple[Column, ...]:
-    """Return the columns of these statistics of lateness."""
     return tuple(Column(f"lateness_{name}_ms", Kind.INT64, "of first deliveries; negative: early") for name in names)
 
 

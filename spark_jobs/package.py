@@ -38,7 +38,6 @@ sys.exit(job(sys.argv[1:]))
 
 
 def job(argv: Sequence[str]) -> int:
-    """Run the job that the first argument names, return its exit code."""
     if not argv or argv[0] not in JOBS:
         print(f"timer-bridge-job.py: say which job, one of {', '.join(JOBS)}", file=sys.stderr)
         return 2

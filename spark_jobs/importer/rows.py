@@ -10,6 +10,7 @@ as in the bridge.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -60,7 +61,7 @@ class ColumnMapping:
     """The time zone of times without one; None: they are refused."""
 
     def request(self, row: Mapping[str, Any], now_ms: int) -> ImportedRequest:
-        """Return the request of a row. Raises InvalidRowError."""
+        """Raises InvalidRowError."""
         is_exported = row.keys() >= EXPORTED and not self.columns
         if is_exported and self.given:
             raise InvalidRowError("an export sets all fields: leave --set out, or --map its columns")
@@ -81,11 +82,11 @@ class ColumnMapping:
             names.PARTITION: _bytes(got.get("partition")),
         }
         headers: list[tuple[str, bytes | None]] = [(name, value) for name, value in ours.items() if value is not None]
-        headers += _foreign(got.get("headers"))
-        for name, value in got.items():
-            if name.startswith(HEADER):
-                headers.append((_foreign_name(name.removeprefix(HEADER)), _bytes(value)))
-        return ImportedRequest(_bytes(got.get("key")), _bytes(got.get("value")), headers)
+        foreign = _foreign(got.get("headers"))
+        foreign += [(name.removeprefix(HEADER), _bytes(got[name])) for name in got if name.startswith(HEADER)]
+        for name in CONTROL & dict(foreign).keys():
+            raise InvalidRowError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
+        return ImportedRequest(_bytes(got.get("key")), _bytes(got.get("value")), headers + foreign)
 
 
 def _exported(row: Mapping[str, Any]) -> ImportedRequest:
@@ -102,7 +103,9 @@ def _exported(row: Mapping[str, Any]) -> ImportedRequest:
     headers += [header for header in kept if header[0] not in CONTROL]
     # A profile with its id in the key may deliver without a key; the native headers cannot say that.
     key = None if told.get(names.KEY, b"") is None else row.get("key")
-    return ImportedRequest(key, row.get("value"), [*headers, *_old_place(row)])
+    place = [row.get(name) for name in ("topic", "partition", "origin_offset")]
+    headers += [] if None in place else [(IMPORTED_FROM, "/".join(map(str, place)).encode())]
+    return ImportedRequest(key, row.get("value"), headers)
 
 
 def _rule_left(told: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
@@ -112,11 +115,6 @@ def _rule_left(told: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
         delivered = max(0, int(told.get(names.OCCURRENCE) or 1) - 1)
         rule[names.COUNT] = b"%d" % max(1, int(rule[names.COUNT] or 1) - delivered)
     return rule
-
-
-def _old_place(row: Mapping[str, Any]) -> list[tuple[str, bytes | None]]:
-    place = [row.get(name) for name in ("topic", "partition", "origin_offset")]
-    return [] if None in place else [(IMPORTED_FROM, "/".join(map(str, place)).encode())]
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -138,16 +136,12 @@ def _due_ms(value: Any, zone: str | None) -> int:
         return value
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value)
-    moment = value
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value) if len(value) > len("2026-12-24") else None
-        except ValueError:
-            moment = None
-    if not isinstance(moment, datetime):
+    if isinstance(value, str) and len(value) > len("2026-12-24"):
+        with suppress(ValueError):
+            value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
         raise InvalidRowError(f"due is {value!r}: give epoch ms, or 2026-12-24T18:00:00Z")
-    if moment.tzinfo is None:
-        moment = _in_zone(moment, zone)
+    moment = value if value.tzinfo is not None else _in_zone(value, zone)
     return -(-round(moment.timestamp() * 1_000_000) // 1000)  # never early
 
 
@@ -174,13 +168,7 @@ def _foreign(value: Any) -> list[tuple[str, bytes | None]]:
         value = dict(value)
     if not isinstance(value, Mapping):
         raise InvalidRowError("headers are not an object of names and values")
-    return [(_foreign_name(str(name)), _bytes(each)) for name, each in value.items()]
-
-
-def _foreign_name(name: str) -> str:
-    if name in CONTROL:
-        raise InvalidRowError(f"{name} is the bridge's own: map topic, due, id, key or partition instead")
-    return name
+    return [(str(name), _bytes(each)) for name, each in value.items()]
 
 
 def is_export(columns: Sequence[str]) -> bool:

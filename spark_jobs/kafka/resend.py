@@ -73,51 +73,6 @@ TOPIC_REFUSAL_CODES = ("TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION")
 """Codes that a topic answers for every record."""
 
 
-class TransactionalSender:
-    """Sends one transaction at a time. A newer sender with its id fences it; `run`: the name of that one in errors."""
-
-    def __init__(self, access: KafkaAccess, transactional_id: str, run: str) -> None:
-        self._run = run
-        own = {"transactional.id": transactional_id}
-        self._producer: Any = Producer({**access.for_librdkafka(), **_WRITER, **own})
-        try:
-            self._producer.init_transactions(TIMEOUT_S)
-        except KafkaException as wrong:
-            raise JobFailedError(
-                f"the broker refuses transactions ({wrong.args[0].str()}): give the right (an ACL) to Write with"
-                f" the transactional id {transactional_id}"
-            ) from wrong
-
-    def send(self, records: Iterable[OutgoingRecord]) -> str | None:
-        """Send all records in a transaction. Return the broker's code if it is aborted: then make another sender.
-
-        Raises JobFailedError if fenced.
-        """
-        failed: list[str] = []
-
-        def on_delivery(error: KafkaError | None, _: object) -> None:
-            if error is not None:
-                failed.append(error.name())
-
-        try:
-            with unwrapped():
-                self._producer.begin_transaction()
-                for topic, partition, key, value, headers in records:
-                    self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
-                self._producer.flush(TIMEOUT_S)
-                if not failed:
-                    self._producer.commit_transaction(TIMEOUT_S)
-                    return None
-                self._producer.abort_transaction(TIMEOUT_S)
-        except KafkaException as wrong:
-            failed.append(error_of(wrong).name())
-        # Purged records are a consequence of the one that failed.
-        code = next((code for code in failed if not code.startswith("_PURGE")), failed[0])
-        if code in _FENCED_CODES:
-            raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
-        return code
-
-
 _WRITER: Mapping[str, Any] = {
     "transaction.timeout.ms": 30_000,
     # The topic's limit decides whether a record is too large.
@@ -160,24 +115,61 @@ class Marks(Protocol):
 
 
 class Resender:
-    """The only producer of the marks of some rows. `run`: the name of a newer one in errors."""
+    """The only producer of the marks of some rows; it sends one transaction at a time.
+
+    A newer one with its transactional id fences it; `run`: the name of that one in errors. Methods raise
+    JobFailedError.
+    """
 
     def __init__(self, access: KafkaAccess, transactional_id: str, run: str, marks: Marks) -> None:
-        self._producer_of, self._marks = (access, transactional_id, run), marks
+        self._settings = {**access.for_librdkafka(), **_WRITER, "transactional.id": transactional_id}
+        self._run, self._marks = run, marks
         self._begin()
 
     def _begin(self) -> None:
-        self._sender = TransactionalSender(*self._producer_of)
+        self._producer: Any = Producer(self._settings)
+        try:
+            self._producer.init_transactions(TIMEOUT_S)
+        except KafkaException as wrong:
+            raise JobFailedError(
+                f"the broker refuses transactions ({error_of(wrong).str()}): give the right (an ACL) to Write with"
+                f" the transactional id {self._settings['transactional.id']}"
+            ) from wrong
         self._marks.read()
 
     def send(self, rows: Sequence[Row], records_of: Callable[[Sequence[Row]], Iterable[OutgoingRecord]]) -> str | None:
         """Send the rows without a mark in one transaction. Return None if all have a mark then, else the broker's code.
 
-        records_of: the records of these rows, and their marks. Raises JobFailedError.
+        records_of: the records of these rows, and their marks.
         """
         left = [row for row in rows if not self._marks.has(row)]
-        code = self._sender.send(records_of(left)) if left else None
+        code = self._commit(records_of(left)) if left else None
         if code is None:
             return None
+        if code in _FENCED_CODES:
+            raise JobFailedError(f"another {self._run} has begun meanwhile and continues from here")
         self._begin()
         return None if all(map(self._marks.has, left)) else code
+
+    def _commit(self, records: Iterable[OutgoingRecord]) -> str | None:
+        """Send all records in a transaction. Return the broker's code if it is aborted: then begin again."""
+        failed: list[str] = []
+
+        def on_delivery(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failed.append(error.name())
+
+        try:
+            with unwrapped():
+                self._producer.begin_transaction()
+                for topic, partition, key, value, headers in records:
+                    self._producer.produce(topic, value, key, partition, headers=list(headers), on_delivery=on_delivery)
+                self._producer.flush(TIMEOUT_S)
+                if not failed:
+                    self._producer.commit_transaction(TIMEOUT_S)
+                    return None
+                self._producer.abort_transaction(TIMEOUT_S)
+        except KafkaException as wrong:
+            failed.append(error_of(wrong).name())
+        # Purged records are a consequence of the one that failed.
+        return next((code for code in failed if not code.startswith("_PURGE")), failed[0])

@@ -61,11 +61,9 @@ class KafkaAccess:
         return {**with_token_function(self.kafka), "bootstrap.servers": self.bootstrap_servers, "log_level": 0}
 
     def for_spark(self) -> dict[str, str]:
-        """Return options of Spark's Kafka source and sink."""
         return {f"kafka.{name}": value for name, value in self.for_java().items()}
 
     def for_java(self) -> dict[str, str]:
-        """Return settings of Java's client."""
         protocol = self.java.get("security.protocol")
         if protocol not in (None, "PLAINTEXT") and "security.protocol" not in self.kafka:
             raise UsageError(

@@ -28,7 +28,8 @@ class World:
         self.code = "MSG_SIZE_TOO_LARGE"
         self.senders = 0
         self.former: list[bytes] = []
-        monkeypatch.setattr(resend, "TransactionalSender", lambda *_: self._another())
+        monkeypatch.setattr(resend, "Producer", lambda _: self._another())
+        monkeypatch.setattr(resend.Resender, "_commit", lambda _, records: self.send(records))
         monkeypatch.setattr(resend, "Cluster", lambda _: SimpleNamespace(partitions={"marks": 1, "former": 1}))
         monkeypatch.setattr(resend, "read_committed", lambda _, topic, *__: self._marks(topic))
         monkeypatch.setattr(backfill_tasks, "now_ms", lambda: self.now_ms)
@@ -37,9 +38,9 @@ class World:
     def producer_of_a_later_run(self) -> _PartitionProducer:
         return _PartitionProducer(JOB, 0)
 
-    def _another(self) -> "World":
+    def _another(self) -> SimpleNamespace:
         self.senders += 1
-        return self
+        return SimpleNamespace(init_transactions=lambda _: None)
 
     def _marks(self, topic: str) -> list[CommittedRecord]:
         if topic == "former":
