@@ -128,9 +128,7 @@ def due_times(occurrence: Occurrence, most: int = 5) -> list[int]:
     return found
 
 
-@lru_cache(maxsize=1024)
-def _zone(name: str) -> ZoneInfo:
-    return ZoneInfo(name)
+_zone = lru_cache(maxsize=1024)(ZoneInfo)
 
 
 def _parsed(expression: str, zone: str) -> tuple[CronSim, tzinfo]:

@@ -19,7 +19,6 @@ bytes each, and the decisions about them, so neither the timers nor the journal 
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import groupby
 from operator import itemgetter
@@ -55,30 +54,25 @@ def with_reasons(asked: DataFrame, journal: DataFrame, progress: Mapping[int, Pr
     rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), steps)
     judged = asked.withColumn("waits", F.lit(None).cast(StringType())).schema
     in_order = rows.repartition("partition").sortWithinPartitions("partition", "step", "offset")
-    return in_order.mapInArrow(_JudgeTask(progress, to_arrow_schema(judged)), judged)
+    return in_order.mapInArrow(partial(_judge, progress, to_arrow_schema(judged)), judged)
 
 
-@dataclass(frozen=True)
-class _JudgeTask:
-    """Judges the timers of each partition; called by mapInArrow."""
+def _judge(progress: Mapping[int, Progress | None], schema: pa.Schema, batches: Batches) -> Batches:
+    """Judge the timers of each partition; called by mapInArrow."""
+    return batches_of(_judged(progress, rows_of(batches)), schema)
 
-    progress: Mapping[int, Progress | None]
-    schema: pa.Schema
 
-    def __call__(self, batches: Batches) -> Batches:
-        return batches_of(self._judged(rows_of(batches)), self.schema)
-
-    def _judged(self, rows: Iterator[Row]) -> Iterator[Row]:
-        for partition, of_partition in groupby(rows, key=itemgetter("partition")):
-            offsets, progress = array("q"), self.progress.get(partition)
-            settled = SettledTimers(progress, offsets, ())
-            for step, found in groupby(of_partition, key=itemgetter("step")):
-                if step == _OFFSETS:
-                    offsets.extend(row["offset"] for row in found)
-                elif step == _JOURNAL:
-                    settled = SettledTimers(progress, offsets, found)
-                else:
-                    yield from (row | {"waits": settled.reason_to_wait(row)} for row in found)
+def _judged(progress: Mapping[int, Progress | None], rows: Iterator[Row]) -> Iterator[Row]:
+    for partition, of_partition in groupby(rows, key=itemgetter("partition")):
+        offsets = array("q")
+        settled = SettledTimers(progress.get(partition), offsets, ())
+        for step, found in groupby(of_partition, key=itemgetter("step")):
+            if step == _OFFSETS:
+                offsets.extend(row["offset"] for row in found)
+            elif step == _JOURNAL:
+                settled = SettledTimers(progress.get(partition), offsets, found)
+            else:
+                yield from (row | {"waits": settled.reason_to_wait(row)} for row in found)
 
 
 class SettledTimers:

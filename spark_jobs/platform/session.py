@@ -72,7 +72,6 @@ _FOR_FEW_RECORDS = {
 """To compile queries, and to plan them again while they run, would take longer than the work."""
 _SIZED_BY = {_INITIAL_PARTITIONS, *_FOR_FEW_RECORDS}
 _IS_SIZED = "spark.timerbridge.fitPartitions"
-_LOG = "spark.timerbridge.log"
 _LEAST_PARTITIONS, _RECORDS_PER_PARTITION = 8, 100_000
 _JAVA_OPTIONS = (
     "-XX:+UseParallelGC",
@@ -107,16 +106,15 @@ def job_session(job: str, out: Location, arguments: JobArguments) -> Iterator[Sp
     The JVM's log is in `out` if that is a path and we start the JVM, else on stderr.
     """
     log = None
-    if isinstance(out, Path) and not _is_submitted():
+    if isinstance(out, Path) and not _is_submitted() and SparkSession.getActiveSession() is None:
         files.make_local_folder(out)
         log = out / "spark.log"
     with session(f"timer-bridge {job}", master=arguments.master, log=log, jars=arguments.jars) as spark:
-        started_with = spark.conf.get(_LOG, None)
         try:
             files.make_folder(out)
             yield spark
         except (PySparkException, Py4JError) as wrong:
-            where = f" (log: {started_with})" if started_with else ""
+            where = f" (log: {log})" if log else ""
             raise JobFailedError(f"Spark could not finish the {job}: {reason_of(wrong)}{where}") from wrong
 
 
@@ -162,8 +160,6 @@ def _start(app: str, master: str | None, log: Path | None, jars: Path | None) ->
             raise JobFailedError(f"Spark did not start: its Kafka connector: {wrong}") from wrong
     if not given & _SIZED_BY:
         settings[_IS_SIZED] = "true"
-    if log is not None:
-        settings[_LOG] = str(log)
     if master is not None:
         builder = builder.master(master)
         if master.startswith("local"):
