@@ -11,16 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kafka_timer.errors import BridgeError, BrokerUnavailableError, SettingsError
-from kafka_timer.kafka_client import (
-    CALL_S,
-    NO_NEW_TOPICS,
-    error_of,
-    is_denied,
-    is_fatal,
-    new_client,
-    reason,
-    unwrapped,
-)
+from kafka_timer.kafka_client import CALL_S, NO_NEW_TOPICS, error_of, is_denied, is_fatal, new_client, reason, unwrapped
 from kafka_timer.requests import Sent
 
 log = logging.getLogger(__name__)

@@ -38,8 +38,7 @@ Until = Annotated[
 ]
 Count = Annotated[int | None, typer.Option("--count", help="Occurrences at most.")]
 Everywhere = Annotated[
-    bool,
-    typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2)."),
+    bool, typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2).")
 ]
 _SEND_TIMEOUT_MS = 30_000
 _POLL_S = 0.5
@@ -68,8 +67,7 @@ class OutcomeOptions(RequestOptions):
     """Whether to wait for the outcome."""
 
     wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time."),
+        bool, typer.Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time.")
     ] = False
     timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
 

@@ -132,8 +132,7 @@ class ClusterOptions(ConfigOptions):
         str | None, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")
     ] = None
     timer_topic: Annotated[
-        str | None,
-        typer.Option("--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="(default: timer.requests)"),
+        str | None, typer.Option("--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="(default: timer.requests)")
     ] = None
 
     def chosen(self) -> tuple[Settings, str]:

@@ -109,8 +109,7 @@ class Settings(BaseModel):
         description="A restart moves no partition; a stop hands over after the session time-out. Off with standby.",
     )
     standby: bool = Field(
-        False,
-        description="Keep stores of others' partitions nearly up to date, so that they move without a rebuild.",
+        False, description="Keep stores of others' partitions nearly up to date, so that they move without a rebuild."
     )
     standby_cpu_percent: int = Field(
         25, description="Share of a core that standbys take at most, in percent.", ge=1, le=100
