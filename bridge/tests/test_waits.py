@@ -18,7 +18,7 @@ EXCEPTIONS = {
     r"submitted.py: |commit_pipeline.py: flown\.submitted\.wait": "a transaction ends by its own time-outs",
     r"(start_(replace|sync)\(.*\)|replacing|syncing)\.wait|timer/disk.py: self\._future\.result": "fsync ends or fails",
     r"retry.py: self\._tasks\.get|cli/app.py: ended\.wait": "waits for work, or for a signal",
-    r"(client_commands|producer|actions|canary)\.py: (each|sent|sent\[0\]|replaced)\.result": "delivery.timeout.ms",
+    r"(_commands?|producer|actions)\.py: (self\.)?(each|sent|sent\[0\]|replaced)\.result": "delivery.timeout.ms",
     r"consumer.py: self\._pace\.wait|timer/schedule/.*\.wait|page/.*: (progress|started\.task)\.result": "no wait",
 }
 """Pattern of `path: call`, and the reason."""

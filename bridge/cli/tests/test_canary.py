@@ -1,6 +1,6 @@
 """Histories of the canary with a bridge and no broker."""
 
-from bridge.canary.canary import Canary, CanaryMetrics
+from bridge.cli.canary_command import Canary
 from bridge.tests.test_client import Place
 
 TOPIC = "timer-canary"
@@ -13,8 +13,7 @@ class Perch(Place):
         super().__init__()
         if with_topic:
             self.kafka.create(TOPIC)
-        self.metrics = CanaryMetrics()
-        self.canary = Canary(self.timers, self.metrics, topic=TOPIC, delay_ms=5_000, timeout_ms=30_000)
+        self.canary = Canary(self.timers, TOPIC, 5_000, 30_000)
         self._read = 0
 
     @property
@@ -32,7 +31,7 @@ class Perch(Place):
         return tuple(self.sample(f"{name}_total") for name in names)
 
     def sample(self, name: str) -> float | None:
-        return self.metrics.registry.get_sample_value(f"timer_canary_{name}")
+        return self.canary.registry.get_sample_value(f"timer_canary_{name}")
 
 
 def test_a_timer_goes_the_whole_way() -> None:
@@ -43,7 +42,7 @@ def test_a_timer_goes_the_whole_way() -> None:
     assert place.counts() == (1, 0, 0, 0)
     place.bridge.run(1_001)
     place.receive()
-    assert (place.counts(), place.canary.waiting, place.canary.losses(place.now_ms)) == ((1, 1, 0, 0), 0, [])
+    assert (place.counts(), place.canary.is_waiting, place.canary.losses(place.now_ms)) == ((1, 1, 0, 0), False, [])
     assert place.sample("last_lateness_seconds") == 1
     assert place.sample("lateness_seconds_sum") == 1
     assert place.sample("last_success_timestamp_seconds") == place.now_ms / 1000
