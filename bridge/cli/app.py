@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 from typer.main import get_group
 
@@ -83,7 +84,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001  (typer calls it so)
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Delayed messages for an existing Kafka.
@@ -94,7 +95,7 @@ def _options(
 
 
 @app.command(epilog="Example: timer-bridge token alice")
-def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in the audit log.")]) -> None:
+def token(name: Annotated[str, Argument(metavar="NAME", help="Its name in the audit log.")]) -> None:
     """Make a token for the page and its API, and a line with its hash for a tokens file."""
     from bridge.config.secret_file import new_token
 
@@ -105,9 +106,9 @@ def token(name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in 
 
 @app.command(epilog="Example: timer-bridge dev --topic orders")
 def dev(
-    folder: Annotated[Path, typer.Option(help="Folder of its data.")] = Path(".run/dev-kafka"),
-    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 9092,
-    topic: Annotated[list[str] | None, typer.Option(help="A topic to create if it is missing; may repeat.")] = None,
+    folder: Annotated[Path, Option(help="Folder of its data.")] = Path(".run/dev-kafka"),
+    port: Annotated[int, Option(help="Port on 127.0.0.1.")] = 9092,
+    topic: Annotated[list[str] | None, Option(help="A topic to create if it is missing; may repeat.")] = None,
 ) -> None:
     """Run an embedded single-node Kafka for development until Ctrl-C.
 

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import typer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, start_http_server
+from typer import Option
 
 from bridge.cli.client_commands import client_of, config_of
 from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms
@@ -121,17 +122,13 @@ class Canary:
 )
 def canary(
     context: typer.Context,
-    topic: Annotated[
-        str, typer.Option("--topic", help="Its own target topic; created if it is missing.")
-    ] = "timer-canary",
-    every: Annotated[str, typer.Option("--every", help="Time between two timers.")] = "1m",
-    delay: Annotated[str, typer.Option("--delay", help="How far ahead each timer is due.")] = "5s",
-    timeout: Annotated[str, typer.Option("--timeout", help="How long after its due time a timer is lost.")] = "30s",
-    once: Annotated[bool, typer.Option("--once", help="Send one, and end when it has arrived or is lost.")] = False,
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", min=0, max=65_535, help="Port of /metrics; none if not given.")
-    ] = None,
-    http_host: Annotated[str, typer.Option("--http-host", help="Address of that port.")] = "127.0.0.1",
+    topic: Annotated[str, Option(help="Its own target topic; created if it is missing.")] = "timer-canary",
+    every: Annotated[str, Option(help="Time between two timers.")] = "1m",
+    delay: Annotated[str, Option(help="How far ahead each timer is due.")] = "5s",
+    timeout: Annotated[str, Option(help="How long after its due time a timer is lost.")] = "30s",
+    once: Annotated[bool, Option("--once", help="Send one, and end when it has arrived or is lost.")] = False,
+    http_port: Annotated[int | None, Option(min=0, max=65_535, help="Port of /metrics; none if not given.")] = None,
+    http_host: Annotated[str, Option(help="Address of that port.")] = "127.0.0.1",
 ) -> None:
     """Send timers to a topic of its own, consume them there, and export lateness and losses.
 

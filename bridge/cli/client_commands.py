@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Annotated, Any
 
 import typer
-from typer import Context
+from typer import Argument, Context, Option
 
 from bridge.cli.output import visible
 from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, instant_ms, pairs
@@ -24,21 +24,19 @@ from kafka_timer.durations import duration_text
 from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS, decoded_headers
 from schemas.receipts import printable
 
-Topic = Annotated[str, typer.Argument(help="The target topic.")]
-Value = Annotated[str, typer.Argument(help="The message, or - for standard input.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The timer-id of what is pending.")]
-In = Annotated[str | None, typer.Option("--in", help="From now, such as 5s or 2h30m.")]
-At = Annotated[str | None, typer.Option("--at", help="ISO 8601 with a zone, or epoch ms.")]
-Level = Annotated[int | None, typer.Option("--level", help="A delay level, such as 3 for 10 s.")]
-Cron = Annotated[str | None, typer.Option("--cron", help="Five fields, such as 0 9 * * *.")]
-Every = Annotated[str | None, typer.Option("--every", help="An interval, such as 15m.")]
-Zone = Annotated[str | None, typer.Option("--zone", help="Time zone of --cron, such as Europe/Berlin.")]
-Until = Annotated[
-    str | None, typer.Option("--until", help="No occurrence is due later: ISO 8601 with a zone, or epoch ms.")
-]
-Count = Annotated[int | None, typer.Option("--count", help="Occurrences at most.")]
+Topic = Annotated[str, Argument(help="The target topic.")]
+Value = Annotated[str, Argument(help="The message, or - for standard input.")]
+Id = Annotated[str, Argument(metavar="ID", help="The timer-id of what is pending.")]
+In = Annotated[str | None, Option("--in", help="From now, such as 5s or 2h30m.")]
+At = Annotated[str | None, Option("--at", help="ISO 8601 with a zone, or epoch ms.")]
+Level = Annotated[int | None, Option("--level", help="A delay level, such as 3 for 10 s.")]
+Cron = Annotated[str | None, Option("--cron", help="Five fields, such as 0 9 * * *.")]
+Every = Annotated[str | None, Option("--every", help="An interval, such as 15m.")]
+Zone = Annotated[str | None, Option("--zone", help="Time zone of --cron, such as Europe/Berlin.")]
+Until = Annotated[str | None, Option("--until", help="No occurrence is due later: ISO 8601 with a zone, or epoch ms.")]
+Count = Annotated[int | None, Option("--count", help="Occurrences at most.")]
 Everywhere = Annotated[
-    bool, typer.Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2).")
+    bool, Option("--all-partitions", help="If the timer's partition was not chosen by its id (murmur2).")
 ]
 _SEND_TIMEOUT_MS = 30_000
 _POLL_S = 0.5
@@ -51,7 +49,7 @@ class RequestOptions(ClusterOptions):
     """The cluster, and how the outcome is printed."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON: positions of acknowledged requests, outcomes, or records read.")
+        bool, Option("--json", help="Print JSON: positions of acknowledged requests, outcomes, or records read.")
     ] = False
 
     def print_sent(self, what: str, sent: "list[Future[Sent]]", tail: str | None = None) -> None:
@@ -67,9 +65,9 @@ class OutcomeOptions(RequestOptions):
     """Whether to wait for the outcome."""
 
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time.")
+        bool, Option("--wait", help="Wait for the outcome. Exit code 4: not what was asked for; 5: none in time.")
     ] = False
-    timeout: Annotated[str, typer.Option("--timeout", help="The longest --wait.")] = "1m"
+    timeout: Annotated[str, Option(help="The longest --wait.")] = "1m"
 
     def client(self, settings: Settings, timer_topic: str, *targets: str) -> AbstractContextManager[TimerOperator]:
         duration_ms("--timeout", self.timeout, 1)
@@ -109,10 +107,10 @@ class OutcomeOptions(RequestOptions):
 class TimerOptions(OutcomeOptions):
     """The name of a pending timer: its id, or its origin."""
 
-    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
-    origin: Annotated[
-        str | None, typer.Option("--origin", help="Instead of an ID: topic/partition/offset of the timer's request.")
-    ] = None
+    id_: Annotated[str | None, Argument(metavar="[ID]", help="The timer-id of what is pending.")] = None
+    origin: Annotated[str | None, Option(help="Instead of an ID: topic/partition/offset of the timer's request.")] = (
+        None
+    )
 
     @contextmanager
     def named(self) -> Iterator[tuple[TimerOperator, str | Sent]]:
@@ -133,8 +131,8 @@ class TimerOptions(OutcomeOptions):
 class PauseOptions(TimerOptions):
     """A target topic, or the name of one timer."""
 
-    id_: Annotated[str | None, typer.Option("--id", help="One timer: its timer-id.")] = None
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The target topic.")] = None
+    id_: Annotated[str | None, Option("--id", help="One timer: its timer-id.")] = None
+    topic: Annotated[str | None, Argument(metavar="[TOPIC]", help="The target topic.")] = None
 
     def switch(
         self,
@@ -166,20 +164,16 @@ class MessageOptions(OutcomeOptions):
     in_: In = None
     at: At = None
     level: Level = None
-    key: Annotated[str | None, typer.Option("--key", help="The record's key.")] = None
-    partition: Annotated[
-        int | None, typer.Option("--partition", help="Partition of the target topic; by default the key chooses.")
-    ] = None
-    expire_at: Annotated[str | None, typer.Option("--expire-at", help="Reject it from this time on: as --at.")] = None
+    key: Annotated[str | None, Option(help="The record's key.")] = None
+    partition: Annotated[int | None, Option(help="Partition of the target topic; by default the key chooses.")] = None
+    expire_at: Annotated[str | None, Option(help="Reject it from this time on: as --at.")] = None
     cron: Cron = None
     every: Every = None
     zone: Zone = None
     until: Until = None
     count: Count = None
-    missed: Annotated[
-        str | None, typer.Option("--missed", help="Of those missed in downtime: one (default), all or none.")
-    ] = None
-    header: Annotated[list[str] | None, typer.Option("-H", "--header", help="name=value; may repeat.")] = None
+    missed: Annotated[str | None, Option(help="Of those missed in downtime: one (default), all or none.")] = None
+    header: Annotated[list[str] | None, Option("-H", "--header", help="name=value; may repeat.")] = None
 
     def raw(self) -> bytes:
         return sys.stdin.buffer.read() if self.value == "-" else self.value.encode(errors="surrogateescape")
@@ -217,10 +211,8 @@ _SERVERS = "--bootstrap-servers broker:9092"
 @commands.command(cls=_WithMessage, epilog=f"Example: timer-bridge send orders --in 5s 'hello' {_SERVERS}")
 def send(
     context: Context,
-    id_: Annotated[
-        str | None, typer.Option("--id", help="For cancel and replace; ends what is pending under it.")
-    ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message.")] = False,
+    id_: Annotated[str | None, Option("--id", help="For cancel and replace; ends what is pending under it.")] = None,
+    lines: Annotated[bool, Option("--lines", help="Each line is a message.")] = False,
 ) -> None:
     """Send a message, or each line of one, to be delivered later."""
     if lines and id_ is not None:
@@ -241,8 +233,8 @@ def send(
 def read(
     context: Context,
     topic: Topic,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many records; by default at Ctrl-C.")] = None,
-    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Also what the topic has already.")] = False,
+    count: Annotated[int | None, Option(min=1, help="End after so many records; by default at Ctrl-C.")] = None,
+    from_beginning: Annotated[bool, Option("--from-beginning", help="Also what the topic has already.")] = False,
 ) -> None:
     """Show the records of a topic: position, lateness or refusal, key and value. Only committed ones."""
     from kafka_timer.kafka_client import polled, topic_consumer
@@ -347,9 +339,9 @@ def resume(context: Context) -> None:
 @commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge skip timer.requests 3 4711 {_SERVERS}")
 def skip(
     context: Context,
-    topic: Annotated[str, typer.Argument(help="The timer topic.")],
-    partition: Annotated[int, typer.Argument(help="Its partition.")],
-    offset: Annotated[int, typer.Argument(help="The record's offset.")],
+    topic: Annotated[str, Argument(help="The timer topic.")],
+    partition: Annotated[int, Argument(help="Its partition.")],
+    offset: Annotated[int, Argument(help="The record's offset.")],
 ) -> None:
     """Reject one record of a timer topic that cannot be decoded, and go on after it."""
     settings, _ = context.obj.chosen()

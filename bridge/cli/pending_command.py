@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from typer import Option
 
 from bridge.cli.api_client import Answer, ApiClient
 from bridge.cli.offline_stores import for_each_store, locked_stores
@@ -114,36 +115,28 @@ def _now_ms() -> int:
 
 @commands.command(epilog="Example: timer-bridge pending --http-port 8321 --select topic=orders --cancel")
 def pending(
-    url: Annotated[list[str] | None, typer.Option("--url", help="A running bridge's; one for each instance.")] = None,
-    http_port: Annotated[
-        int | None, typer.Option("--http-port", help=f"A running bridge's on 127.0.0.1. (env var: {_HTTP_PORT})")
-    ] = None,
-    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="A stopped bridge's; it is only read.")] = None,
-    topic: Annotated[str | None, typer.Option("--topic", help="Only timers for this target topic.")] = None,
-    id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
-    bucket: Annotated[
-        str | None, typer.Option("--bucket", help="Width of a row of the histogram: 1h, 6h, 1d. (default: 1h)")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON; times are epoch ms.")] = False,
+    url: Annotated[list[str] | None, Option(help="A running bridge's; one for each instance.")] = None,
+    http_port: Annotated[int | None, Option(help=f"A running bridge's on 127.0.0.1. (env var: {_HTTP_PORT})")] = None,
+    data_dir: Annotated[Path | None, Option(help="A stopped bridge's; it is only read.")] = None,
+    topic: Annotated[str | None, Option(help="Only timers for this target topic.")] = None,
+    id_: Annotated[str | None, Option("--id", help="Only the timer with this id; exit code 1 if none.")] = None,
+    bucket: Annotated[str | None, Option(help="Width of a row of the histogram: 1h, 6h, 1d. (default: 1h)")] = None,
+    as_json: Annotated[bool, Option("--json", help="As JSON; times are epoch ms.")] = False,
     select: Annotated[
         list[str] | None,
-        typer.Option(
-            "--select",
+        Option(
             help="Only timers with topic=, key= (a prefix), due-from=, due-to=, header=name=value, rule=, paused=yes;"
-            " may repeat.",
+            " may repeat."
         ),
     ] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel those that --select names.")] = False,
-    move_by: Annotated[
-        str | None, typer.Option("--move-by", help="Make them due this much later: 1h; -1h is earlier.")
-    ] = None,
-    release: Annotated[bool, typer.Option("--release", help="Make them due now.")] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Pause them until they are resumed.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume them.")] = False,
-    apply: Annotated[bool, typer.Option("--apply", help="Act on them; without it, they are only counted.")] = False,
+    cancel: Annotated[bool, Option("--cancel", help="Cancel those that --select names.")] = False,
+    move_by: Annotated[str | None, Option(help="Make them due this much later: 1h; -1h is earlier.")] = None,
+    release: Annotated[bool, Option("--release", help="Make them due now.")] = False,
+    pause: Annotated[bool, Option("--pause", help="Pause them until they are resumed.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Resume them.")] = False,
+    apply: Annotated[bool, Option("--apply", help="Act on them; without it, they are only counted.")] = False,
     token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", help="File with a token, if the bridge needs one; an operator's for changes."),
+        Path | None, Option(help="File with a token, if the bridge needs one; an operator's for changes.")
     ] = None,
 ) -> None:
     """Show what is pending: counts by target topic, next due time, histogram of due times; or one id.

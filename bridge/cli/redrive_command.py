@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from bridge.cli.output import escaped, table
 from bridge.cli.shared_options import ClusterOptions, command_with, instant_ms
@@ -29,22 +30,17 @@ commands = typer.Typer()
 class MarkOptions(ClusterOptions):
     """The bridge's group, and the topic of marks."""
 
-    group: Annotated[str | None, typer.Option("--group", help="The bridge's group; timer-bridge if not given.")] = None
-    resent_topic: Annotated[
-        str | None, typer.Option("--resent-topic", help="The topic of marks; timer.resent if not given.")
-    ] = None
+    group: Annotated[str | None, Option(help="The bridge's group; timer-bridge if not given.")] = None
+    resent_topic: Annotated[str | None, Option(help="The topic of marks; timer.resent if not given.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RedriveOptions(MarkOptions):
     """The topics of a redrive."""
 
-    rejected_topic: Annotated[
-        str | None, typer.Option("--rejected-topic", help="Their topic; timer.rejected if not given.")
-    ] = None
+    rejected_topic: Annotated[str | None, Option(help="Their topic; timer.rejected if not given.")] = None
     redriven_topic: Annotated[
-        str | None,
-        typer.Option("--redriven-topic", help="Marks of former versions, only read; timer.redriven if not given."),
+        str | None, Option(help="Marks of former versions, only read; timer.redriven if not given.")
     ] = None
 
 
@@ -56,22 +52,19 @@ def redrive(
     context: typer.Context,
     code: Annotated[
         list[str] | None,
-        typer.Option(
-            "--code", help=f"Rejected with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"
-        ),
+        Option(help=f"Rejected with this code; may repeat. (default: {', '.join(sorted(UNDELIVERABLE))})"),
     ] = None,
-    topic: Annotated[list[str] | None, typer.Option("--topic", help="For this target topic; may repeat.")] = None,
+    topic: Annotated[list[str] | None, Option(help="For this target topic; may repeat.")] = None,
     origin: Annotated[
-        list[str] | None,
-        typer.Option("--origin", help="This request, as timer-origin has it: topic/partition/offset; may repeat."),
+        list[str] | None, Option(help="This request, as timer-origin has it: topic/partition/offset; may repeat.")
     ] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", help="Rejected at or after: ISO 8601 with a zone, or epoch ms.")
+        str | None, Option("--from", help="Rejected at or after: ISO 8601 with a zone, or epoch ms.")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", help="Rejected before: ISO 8601 with a zone, or epoch ms.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Most records to send.")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    to: Annotated[str | None, Option(help="Rejected before: ISO 8601 with a zone, or epoch ms.")] = None,
+    limit: Annotated[int | None, Option(min=1, help="Most records to send.")] = None,
+    apply: Annotated[bool, Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Send rejected records again, from the rejected topic to their timer topic. By default, only list them.
 
@@ -103,15 +96,11 @@ def redrive(
 )
 def adopt(
     context: typer.Context,
-    mirror: Annotated[str, typer.Argument(metavar="MIRROR", help="The mirror of the lost cluster's timer topic.")],
-    due_from: Annotated[
-        str, typer.Option("--due-from", help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")
-    ],
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="Prefix of the names of mirrored topics; '' if there is none.")
-    ],
-    apply: Annotated[bool, typer.Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    mirror: Annotated[str, Argument(metavar="MIRROR", help="The mirror of the lost cluster's timer topic.")],
+    due_from: Annotated[str, Option(help="Timers due earlier have left: ISO 8601 with a zone, or epoch ms.")],
+    prefix: Annotated[str, Option(help="Prefix of the names of mirrored topics; '' if there is none.")],
+    apply: Annotated[bool, Option("--apply", help="Send them. Without it, only say what would be sent.")] = False,
+    as_json: Annotated[bool, Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Send timers that were pending in a lost cluster, from mirrors of its topics. By default, only count them.
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from bridge.cli import config_report
 from bridge.cli.shared_options import RunOptions, command_with
@@ -61,11 +62,9 @@ def run(context: typer.Context) -> None:
 def check_config(
     context: typer.Context,
     connect: Annotated[
-        bool, typer.Option("--connect", help="Also check the cluster: rights, topics, group. Changes nothing.")
+        bool, Option("--connect", help="Also check the cluster: rights, topics, group. Changes nothing.")
     ] = False,
-    target: Annotated[
-        list[str] | None, typer.Option("--target", help="A target topic to check; implies --connect; may repeat.")
-    ] = None,
+    target: Annotated[list[str] | None, Option(help="A target topic to check; implies --connect; may repeat.")] = None,
 ) -> None:
     """Check settings as `run` does and print each with its source; with --connect, the cluster too. Hide secrets."""
     from bridge.process import check

@@ -18,6 +18,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typer import Option
 from typer.core import TyperCommand
 from typer.main import get_command
 
@@ -108,12 +109,8 @@ def command_with(group: type[Any]) -> type[TyperCommand]:
 class ConfigOptions:
     """The TOML file, and librdkafka's settings."""
 
-    config: Annotated[Path | None, typer.Option("--config", help="A TOML file of settings, such as the bridge's.")] = (
-        None
-    )
-    kafka: Annotated[
-        list[str] | None, typer.Option("--kafka", help="A librdkafka setting, name=value; may repeat.")
-    ] = None
+    config: Annotated[Path | None, Option(help="A TOML file of settings, such as the bridge's.")] = None
+    kafka: Annotated[list[str] | None, Option(help="A librdkafka setting, name=value; may repeat.")] = None
 
     def given(self, *, about_topic: bool = False) -> dict[str, Given]:
         """Return the settings of these options, the environment and the file. Raises SettingsError."""
@@ -128,12 +125,8 @@ class ConfigOptions:
 class ClusterOptions(ConfigOptions):
     """The cluster and the timer topic."""
 
-    bootstrap_servers: Annotated[
-        str | None, typer.Option("--bootstrap-servers", envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")
-    ] = None
-    timer_topic: Annotated[
-        str | None, typer.Option("--timer-topic", envvar=f"{PREFIX}TIMER_TOPIC", help="(default: timer.requests)")
-    ] = None
+    bootstrap_servers: Annotated[str | None, Option(envvar=f"{PREFIX}BOOTSTRAP_SERVERS", help="host:port")] = None
+    timer_topic: Annotated[str | None, Option(envvar=f"{PREFIX}TIMER_TOPIC", help="(default: timer.requests)")] = None
 
     def chosen(self) -> tuple[Settings, str]:
         """Return the settings and the timer topic, and hide secrets in all output. Raises SettingsError."""
@@ -189,12 +182,12 @@ def _options() -> Iterator[tuple[str, Any, None]]:
         help_ = f"{field.description} ({'' if field.is_required() else 'default: '}{default})"
         shown: dict[str, Any] = {"help": help_, "rich_help_panel": group}
         if kind == "bool":
-            yield name, Annotated[bool | None, typer.Option(f"{_flag(name)}/--no-{_flag(name)[2:]}", **shown)], None
+            yield name, Annotated[bool | None, Option(f"{_flag(name)}/--no-{_flag(name)[2:]}", **shown)], None
         elif kind != "table":
-            yield name, Annotated[str | None, typer.Option(_flag(name), metavar=f"<{kind}>", **shown)], None
+            yield name, Annotated[str | None, Option(_flag(name), metavar=f"<{kind}>", **shown)], None
     for name in REMOVED:
         if "." not in name:
-            yield name, Annotated[str | None, typer.Option(_flag(name), hidden=True)], None
+            yield name, Annotated[str | None, Option(_flag(name), hidden=True)], None
 
 
 RunOptions = make_dataclass("RunOptions", _options(), bases=(ConfigOptions,), frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from bridge import extras
 from bridge.cli.offline_stores import for_each_store, locked_stores, store_errors
@@ -34,9 +35,9 @@ _REMEDY = "stop it first, or give --force-read; what it writes meanwhile may the
 _POSITIONS = ("format", "engine", "journal_offset", "pending", "tick_ms", "slots", "units_end", "body_end")
 _FLIGHT = ("origin", "rolls", "due_ms", "target", "id_hash", "digest")
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
-ForceRead = Annotated[bool, typer.Option("--force-read", help="Read even if a bridge is running on it.")]
+Folder = Annotated[Path, Argument(metavar="DIR", help="A data directory, or the folder of one partition in it.")]
+AsJson = Annotated[bool, Option("--json", help="As JSON.")]
+ForceRead = Annotated[bool, Option("--force-read", help="Read even if a bridge is running on it.")]
 
 commands = typer.Typer()
 
@@ -58,8 +59,8 @@ def _each_store(
 @commands.command(epilog="Example: timer-bridge inspect /var/lib/timer-bridge --limit 20")
 def inspect(
     folder: Folder,
-    limit: Annotated[int, typer.Option(min=0, help="Most timers and ticks to show of each store.")] = 10,
-    id_: Annotated[str | None, typer.Option("--id", help="Only the timer with this id.")] = None,
+    limit: Annotated[int, Option(min=0, help="Most timers and ticks to show of each store.")] = 10,
+    id_: Annotated[str | None, Option("--id", help="Only the timer with this id.")] = None,
     as_json: AsJson = False,
     force_read: ForceRead = False,
 ) -> None:
@@ -110,7 +111,7 @@ def _print_result(one: dict[str, Any]) -> None:
 @commands.command(epilog="Example: timer-bridge export /var/lib/timer-bridge pending.parquet")
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(metavar="OUT.parquet", help="The file to write; an existing one is replaced.")],
+    out: Annotated[Path, Argument(metavar="OUT.parquet", help="The file to write; an existing one is replaced.")],
     force_read: ForceRead = False,
 ) -> None:
     """Write the pending timers of a stopped bridge into a Parquet file, as of its checkpoint.
