@@ -21,9 +21,8 @@ from bridge.observe import logs
 
 _MODULES = {
     "run_command": ("run", "check-config"),
-    "client_commands": ("send", "read", "cancel", "replace", "move", "release", "pause", "resume", "skip"),
+    "client_commands": ("send", "read", "cancel", "replace", "move", "release", "pause", "resume", "skip", "next"),
     "pending_command": ("pending",),
-    "next_command": ("next",),
     "store_commands": ("inspect", "verify", "export"),
     "redrive_command": ("redrive", "adopt"),
     "canary_command": ("canary",),

@@ -1,4 +1,4 @@
-"""`timer-bridge send`, `read`, `cancel`, `replace`, `move`, `release`, `pause`, `resume`, `skip`: kafka_timer's."""
+"""kafka_timer as commands: `send`, `cancel`, `pause` and others. `next` shows times of a rule, without Kafka."""
 
 import json
 import signal
@@ -9,8 +9,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoOutcomeError
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 import typer
 from typer import Argument, Context, Option
@@ -19,10 +21,12 @@ from bridge.cli.output import visible
 from bridge.cli.shared_options import ClusterOptions, command_with, duration_ms, instant_ms, pairs
 from bridge.config.settings import Settings
 from bridge.errors import SettingsError
+from bridge.partition.options import instant_text
 from kafka_timer import Outcomes, Repeat, Sent, TimerOperator
 from kafka_timer.durations import duration_text
-from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS, decoded_headers
+from kafka_timer.headers import DELIVER_MS, ERROR, ERROR_DETAIL, RELEASED_MS, decoded_headers, recurrence_of
 from schemas.receipts import printable
+from schemas.recurrence import Occurrence, due_times, problem_of
 
 Topic = Annotated[str, Argument(help="The target topic.")]
 Value = Annotated[str, Argument(help="The message, or - for standard input.")]
@@ -126,6 +130,11 @@ class TimerOptions(OutcomeOptions):
         with self.client(settings, timer_topic if sent is None else sent.topic) as client:
             yield client, name
 
+    def change(self, what: str, expected: str, send: "Callable[[TimerOperator, str | Sent], Future[Sent]]") -> None:
+        """Send one request about the timer, and report it."""
+        with self.named() as (client, name):
+            self.report(client, expected, f"{what} of {self.id_ or self.origin}", [send(client, name)])
+
 
 @dataclass(frozen=True, kw_only=True)
 class PauseOptions(TimerOptions):
@@ -134,25 +143,19 @@ class PauseOptions(TimerOptions):
     id_: Annotated[str | None, Option("--id", help="One timer: its timer-id.")] = None
     topic: Annotated[str | None, Argument(metavar="[TOPIC]", help="The target topic.")] = None
 
-    def switch(
-        self,
-        what: str,
-        expected: str,
-        of_topic: "Callable[[TimerOperator, str], list[Future[Sent]]]",
-        of_timer: "Callable[[TimerOperator, str | Sent], Future[Sent]]",
-    ) -> None:
-        """Pause or resume the topic or the timer, and report it. Raises SettingsError."""
+    def switch(self, *, on: bool) -> None:
+        """Pause (`on`) or resume the topic or the timer, and report it. Raises SettingsError."""
+        what, expected = ("pause", "paused") if on else ("resumption", "resumed")
         if [self.topic, self.id_, self.origin].count(None) != 2:
             raise SettingsError("give one of TOPIC, --id and --origin")
-        if self.topic is not None:
-            if self.wait:
-                raise SettingsError("--wait: only a single timer has an outcome: leave it out")
-            with client_of(*self.chosen()) as client:
-                sent = of_topic(client, self.topic)
-            self.print_sent(f"{what} of {self.topic}", sent)
+        if self.topic is None:
+            self.change(what, expected, lambda client, name: (client.pause_timer if on else client.resume_timer)(name))
             return
-        with self.named() as (client, name):
-            self.report(client, expected, f"{what} of {self.id_ or self.origin}", [of_timer(client, name)])
+        if self.wait:
+            raise SettingsError("--wait: only a single timer has an outcome: leave it out")
+        with client_of(*self.chosen()) as client:
+            sent = client.pause(self.topic) if on else client.resume(self.topic)
+        self.print_sent(f"{what} of {self.topic}", sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,39 +304,26 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge move reminder-7 --in 2h {_SERVERS}")
 def move(context: Context, in_: In = None, at: At = None, level: Level = None) -> None:
     """Give what is pending under an id another time. Its receipt tells whether something was."""
-    timer: TimerOptions = context.obj
     asked = _when(in_, at, level)
-    with timer.named() as (client, name):
-        sent = [client.move(name, **asked)]
-        timer.report(client, "moved", f"move of {timer.id_ or timer.origin}", sent)
+    context.obj.change("move", "moved", lambda client, name: client.move(name, **asked))
 
 
 @commands.command(cls=_OfTimer, epilog=f"Example: timer-bridge release --origin timer.requests/3/4711 {_SERVERS}")
 def release(context: Context) -> None:
     """Release what is pending under an id now."""
-    timer: TimerOptions = context.obj
-    with timer.named() as (client, name):
-        sent = [client.release(name)]
-        timer.report(client, "moved", f"release of {timer.id_ or timer.origin}", sent)
+    context.obj.change("release", "moved", lambda client, name: client.release(name))
 
 
 @commands.command(cls=_OfEither, epilog=f"Example: timer-bridge pause orders {_SERVERS}")
 def pause(context: Context) -> None:
     """Let one timer, or all due ones for a target topic, wait until `resume`. Cancels and replacements go on."""
-    context.obj.switch(
-        "pause", "paused", lambda client, topic: client.pause(topic), lambda client, name: client.pause_timer(name)
-    )
+    context.obj.switch(on=True)
 
 
 @commands.command(cls=_OfEither, epilog=f"Example: timer-bridge resume --id reminder-7 {_SERVERS}")
 def resume(context: Context) -> None:
     """Resume a paused timer or the timers of a paused topic. Overdue timers leave at once."""
-    context.obj.switch(
-        "resumption",
-        "resumed",
-        lambda client, topic: client.resume(topic),
-        lambda client, name: client.resume_timer(name),
-    )
+    context.obj.switch(on=False)
 
 
 @commands.command(cls=_OfTopic, epilog=f"Example: timer-bridge skip timer.requests 3 4711 {_SERVERS}")
@@ -356,6 +346,28 @@ def skip(
         ": if it cannot be decoded, the instance that has the partition rejects it without its contents on"
         f" {settings.rejected_topic} and goes on",
     )
+
+
+@commands.command("next", epilog="Example: timer-bridge next --cron '0 9 * * MON-FRI' --zone Europe/Berlin")
+def next_times(
+    cron: Cron = None, every: Every = None, zone: Zone = None, until: Until = None, count: Count = None
+) -> None:
+    """Show the next five times of a rule, in its time zone and in UTC."""
+    if every is not None:
+        duration_ms("--every", every, 1)
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        rule = recurrence_of(dict(Repeat(cron=cron, every=every, zone=zone, until=until, count=count).headers()))
+    except ValueError as wrong:
+        raise SettingsError(str(wrong)) from wrong
+    if rule is None:
+        raise SettingsError("give --cron or --every")
+    if (problem := problem_of(rule, now_ms, now_ms, 0)) is not None:
+        raise SettingsError(problem.detail)
+    first_ms = now_ms + rule.every_ms
+    for due_ms in due_times(Occurrence(rule, 0 if rule.needs_first else 1, first_ms, first_ms)):
+        local = datetime.fromtimestamp(due_ms / 1000, ZoneInfo(rule.zone)).isoformat(timespec="seconds")
+        typer.echo(f"{local}  {instant_text(due_ms)}")
 
 
 @contextmanager
