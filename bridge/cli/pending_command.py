@@ -8,9 +8,9 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
@@ -39,8 +39,8 @@ from kafka_timer.origin import TimerPartition
 from schemas.kafka_settings import PREFIX, from_environment
 from timer.stopped_store import StoppedStore
 
+OneInstance = TypeVar("OneInstance", bound=OfInstance)
 _HTTP_PORT = f"{PREFIX}HTTP_PORT"
-_PATH = "/pending"
 _STOP_OR_ASK = "ask it by its --http-port (or --url); if it was started without one, stop it first"
 _ROWS = 24
 _BAR = 40
@@ -69,17 +69,16 @@ class RunningInstances:
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
         asked = {"bucket": duration_text(bucket_ms)} | ({} if topic is None else {"topic": topic})
-        found = [each.get(_PATH, asked, InstancePending) for each in self._bridges]
-        self._note(found)
-        return merge_pending(found)
+        return merge_pending(self._ask(asked, InstancePending))
 
     def named(self, id_: str) -> Named:
-        found = [each.get(_PATH, {"id": id_}, InstanceNamed) for each in self._bridges]
-        self._note(found)
+        found = self._ask({"id": id_}, InstanceNamed)
         return Named(at_ms=found[0].at_ms, id=id_, timers=[timer for each in found for timer in each.timers])
 
-    def _note(self, found: Iterable[OfInstance]) -> None:
+    def _ask(self, asked: Mapping[str, str], kind: type[OneInstance]) -> list[OneInstance]:
+        found = [each.get("/pending", asked, kind) for each in self._bridges]
         self.unread_partitions = sorted({name for each in found for name in each.recovering})
+        return found
 
 
 class StoppedBridge:
@@ -90,13 +89,13 @@ class StoppedBridge:
         self.unread_partitions: list[str] = []
 
     def pending(self, bucket_ms: int, topic: str | None) -> Pending:
-        now_ms = _now_ms()
+        now_ms = time.time_ns() // 1_000_000
         nothing = Pending(at_ms=now_ms, pending=0, topics={}, shards={})
         found = self._each(lambda partition, store: pending_in_store(partition, store, now_ms, bucket_ms, topic))
         return merge_pending([nothing, *found])
 
     def named(self, id_: str) -> Named:
-        now_ms = _now_ms()
+        now_ms = time.time_ns() // 1_000_000
         found = self._each(lambda partition, store: named_in_store(partition, store, id_, now_ms))
         return Named(at_ms=now_ms, id=id_, timers=[timer for each in found for timer in each.timers])
 
@@ -105,12 +104,8 @@ class StoppedBridge:
         found: list[Answer] = []
         with locked_stores(self._folder, remedy=_STOP_OR_ASK) as stores:
             unfinished = for_each_store(stores, lambda partition, store: found.append(look(partition, store)))
-        self.unread_partitions = [*map(str, unfinished)]
+        self.unread_partitions = list(map(str, unfinished))
         return found
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 @commands.command(epilog="Example: timer-bridge pending --http-port 8321 --select topic=orders --cancel")
@@ -149,8 +144,9 @@ def pending(
     if len(actions) > 1:
         raise SettingsError("--cancel, --move-by, --release, --pause, --resume: give one of them")
     if select:
-        given = {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
-        _refuse_beside_select(given)
+        _refuse_beside_select(
+            {"topic": topic, "id": id_, "data-dir": data_dir, "json": as_json or None, "bucket": bucket}
+        )
         more = {} if move_by is None else {"by": move_by}
         from bridge.cli.bulk_command import act_on  # only here: it needs the API's models
 
