@@ -24,7 +24,6 @@ from bridge.config.topic_settings import (
     Duration,
     Limit,
     Names,
-    Patterns,
     Size,
     SizeLimit,
     TargetSettings,
@@ -58,6 +57,10 @@ _HOST_PORT = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _URL = re.compile(r"https?://[^\s/@]+(/[^\s@]*)?")
 
 
+_Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)]
+_FORMER = "Marks of `{}` by versions up to 0.2.0: only read."
+
+
 def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
@@ -78,12 +81,8 @@ def _workers(value: object) -> object:
     return usable_cores() if value == "auto" else value
 
 
-def _former(job: Job) -> Any:
-    return Field(FORMER_TOPICS[job], description=f"Marks of `{job}` by versions up to 0.2.0: only read.")
-
-
-def _with_unit(default: str, description: str, **bounds: Any) -> Any:
-    """Return the field of a duration or size. Its default is text with a unit, as --help shows it."""
+def _setting(default: Any, description: str, **bounds: Any) -> Any:
+    """Return the field of a setting. The default of a duration or size is text with a unit, as --help shows it."""
     return Field(default, description=description, **bounds)
 
 
@@ -94,117 +93,109 @@ class Settings(BaseModel):
 
     bootstrap_servers: str = Field(description="Kafka's address, host:port[,host:port...].")
     data_dir: Path = Field(Path("timer-data"), description="Folder of the local store.")
-    workers: Annotated[int, BeforeValidator(_workers)] = Field(
-        1,
-        description="Processes that share the partitions, each a member of the group; auto: one for each core.",
-        ge=1,
-        le=99,
+    workers: Annotated[int, BeforeValidator(_workers)] = _setting(
+        1, "Processes that share the partitions, each a member of the group; auto: one for each core.", ge=1, le=99
     )
-    group: str = Field("timer-bridge", description="The consumer group, shared by all instances.", min_length=1)
-    group_protocol: Literal["classic", "consumer"] = Field(
-        "classic", description="How the group balances; with consumer, the session time-out is the broker's."
+    group: str = _setting("timer-bridge", "The consumer group, shared by all instances.", min_length=1)
+    group_protocol: Literal["classic", "consumer"] = _setting(
+        "classic", "How the group balances; with consumer, the session time-out is the broker's."
     )
-    static_membership: bool = Field(
-        True,
-        description="A restart moves no partition; a stop hands over after the session time-out. Off with standby.",
+    static_membership: bool = _setting(
+        True, "A restart moves no partition; a stop hands over after the session time-out. Off with standby."
     )
-    standby: bool = Field(
-        False, description="Keep stores of others' partitions nearly up to date, so that they move without a rebuild."
+    standby: bool = _setting(
+        False, "Keep stores of others' partitions nearly up to date, so that they move without a rebuild."
     )
-    standby_cpu_percent: int = Field(
-        25, description="Share of a core that standbys take at most, in percent.", ge=1, le=100
+    standby_cpu_percent: int = _setting(25, "Share of a core that standbys take at most, in percent.", ge=1, le=100)
+    timer_topic: str = _setting("timer.requests", "Topic of requests.")
+    rejected_topic: str = _setting("timer.rejected", "Topic of refused and undeliverable records.")
+    journal_topic: str = _setting("timer.journal", "The bridge's own record of its decisions.")
+    receipts_topic: str = _setting("timer.receipts", "Topic of receipts, which say how each request ended.")
+    allow_targets: Names = _setting(("*",), "Target topics that timer_topic allows: patterns with * and ?.")
+    deny_targets: Names = _setting((), "Exceptions from allow_targets.")
+    allow_actions: Names = _setting(
+        ACTIONS, "Actions that timer_topic allows: schedule, cancel, replace, move, pause, recur."
     )
-    timer_topic: str = Field("timer.requests", description="Topic of requests.")
-    rejected_topic: str = Field("timer.rejected", description="Topic of refused and undeliverable records.")
-    journal_topic: str = Field("timer.journal", description="The bridge's own record of its decisions.")
-    receipts_topic: str = Field("timer.receipts", description="Topic of receipts, which say how each request ended.")
-    allow_targets: Patterns = Field(("*",), description="Target topics that timer_topic allows: patterns with * and ?.")
-    deny_targets: Patterns = Field((), description="Exceptions from allow_targets.")
-    allow_actions: Names = Field(
-        ACTIONS, description="Actions that timer_topic allows: schedule, cancel, replace, move, pause, recur."
+    passed_headers: Names = _setting(
+        (), "Headers that are delivered though they begin with timer-: names of senders' own ones."
     )
-    passed_headers: Patterns = Field(
-        (), description="Headers that are delivered though they begin with timer-: names of senders' own ones."
+    max_requests_per_s: Limit = _setting(
+        None, "Limit of timer_topic on this instance, divided by its workers; more wait."
     )
-    max_requests_per_s: Limit = Field(
-        None, description="Limit of timer_topic on this instance, divided by its workers; more wait."
-    )
-    max_pending: Limit = Field(None, description="Most pending timers of timer_topic, divided by its partitions.")
-    max_pending_bytes: SizeLimit = Field(None, description="Most bytes of timer_topic's pending timers, divided too.")
-    max_request_bytes: SizeLimit = Field(None, description="Most bytes of a request of timer_topic, decompressed.")
+    max_pending: Limit = _setting(None, "Most pending timers of timer_topic, divided by its partitions.")
+    max_pending_bytes: SizeLimit = _setting(None, "Most bytes of timer_topic's pending timers, divided too.")
+    max_request_bytes: SizeLimit = _setting(None, "Most bytes of a request of timer_topic, decompressed.")
     topics: dict[str, TopicSettings] = Field(
         default_factory=dict, description='Other timer topics, tables [topics."NAME"] of the config.'
     )
     targets: dict[str, TargetSettings] = Field(
         default_factory=dict, description='Limits of target topics, tables [targets."PATTERN"] of the config.'
     )
-    resent_topic: str = Field(resent.TOPIC, description="Topic where redrive, backfill and import mark what they sent.")
-    redriven_topic: str = _former(Job.REDRIVE)
-    backfilled_topic: str = _former(Job.BACKFILL)
-    imported_topic: str = _former(Job.IMPORT)
-    control_topic: str = Field(
-        CONTROL_TOPIC, description="Topic of operators' pauses and skips; senders need no right to it."
+    resent_topic: str = _setting(resent.TOPIC, "Topic where redrive, backfill and import mark what they sent.")
+    redriven_topic: str = _setting(FORMER_TOPICS[Job.REDRIVE], _FORMER.format(Job.REDRIVE))
+    backfilled_topic: str = _setting(FORMER_TOPICS[Job.BACKFILL], _FORMER.format(Job.BACKFILL))
+    imported_topic: str = _setting(FORMER_TOPICS[Job.IMPORT], _FORMER.format(Job.IMPORT))
+    control_topic: str = _setting(CONTROL_TOPIC, "Topic of operators' pauses and skips; senders need no right to it.")
+    receipts: Mode = _setting("outcomes", "Which receipts are sent: none, outcomes or all.")
+    partitions: int = _setting(4, "Partitions of a timer topic that the bridge creates.", ge=1)
+    replication_factor: int = _setting(-1, "Copies of topics that it creates; -1: the broker's default.")
+    compressed_requests: Literal["refuse", "allow"] = _setting(
+        "refuse", "Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
     )
-    receipts: Mode = Field("outcomes", description="Which receipts are sent: none, outcomes or all.")
-    partitions: int = Field(4, description="Partitions of a timer topic that the bridge creates.", ge=1)
-    replication_factor: int = Field(-1, description="Copies of topics that it creates; -1: the broker's default.")
-    compressed_requests: Literal["refuse", "allow"] = Field(
-        "refuse", description="Whether timer topics may keep compressed records: allow if brokers cannot forbid it."
+    max_delay: Duration = _setting("366d", "The longest delay that is accepted.", gt=0, le=PAUSED_MS // 10)
+    max_missed: int = _setting(
+        1000, "Most occurrences before the request of a recurring timer with timer-missed: all.", ge=1
     )
-    max_delay: Duration = _with_unit("366d", "The longest delay that is accepted.", gt=0, le=PAUSED_MS // 10)
-    max_missed: int = Field(
-        1000, description="Most occurrences before the request of a recurring timer with timer-missed: all.", ge=1
-    )
-    levels: str = Field(LEVELS, description="Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
-    profiles: Names = Field(DEFAULT_PROFILES, description="Profiles of headers that the bridge reads, in order.")
-    engine: Engine = Field("wheel", description="Engine of the local store: wheel or rocksdb. A change rebuilds it.")
-    roll_window: Duration = _with_unit(
+    levels: str = _setting(LEVELS, "Delays of timer-delay-level 1, 2, ...; the last one holds for all above.")
+    profiles: Names = _setting(DEFAULT_PROFILES, "Profiles of headers that the bridge reads, in order.")
+    engine: Engine = _setting("wheel", "Engine of the local store: wheel or rocksdb. A change rebuilds it.")
+    roll_window: Duration = _setting(
         "2d", "How far ahead the local store looks; at most 24d with the engine wheel.", gt=0
     )
-    lateness_target: Duration = _with_unit(
+    lateness_target: Duration = _setting(
         "50ms",
         "How late a timer may be so that others leave with it; less takes more CPU, in brokers too.",
         ge=10,
         le=1000,
     )
-    min_free_bytes: Size = _with_unit("1GiB", "Free disk space below which intake pauses.")
-    compression: Compression = Field("none", description="Of published records: none, lz4, zstd, snappy or gzip.")
-    adopt_progress: str | None = Field(None, description="Start if progress is lost: earliest, latest or an epoch ms.")
-    startup_timeout: Duration = _with_unit("1m", "How long to wait for a broker at start.", gt=0)
-    http_port: int = Field(0, description="Port of health and pending timers over HTTP; 0: off.", ge=0, le=65535)
-    http_host: str = Field("127.0.0.1", description="Address of the port; 0.0.0.0 lets every host read.")
-    http_hosts: Patterns = Field(
-        (), description="Names in the Host header that are answered, beside IP addresses: patterns with * and ?."
+    min_free_bytes: Size = _setting("1GiB", "Free disk space below which intake pauses.")
+    compression: Compression = _setting("none", "Of published records: none, lz4, zstd, snappy or gzip.")
+    adopt_progress: str | None = _setting(None, "Start if progress is lost: earliest, latest or an epoch ms.")
+    startup_timeout: Duration = _setting("1m", "How long to wait for a broker at start.", gt=0)
+    http_port: int = _setting(0, "Port of health and pending timers over HTTP; 0: off.", ge=0, le=65535)
+    http_host: str = _setting("127.0.0.1", "Address of the port; 0.0.0.0 lets every host read.")
+    http_hosts: Names = _setting(
+        (), "Names in the Host header that are answered, beside IP addresses: patterns with * and ?."
     )
-    page: bool = Field(False, description="Serve a page and an API on http_port, to look after the group.")
-    page_read_tokens: Path | None = Field(None, description="A file of tokens, by `timer-bridge token`, that may read.")
-    page_operator_tokens: Path | None = Field(None, description="The same, of tokens that may also change something.")
-    page_secret: Path | None = Field(
-        None, description="A file with a secret that all instances share; needed if a file of tokens holds hashes."
+    page: bool = _setting(False, "Serve a page and an API on http_port, to look after the group.")
+    page_read_tokens: Path | None = _setting(None, "A file of tokens, by `timer-bridge token`, that may read.")
+    page_operator_tokens: Path | None = _setting(None, "The same, of tokens that may also change something.")
+    page_secret: Path | None = _setting(
+        None, "A file with a secret that all instances share; needed if a file of tokens holds hashes."
     )
-    page_proxy: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
-        (), description="Addresses of proxies that log users in, such as oauth2-proxy: the page believes their header."
+    page_proxy: _Networks = _setting(
+        (), "Addresses of proxies that log users in, such as oauth2-proxy: the page believes their header."
     )
-    page_proxy_header: str = Field("X-Forwarded-User", description="Header in which page_proxy names the user.")
-    page_proxy_operators: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        (), description="Patterns (* and ?) of the users of page_proxy who may change something; others may read."
+    page_proxy_header: str = _setting("X-Forwarded-User", "Header in which page_proxy names the user.")
+    page_proxy_operators: Names = _setting(
+        (), "Patterns (* and ?) of the users of page_proxy who may change something; others may read."
     )
-    schema_registry: str | None = Field(
-        None, description="URL of a schema registry, by which the page shows values of Avro, Protobuf and JSON Schema."
+    schema_registry: str | None = _setting(
+        None, "URL of a schema registry, by which the page shows values of Avro, Protobuf and JSON Schema."
     )
-    schema_registry_auth: Path | None = Field(None, description="A file with user:password for schema_registry.")
-    audit_tables: str | None = Field(
-        None, description="Folder or URI of an audit, its --out: the page shows the audit's verdict on a timer."
+    schema_registry_auth: Path | None = _setting(None, "A file with user:password for schema_registry.")
+    audit_tables: str | None = _setting(
+        None, "Folder or URI of an audit, its --out: the page shows the audit's verdict on a timer."
     )
-    peer_networks: Annotated[tuple[IPv4Network | IPv6Network, ...], BeforeValidator(as_list)] = Field(
-        (), description="Networks where other instances are, such as 10.1.0.0/16; only these are asked."
+    peer_networks: _Networks = _setting(
+        (), "Networks where other instances are, such as 10.1.0.0/16; only these are asked."
     )
-    advertised_http: str | None = Field(
-        None, description="host:port by which other instances ask this one; its own address if left out."
+    advertised_http: str | None = _setting(
+        None, "host:port by which other instances ask this one; its own address if left out."
     )
-    log_format: Format = Field("text", description="Format of log lines: text or json.")
-    log_level: Level = Field("info", description="debug, info, warning or error.")
-    tracing: bool = Field(False, description="Export spans of deliveries to OTEL_EXPORTER_OTLP_ENDPOINT.")
+    log_format: Format = _setting("text", "Format of log lines: text or json.")
+    log_level: Level = _setting("info", "debug, info, warning or error.")
+    tracing: bool = _setting(False, "Export spans of deliveries to OTEL_EXPORTER_OTLP_ENDPOINT.")
     kafka: dict[str, str] = Field(default_factory=dict, description="librdkafka settings, passed through.", repr=False)
 
     @model_validator(mode="after")
@@ -268,17 +259,9 @@ class Settings(BaseModel):
 
     def timer_topics(self) -> dict[str, TopicSettings]:
         """Return every timer topic by name, `timer_topic` first, with defaults filled in."""
-        main = TopicSettings(
-            allow=self.allow_targets,
-            deny=self.deny_targets,
-            actions=self.allow_actions,
-            passed_headers=self.passed_headers,
-            max_requests_per_s=self.max_requests_per_s,
-            max_pending=self.max_pending,
-            max_pending_bytes=self.max_pending_bytes,
-            max_request_bytes=self.max_request_bytes,
-            journal_topic=self.journal_topic,
-        )
+        own = {name: getattr(self, name) for name in TopicSettings.model_fields if name in Settings.model_fields}
+        targets = {"allow": self.allow_targets, "deny": self.deny_targets, "actions": self.allow_actions}
+        main = TopicSettings().model_copy(update=own | targets)
         named = {self.timer_topic: main} | self.topics
         return {name: topic.of(name, self.profiles, self.engine) for name, topic in named.items()}
 

@@ -22,18 +22,12 @@ from schemas.sizes import parse_size_bytes, size_text
 from timer.options import Engine
 
 
-def _names(value: object) -> object:
-    return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-
-
 def as_list(value: object) -> object:
-    return _names(value) if value else ()
+    return [name.strip() for name in value.split(",") if value] if isinstance(value, str) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-"""A list in the TOML; 'one,other' in the environment and as a flag."""
-Patterns = Annotated[tuple[str, ...], BeforeValidator(as_list)]
-"""The same; an empty string is an empty list."""
+Names = Annotated[tuple[str, ...], BeforeValidator(as_list)]
+"""A list in the TOML; 'one,other' in the environment and as a flag, where an empty string is an empty list."""
 Limit = Annotated[int | None, Field(ge=1)]
 Duration = Annotated[int, BeforeValidator(milliseconds), PlainSerializer(duration_text)]
 """Milliseconds, given as '2d', '5m' or '500ms'."""
@@ -50,10 +44,10 @@ class TopicSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    allow: Patterns = ("*",)
-    deny: Patterns = ()
+    allow: Names = ("*",)
+    deny: Names = ()
     actions: Names = ACTIONS
-    passed_headers: Patterns = ()
+    passed_headers: Names = ()
     profiles: Names | None = None
     max_requests_per_s: Limit = None
     max_pending: Limit = None

@@ -147,7 +147,7 @@ def test_a_lap_of_the_wheel_is_longer_than_two_roll_windows(window: str) -> None
             "'etf2' is none: write a list of native, rocketmq, etf1, kaspr, karafka, timeb",
         ),
         ('profiles = ["rocketmq"]', "profiles: native has to be among them"),
-        ('profiles = ""', "profiles: '' is none"),
+        ('profiles = ""', "profiles: native has to be among them"),
         ('profiles = ["native", "etf1", "etf1"]', "profiles: duplicate profile in native, etf1, etf1"),
         ('profils = ["native"]', "there is no setting 'profils': did you mean 'profiles'?"),
         ("zzz = 1", "there is no setting 'zzz'"),
