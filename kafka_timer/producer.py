@@ -1,6 +1,5 @@
 """Send requests to a timer topic, and retries of consumed messages."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
@@ -39,7 +38,7 @@ M = TypeVar("M")
 
 
 class Outbox(Protocol):
-    """Sends records. kafka_timer.request_sender.ConfluentOutbox implements it."""
+    """Sends records. kafka_timer.kafka_client.ConfluentOutbox implements it."""
 
     def send(
         self, topic: str, partition: int, key: bytes | None, value: bytes | None, headers: Headers
@@ -373,26 +372,21 @@ def _all_acknowledged(sent: "Future[Sent]", others: "Sequence[Future[Sent]]") ->
         return sent
     whole: Future[Sent] = Future()
     whole.set_running_or_notify_cancel()
-    waiting, lock = {sent, *others}, threading.Lock()
 
-    def on_done(future: "Future[Sent]") -> None:
-        with lock:
-            waiting.discard(future)
-            is_last = not waiting
-        if not is_last:
-            return
-        failure = next(filter(None, (each.exception() for each in (*others, sent))), None)
-        if failure is None:
-            whole.set_result(sent.result())
-        else:
+    def on_done(_: "Future[Sent]") -> None:
+        waiting = next((each for each in (*others, sent) if not each.done()), None)
+        if waiting is not None:
+            waiting.add_done_callback(on_done)
+        elif failure := next(filter(None, (each.exception() for each in (*others, sent))), None):
             whole.set_exception(failure)
+        else:
+            whole.set_result(sent.result())
 
-    for each in (*others, sent):
-        each.add_done_callback(on_done)
+    on_done(sent)
     return whole
 
 
 def _kafka(config: Mapping[str, Any]) -> Outbox:
-    from kafka_timer.request_sender import ConfluentOutbox  # only here: headers alone need no librdkafka
+    from kafka_timer.kafka_client import ConfluentOutbox  # only here: headers alone need no librdkafka
 
     return ConfluentOutbox(config)

@@ -106,10 +106,7 @@ ID, PLACE, NOW = ("timer-id", b"x"), ("timer-of", b"timer.requests/3/7"), ("time
         ([("timer-key", None)], "bad-header"),
         ([("timer-origin", b"t/0/1")], "not-ours"),
         ([("timer-rolls", b"1")], "not-ours"),
-        (
-            [*COPY, ID, ("timer-deliver-ms", b"5")],
-            Claim(b"t/0/1", 2, Schedule("orders", 5, -1, b"x")),
-        ),
+        ([*COPY, ID, ("timer-deliver-ms", b"5")], Claim(b"t/0/1", 2, Schedule("orders", 5, -1, b"x"))),
         ([*COPY, ("timer-partition", b"3")], Claim(b"t/0/1", 2, OWN._replace(partition=3))),
         ([*COPY, ("timer-partition", b"2147483648")], "not-ours"),
         ([COPY[0], ("timer-rolls", b"2147483648")], "not-ours"),
@@ -196,8 +193,7 @@ def test_an_unknown_timer_header_is_refused_with_the_nearest_name(name: str, tol
 
 
 @pytest.mark.parametrize(
-    ("number", "unit"),
-    [(0, "sec"), (NOW_MS // 1000, "sec"), (NOW_MS * 1000, "micro"), (NOW_MS * 10**6, "nano")],
+    ("number", "unit"), [(0, "sec"), (NOW_MS // 1000, "sec"), (NOW_MS * 1000, "micro"), (NOW_MS * 10**6, "nano")]
 )
 def test_a_due_time_in_another_unit_is_refused_with_the_unit(number: int, unit: str) -> None:
     asked = ask(("timer-deliver-ms", b"%d" % number))

@@ -16,9 +16,9 @@ from bridge.ports import Outgoing, Record
 from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive
-from kafka_timer import request_sender
+from kafka_timer import kafka_client
 from kafka_timer.origin import TimerPartition
-from kafka_timer.tests.test_request_sender import FATAL, Producer, failure, producers
+from kafka_timer.tests.test_kafka_client import FATAL, Producer, failure, producers
 
 
 def settings() -> Settings:
@@ -201,7 +201,7 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
 
 
 def test_the_page_makes_another_client_after_a_fatal_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_sender, "Producer", Producer)
+    monkeypatch.setattr(kafka_client, "Producer", Producer)
     kafka = ConfluentKafkaPort(settings())
     first = kafka.producer("timer.requests")
     assert kafka.producer("timer.requests") is first

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kafka_timer import BridgeError, BrokerUnavailableError, Sent, TimerProducer
-from kafka_timer import request_sender as outbox_module
+from kafka_timer import kafka_client as outbox_module
 
 SOON_S = 2.0
 WHY = "the cluster does not let it"
