@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NamedTuple, NoReturn, Protocol
 
 from timer.errors import UnreadableError
 
@@ -136,11 +136,10 @@ class RealFile:
         assert at + len(data) <= self._size, f"{at} + {len(data)} lies beyond {self._size}"
         self._write(at, data)
 
-    def _write(self, at: int, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, at)
-            at, view = at + written, view[written:]
+    def _write(self, at: int, data: bytes | memoryview) -> None:
+        while data:
+            written = os.pwrite(self._descriptor, data, at)
+            at, data = at + written, memoryview(data)[written:]
             self._size = max(self._size, at)
 
     def rewrite(self) -> None:
@@ -175,11 +174,7 @@ class RealMapping:
             self._map = mmap.mmap(self._descriptor, size)
             self._map.madvise(mmap.MADV_RANDOM)  # else the first read takes ms: Linux reads MB around it ahead
             opened.pop_all()
-        self._buffer = memoryview(self._map)
-
-    @property
-    def buffer(self) -> memoryview:
-        return self._buffer
+        self.buffer = memoryview(self._map)
 
     def allocate(self, at: int, size: int) -> None:
         os.posix_fallocate(self._descriptor, at, size)
@@ -189,23 +184,19 @@ class RealMapping:
 
     def close(self) -> None:
         """Close. No view of the buffer may exist."""
-        self._buffer.release()
+        self.buffer.release()
         self._map.close()
         os.close(self._descriptor)
 
 
-class RealSyncing:
-    def __init__(self, future: "Future[None]") -> None:
-        self._future = future
+class RealSyncing(NamedTuple):
+    future: "Future[None]"
 
     def done(self) -> bool:
-        if not self._future.done():
-            return False
-        self._future.result()
-        return True
+        return self.future.done() and self.future.result() is None
 
     def wait(self) -> None:
-        self._future.result()
+        self.future.result()
 
 
 class RealDisk:

@@ -226,9 +226,9 @@ _NUMBERED = np.dtype([("unit", f"V{UNIT_SIZE}"), ("id_hash", ">i8"), ("due_ms", 
 _NUMBERED_BYTES = np.dtype(f"V{_NUMBERED.itemsize}")
 _COVERED = _NUMBERED.itemsize
 """Bytes under a check: unit, id hash, due time, number."""
-_BODY = slice(28, 36)
+BODY_FIELD = slice(28, 36)
 assert UNIT.fields is not None
-assert UNIT.fields["body"] == (np.dtype(">i8"), _BODY.start)
+assert UNIT.fields["body"] == (np.dtype(">i8"), BODY_FIELD.start)
 _BYTE_BITS = 8
 _FEW_UNITS = 1000
 """Fewer units are checked one by one by zlib; more by a table for a whole block, in half the time."""
@@ -247,7 +247,7 @@ def unit_checks(units: Rows, extra: Rows, first_unit: int) -> Checks:
     records["due_ms"] = extra["due_ms"]
     records["number"] = np.arange(first_unit, first_unit + len(units))
     data = records.view(np.uint8).reshape(len(units), _COVERED)
-    data[:, _BODY] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]
+    data[:, BODY_FIELD] *= (units["magic"] & MAGIC_DELETE != 0)[:, np.newaxis]
     if len(units) < _FEW_UNITS:
         return np.fromiter(map(zlib.crc32, records.view(_NUMBERED_BYTES).tolist()), np.uint32, len(records))
     found = np.empty(len(units), np.uint32)

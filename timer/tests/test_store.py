@@ -1057,7 +1057,7 @@ def test_units_repointed_by_an_earlier_process_are_synced_before_the_old_file_go
         disk.start_sync(again.take_dirty()).wait()
         disk.lose_power(random.Random(seed))
         found = UnitLog(disk.reopen(), "timer", "ids", 68 * 4, bases)
-        assert found.read(0, 1)["body"].tolist() == [4711]
+        assert found.read_rows(0, 1)[0]["body"].tolist() == [4711]
 
 
 def refusing(files: object) -> Syncing:

@@ -25,7 +25,7 @@ from timer.index.id_index import OriginIndex
 from timer.index.pending_index import EndedUnits, LiveCounts, PendingIndex
 from timer.schedule.pending_timers import Waits, pending_by_key, pending_in_order
 from timer.store import StoreQueries
-from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog
+from timer.wheel.timer_log import FrameLog, UnitLog
 from timer.wheel.timer_wheel import Wheel
 
 _SCAN_UNITS = 1 << 16
@@ -43,7 +43,6 @@ class WheelTimers(StoreQueries):
     def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel) -> None:
         self._units = units
         self._bodies = bodies
-        self._reader = BodyReader(bodies)
         self._wheel = wheel
         self.index = PendingIndex(units.per_segment, bodies.bases_of, lambda row: self.peek(row).target)
         self.tick_ms = wheel.tick_ms
@@ -164,10 +163,10 @@ class WheelTimers(StoreQueries):
             start = stop
 
     def bodies(self, rows: Rows) -> list[Body]:
-        return self._reader.read(rows)
+        return self._bodies.bodies(rows)
 
     def peek(self, row: Rows) -> Peek:
-        return self._reader.peek(row)
+        return self._bodies.peek(row)
 
     # -- the pending units, and the lowest one
 

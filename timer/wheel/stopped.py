@@ -23,7 +23,7 @@ from timer.index.pending_index import EndedUnits, LiveCounts
 from timer.wheel import shutdown_snapshot
 from timer.wheel.pending_units import LiveScan, ranges_at
 from timer.wheel.shutdown_snapshot import RESUME
-from timer.wheel.timer_log import BodyReader, FrameLog, UnitLog
+from timer.wheel.timer_log import FrameLog, UnitLog
 from timer.wheel.timer_wheel import SLOT, SLOT_SIZE, slot_checks
 
 
@@ -35,7 +35,6 @@ class WheelRows:
         self._checkpoint = checkpoint
         self._units = UnitLog(disk, UNITS, IDS, checkpoint.segment_bytes, checkpoint.unit_files())
         self._frames = FrameLog(disk, BODIES, checkpoint.segment_bytes, checkpoint.bodies)
-        self._reader = BodyReader(self._frames)
         self._units.end = checkpoint.units_end
 
     def close(self) -> None:
@@ -62,7 +61,7 @@ class WheelRows:
         yield from scan.held.values()
 
     def bodies(self, rows: Rows) -> list[Body]:
-        return self._reader.read(rows)
+        return self._frames.bodies(rows)
 
     def damaged(self, unit: int, what: str) -> CorruptStoreError:
         return self._units.damaged(unit, what)

@@ -3,7 +3,7 @@
     add(batch) -> body log, TimerLog, wheel          due(now) -> ticks of the wheel -> TimerLog -> bodies
 
 A delete mark ends a row; a delivery writes no mark. A segment without pending rows is deleted after a checkpoint that
-does not name it is durable. Checkpoints, deletion of files and compaction: timer.wheel.maintenance.
+does not name it is durable. Sparse files of the body log are compacted (timer.wheel.compaction).
 """
 
 from collections.abc import Callable, Collection
@@ -12,28 +12,20 @@ from contextlib import ExitStack, closing
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_timer.headers import MAX_INT64
 from schemas.journal import Wait
 from schemas.progress import Progress
 from timer.disk import Disk
+from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
-from timer.format.unit import (
-    MAGIC_UNCHAINED,
-    TIMER_ROW,
-    UNIT,
-    Ints,
-    Rows,
-    delete_marks,
-    joined,
-    units_of,
-    visits_ms,
-)
+from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, UNIT, Ints, Rows, delete_marks, joined, units_of, visits_ms
 from timer.index.id_index import IdIndex
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
 from timer.store import CheckpointWriter, Store
 from timer.wheel import shutdown_snapshot
-from timer.wheel.maintenance import Maintenance
+from timer.wheel.compaction import Compaction
 from timer.wheel.pending_units import LiveScan, WheelTimers
 from timer.wheel.timer_log import FrameLog, UnitLog, delete_other_files
 from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
@@ -67,7 +59,7 @@ class WheelStore(Store):
         self.queries = self._timers = WheelTimers(self._units, self._bodies, self._wheel)
         self._index = self._timers.index
         self.release_queue = self._timers.release_queue = ReleaseQueue(self._timers, progress.settled, waits)
-        self._maintenance = Maintenance(disk, options, self._units, self._bodies, self._timers)
+        self._compaction: Compaction | None = None
 
     # -- opening and closing
 
@@ -179,25 +171,51 @@ class WheelStore(Store):
         return self._committed, self._units.end, self._bodies.end, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
-        dead_units, dead_bodies = self._maintenance.deletable(self.release_queue.oldest_open_ms())
+        dead_units, dead_bodies = self._deletable()
         found = checkpoint(
             segment_bytes=self._segment_bytes,
             units_end=self._units.end,
             body_end=self._bodies.end,
             low_unit=self._timers.low_unit,
             segments=runs(sorted(set(self._units.segments()) - set(dead_units))),
-            bodies=tuple(sorted(set(self._bodies.bases()) - set(dead_bodies))),
+            bodies=tuple(sorted(set(self._bodies.bases) - set(dead_bodies))),
         )
-        writer = self._maintenance.start(found, dead_units, dead_bodies)
+        try:
+            logs = self._disk.start_sync(self._units.take_dirty() + self._bodies.take_dirty())
+        except (OSError, UnreadableError):
+            self._restore_dirty()
+            raise
         self.release_memory()
-        return writer
+        return CheckpointWriter(found, logs, dead_units, dead_bodies)
+
+    def _deletable(self) -> tuple[list[int], list[int]]:
+        """Return segments of the TimerLog and the body log without pending rows and without ticks that are open.
+
+        Never the newest ones, and never one that the chain of a pending unit passes through.
+        """
+        bases, running = self._bodies.bases[:-1], self._compaction
+        if running is not None and running.first_copy is not None:
+            bases = [base for base in bases if self._bodies.file_end(base) <= running.first_copy]
+        units = self._index.units.deletable(self._units.segments()[:-1], self.release_queue.oldest_open_ms())
+        return units, self._index.bodies.deletable(bases, MAX_INT64)
+
+    def _restore_dirty(self) -> None:
+        """Sync the files again that were taken last: it is unknown which of their bytes are durable."""
+        self._units.restore_dirty()
+        self._bodies.restore_dirty()
 
     def _is_durable(self, written: CheckpointWriter) -> None:
-        self._maintenance.delete_dead(written)
+        for segment in written.dead_units:
+            self._units.drop_segment(segment)
+            self._index.units.forget(segment)
+            self._index.ended.forget(segment)
+        for base in written.dead_bodies:
+            self._bodies.drop_segment(base)
+            self._index.bodies.forget(base)
 
     def _has_failed(self, failed: CheckpointWriter) -> None:
         if failed.replacing is None:  # else the logs are durable
-            self._maintenance.restore_dirty()
+            self._restore_dirty()
 
     def release_memory(self) -> None:
         """Give the wheel's pages to the kernel's cache: a tick's page is used again only hours later."""
@@ -205,10 +223,32 @@ class WheelStore(Store):
 
     @property
     def is_writing(self) -> bool:
-        return super().is_writing or self._maintenance.is_compacting
+        return super().is_writing or self._compaction is not None
 
     def compact_some(self) -> None:
-        moved = self._maintenance.compact_some(self.settled.visit_ms, self._durable)
-        if moved is not None:
-            self.release_queue.repoint(*moved)
+        running = self._compaction
+        if running is None:
+            self._compaction = self._worth_compacting()
+            return
+        try:
+            running.copy_some()
+        except OSError:
+            self._compaction = None
+            raise
+        moved = None if self._durable is None else running.repoint_some(self._durable.body_end)
+        if moved is not None and len(moved[0]):
+            rows, positions = moved
+            self._index.move_bodies(rows, positions)
+            self.release_queue.repoint(rows["unit"], positions)
             self._timers.forget_read_ahead()
+        if running.is_over:
+            self._compaction = None
+
+    def _worth_compacting(self) -> Compaction | None:
+        """Return the compaction of a sparse file. Bodies that leave soon after K are not worth a copy."""
+        bodies, far_ms = self._index.bodies, self.settled.visit_ms + self._options.compact_ahead_ms
+        for base in self._bodies.bases[:-1]:
+            most = (self._bodies.file_end(base) - base) * self._options.compact_below
+            if 0 < bodies.live_bytes(base) < most and bodies.last_visit_ms(base) > far_ms:
+                return Compaction(self._units, self._bodies, self._timers.rows, base, *bodies.units(base))
+        return None

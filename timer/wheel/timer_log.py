@@ -10,7 +10,6 @@ A segment is deleted as a whole when nothing in it is pending, whatever its posi
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from timer.format.unit import (
     BLANK,
     BLANK_MAGIC,
     BLANK_SIZE,
+    BODY_FIELD,
     UNIT,
     UNIT_EXTRA_DISK,
     UNIT_SIZE,
@@ -33,6 +33,9 @@ from timer.format.unit import (
 
 _BLOCK_UNITS = 1 << 16
 """Units that are read at once, 3.4 MB."""
+_READ_THROUGH_BYTES = 4096
+"""Gaps up to this size are read too, as that is cheaper than another read."""
+_MAX_READ_BYTES = 8 << 20
 
 
 def _name(folder: str, base: int) -> str:
@@ -184,14 +187,10 @@ class UnitLog(_Log):
             opened.pop_all()
         super().__init__(self._segments, self._ids)
         self._segments.mark_all_unsynced()  # an earlier process may have repointed units
-        self.end = self._find_end()
-
-    def _find_end(self) -> int:
-        if not self._segments.bases:
-            return 0
-        base = self._segments.bases[-1]
-        units = min(self._segments.files[base].size() // UNIT_SIZE, self.per_segment)
-        return base // self._segment_bytes * self.per_segment + units
+        self.end = 0
+        for base in self._segments.bases[-1:]:
+            units = min(self._segments.files[base].size() // UNIT_SIZE, self.per_segment)
+            self.end = base // self._segment_bytes * self.per_segment + units
 
     def positions(self, numbers: Ints) -> Ints:
         """Return RIP-43 positions by unit number."""
@@ -259,20 +258,15 @@ class UnitLog(_Log):
         name = _name(self._segments.folder, segment * self._segment_bytes)
         return CorruptStoreError(name, f"unit {number}: {what}", within * UNIT_SIZE)
 
-    def read(self, start: int, end: int) -> Rows:
-        """Return units [start, end) of one segment. Raises CorruptStoreError if one is missing."""
+    def read_rows(self, start: int, end: int, *, is_checked: bool = False) -> tuple[Rows, Rows]:
+        """Return units [start, end) of one segment, and the same units as TIMER_ROW.
+
+        is_checked: the checks are compared too. Raises CorruptStoreError, with the first damaged or missing unit.
+        """
         units = np.frombuffer(self._read(self._segments, start, end, UNIT_SIZE), UNIT)
         is_valid = (units["size"] == UNIT_SIZE) & (units["magic"] > 0)
         if not is_valid.all():
             raise self.damaged(start + int(is_valid.argmin()), "wrong size or magic")
-        return units
-
-    def read_rows(self, start: int, end: int, *, is_checked: bool = False) -> tuple[Rows, Rows]:
-        """Return units [start, end) of one segment, and the same units as TIMER_ROW.
-
-        is_checked: the checks are compared too. Raises CorruptStoreError, with the first damaged unit.
-        """
-        units = self.read(start, end)
         extra = np.frombuffer(self._read(self._ids, start, end, UNIT_EXTRA_DISK.itemsize), UNIT_EXTRA_DISK)
         if is_checked:
             for at in np.flatnonzero(unit_checks(units, extra, start) != extra["check"])[:1].tolist():
@@ -288,19 +282,15 @@ class UnitLog(_Log):
         file = segments.files.get(segment * self._segment_bytes)
         data = b"" if file is None else file.read(within * item_size, (end - start) * item_size)
         if len(data) != (end - start) * item_size:
-            name = _name(segments.folder, segment * self._segment_bytes)
-            raise CorruptStoreError(
-                name, "the file is missing" if file is None else f"the file ends before unit {end - 1}"
-            )
+            what = "the file is missing" if file is None else f"the file ends before unit {end - 1}"
+            raise CorruptStoreError(_name(segments.folder, segment * self._segment_bytes), what)
         return data
 
     def repoint(self, number: int, body_position: int) -> None:
         """Set the body position of unit `number`."""
         segment, within = divmod(number, self.per_segment)
-        field = UNIT.fields["body"] if UNIT.fields else None
-        assert field is not None
-        at = within * UNIT_SIZE + field[1]
-        self._segments.overwrite(segment * self._segment_bytes, at, body_position.to_bytes(field[0].itemsize, "big"))
+        at = within * UNIT_SIZE + BODY_FIELD.start
+        self._segments.overwrite(segment * self._segment_bytes, at, body_position.to_bytes(8, "big"))
 
     def truncate(self, end: int) -> None:
         """Remove units from `end` on."""
@@ -330,16 +320,13 @@ class FrameLog(_Log):
         self._segment_bytes = segment_bytes
         self._segments = _Segments(disk, folder, bases)
         super().__init__(self._segments)
-        self.end = 0
-        if self._segments.bases:
-            base = self._segments.bases[-1]
-            self.end = base + self._segments.files[base].size()
+        bases = self._segments.bases
+        self.end = self.file_end(bases[-1]) if bases else 0
 
     def append(self, frames: list[bytes]) -> Ints:
         """Append `frames` and return their positions. On OSError nothing changes."""
         sizes = np.fromiter(map(len, frames), np.int64, len(frames))
-        start = self.end
-        bases = self._segments.bases
+        start, bases = self.end, self._segments.bases
         base = bases[-1] if bases and start - bases[-1] < self._segment_bytes else start
         self._segments.append(base, b"".join(frames))
         ends = start + np.cumsum(sizes)
@@ -358,17 +345,17 @@ class FrameLog(_Log):
             raise CorruptStoreError(f"{self._segments.folder} at {position}", f"the file ends before {position + size}")
         return data
 
+    @property
     def bases(self) -> list[int]:
-        """Return first positions of the files, ascending."""
+        """First positions of the files, ascending."""
         return self._segments.bases
 
     def bases_of(self, positions: Ints) -> Ints:
         """Return the first position of the file of each of `positions`."""
-        bases = np.array(self._segments.bases, np.int64)
-        index = np.searchsorted(bases, positions, side="right") - 1
+        index = np.searchsorted(self._segments.bases, positions, side="right") - 1
         if len(index) and int(index.min()) < 0:
-            raise CorruptStoreError(f"{self._segments.folder} at {int(positions.min())}", "no file holds this position")
-        found: Ints = bases[index]
+            self._segments.base_of(int(positions.min()))  # raises
+        found: Ints = np.array(self._segments.bases, np.int64)[index]
         return found
 
     def check_frames_exist(self, positions: Ints, sizes: Ints) -> None:
@@ -398,30 +385,19 @@ class FrameLog(_Log):
     def drop_segment(self, base: int) -> None:
         self._segments.drop(base)
 
+    # -- bodies, each compared with its row
 
-_READ_THROUGH_BYTES = 4096
-"""Gaps up to this size are read too, as that is cheaper than another read."""
-_MAX_READ_BYTES = 8 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class BodyReader:
-    """Each body is compared with its row."""
-
-    _log: FrameLog
-
-    def read(self, rows: Rows) -> list[Body]:
+    def bodies(self, rows: Rows) -> list[Body]:
         """Return the bodies of `rows`, in their order. Raises CorruptStoreError."""
         if not len(rows):  # fast path: three of the four kinds of a turn are usually empty
             return []
-        positions, sizes = rows["body"].tolist(), rows["body_size"].tolist()
-        origins = rows["origin"].tolist()
+        positions, sizes, origins = rows["body"].tolist(), rows["body_size"].tolist(), rows["origin"].tolist()
         bodies: list[Body] = []
         at = 0
         while at < len(positions):
             base = positions[at]
             end, upto = self._span(positions, sizes, at)
-            data = self._log.read(base, end - base)
+            data = self.read(base, end - base)
             for i in range(at, upto):
                 offset = positions[i] - base
                 bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
@@ -431,15 +407,12 @@ class BodyReader:
     def _span(self, positions: list[int], sizes: list[int], at: int) -> tuple[int, int]:
         """Return the end of one read that serves the bodies from row `at` on, and the first row after it."""
         base = positions[at]
-        file_end = self._log.file_end(base)
-        end = base + sizes[at]
-        upto = at + 1
+        file_end, end, upto = self.file_end(base), base + sizes[at], at + 1
         while upto < len(positions):
             begin = positions[upto]
             if not end <= begin <= end + _READ_THROUGH_BYTES or begin >= file_end or begin - base > _MAX_READ_BYTES:
                 break
-            end = begin + sizes[upto]
-            upto += 1
+            end, upto = begin + sizes[upto], upto + 1
         return end, upto
 
     def peek(self, row: Rows) -> Peek:
@@ -448,7 +421,7 @@ class BodyReader:
         Raises CorruptStoreError if a torn unit points to another timer's body.
         """
         position = int(row["body"][0])
-        found = peek(self._log.read_upto(position, PEEK_SIZE), position)
+        found = peek(self.read_upto(position, PEEK_SIZE), position)
         if (found.size, found.origin_offset) != (row["body_size"][0], row["origin"][0]):
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
