@@ -12,14 +12,14 @@ A paused target sleeps until its next timer wakes up or the first waiting one mu
 targets however many are paused.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from schemas.journal import END, Wait
 from schemas.progress import Key
-from timer.format.unit import NO_ROWS, Ints, Rows, intersect, isin, topic_hash
-from timer.schedule.pending_timers import KeyRanges, in_key_ranges
-from timer.schedule.queues import RowQueue, in_order, last_key
+from timer.format.unit import NO_ROWS, Rows, intersect, isin, topic_hash
+from timer.schedule.pending_timers import KeyRanges, Waits, in_key_ranges
+from timer.schedule.queues import RowQueue, earliest, in_order, last_key
 
 _MAX_ROWS = 4096
 _MAX_WOKEN = 64
@@ -62,9 +62,6 @@ class BlockedTarget:
             self._wait = Wait(self.target, self.is_paused, tuple(self.pending_in(self.after, END)))
         return self._wait
 
-    def key_ranges(self) -> KeyRanges:
-        return self.wait().stretches
-
     def pending_in(self, after: Key, until: Key) -> KeyRanges:
         """Return the ranges of pending keys in (after, until]."""
         if not self.gaps:
@@ -85,8 +82,7 @@ class BlockedTarget:
 
     def first_ms(self) -> int | None:
         """Return the first wake-up time of its rows in memory."""
-        times_ms = (self.rows.next_visit_ms(), self.held.next_visit_ms())
-        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
+        return earliest(self.rows.first_ms, self.held.first_ms)
 
     def push(self, run: Rows) -> None:
         """Add rows of this target that were just stored, if their keys are in the part that is loaded."""
@@ -102,7 +98,7 @@ class BlockedTarget:
 
     def skip_empty(self, before_ms: int, now_ms: int) -> None:
         """Move `after` to `before_ms` if nothing before is pending, so that files can be deleted."""
-        before, first_ms = Key(before_ms, -1), self.rows.next_visit_ms()
+        before, first_ms = Key(before_ms, -1), self.rows.first_ms
         reached = self.covered if first_ms is None else Key(first_ms, -1)
         while self.gaps and self.gaps[0][1] <= reached:
             self.left_until(self.gaps[0][1])
@@ -111,60 +107,35 @@ class BlockedTarget:
             self.left_until(before)
 
 
-class BlockedTargets:
-    """The blocked targets of one store."""
+class BlockedTargets(dict[int, BlockedTarget]):
+    """The blocked targets of one store, by hash."""
 
     def __init__(self, waits: Iterable[Wait]) -> None:
-        self._by_hash = {each.hash: each for each in map(BlockedTarget.of, waits)}
+        super().__init__((each.hash, each) for each in map(BlockedTarget.of, waits))
         self._now_ms = 0
         self.next_roll_pass_ms = 0
         """When the next pass of rolls of timers that waited too long may begin."""
         self._roll_pass_end = 0
 
-    def __iter__(self) -> Iterator[BlockedTarget]:
-        return iter(list(self._by_hash.values()))
+    def named(self, target: str) -> BlockedTarget | None:
+        return self.get(topic_hash(target)) if self else None
 
-    def __len__(self) -> int:
-        return len(self._by_hash)
-
-    def by_hash(self, hash_: int) -> BlockedTarget:
-        return self._by_hash[hash_]
-
-    def get(self, target: str) -> BlockedTarget | None:
-        return self._by_hash.get(topic_hash(target)) if self._by_hash else None
-
-    def hashes(self) -> list[int]:
-        return list(self._by_hash)
-
-    def key_ranges(self) -> Mapping[int, KeyRanges]:
-        return {hash_: each.key_ranges() for hash_, each in self._by_hash.items()}
-
-    def oldest_ms(self) -> int | None:
-        """Return the first wake-up time from which units are needed."""
-        return min((each.after.visit_ms for each in self), default=None)
-
-    def begin(self, target: str, after: Key) -> BlockedTarget:
-        """Block `target`: its timers with a key above `after` wait."""
-        begun = BlockedTarget(target, is_paused=False, after=after)
-        self._by_hash[begun.hash] = begun
-        return begun
-
-    def end(self, blocked: BlockedTarget) -> None:
-        del self._by_hash[blocked.hash]
+    def key_ranges(self) -> Waits:
+        return {hash_: each.wait().stretches for hash_, each in self.items()}
 
     def awake(self, now_ms: int) -> list[int]:
         """Return hashes of the targets that do not sleep. All wake up if the clock went back, else a limited number."""
         is_back, self._now_ms = now_ms < self._now_ms, now_ms
-        over = [each for each in self._by_hash.values() if each.look_ms and (is_back or each.look_ms <= now_ms)]
+        over = [each for each in self.values() if each.look_ms and (is_back or each.look_ms <= now_ms)]
         for each in over if is_back else over[:_MAX_WOKEN]:
             each.wake()
-        return [hash_ for hash_, each in self._by_hash.items() if not each.look_ms]
+        return [hash_ for hash_, each in self.items() if not each.look_ms]
 
     # -- rows
 
     def without(self, run: Rows) -> Rows:
         """Return the rows of `run` whose target is not blocked."""
-        found = intersect(self._by_hash, run["topic_hash"]) if self._by_hash else []
+        found = intersect(self, run["topic_hash"]) if self else []
         return run[~isin(run["topic_hash"], found)] if found else run
 
     def push(self, run: Rows) -> None:
@@ -178,17 +149,10 @@ class BlockedTargets:
 
     def _blocked_in(self, run: Rows) -> list[BlockedTarget]:
         """Return the blocked targets with rows in `run`, and wake them."""
-        if not self._by_hash:
-            return []
-        found = [self._by_hash[hash_] for hash_ in intersect(self._by_hash, run["topic_hash"])]
+        found = [self[hash_] for hash_ in intersect(self, run["topic_hash"])] if self else []
         for blocked in found:
             blocked.wake()
         return found
-
-    def repoint(self, units: Ints, bodies: Ints) -> None:
-        for each in self:
-            each.rows.repoint(units, bodies)
-            each.held.repoint(units, bodies)
 
     def start_roll_pass(self, now_ms: int, before_ms: int, units_end: int) -> int:
         """Return the unit below which timers that waited since before `before_ms` roll now.
@@ -203,23 +167,18 @@ class BlockedTargets:
 
 
 class BacklogReader:
-    """Loads the next rows of blocked targets in one turn, up to `until_tick`: each tick once for all targets.
+    """Loads the next rows of blocked targets in one turn, up to tick `until`: each tick once for all targets.
 
     load_tick: reads one tick. next_tick: returns the first tick in (after, until] with a timer.
     """
 
     def __init__(
-        self,
-        load_tick: Callable[[int], Rows],
-        next_tick: Callable[[int, int], int | None],
-        tick_ms: int,
-        until_tick: int,
+        self, load_tick: Callable[[int], Rows], next_tick: Callable[[int, int], int | None], tick_ms: int, until: int
     ) -> None:
-        self._load_tick, self._next_tick = load_tick, next_tick
-        self._tick_ms = tick_ms
-        self.end_ms = (until_tick + 1) * tick_ms
+        self._load_tick, self._next_tick, self._tick_ms = load_tick, next_tick, tick_ms
+        self.end_ms = (until + 1) * tick_ms
         """Epoch ms of the first tick that is not read."""
-        self._end = self._end_of(until_tick)
+        self._end = self._end_of(until)
         self._cached: dict[int, Rows] = {}
         self._large: tuple[int, Rows] = -1, NO_ROWS
         self._cached_rows = 0
@@ -231,7 +190,9 @@ class BacklogReader:
     def load_ahead(self, blocked: BlockedTarget) -> bool:
         """Load the next rows of `blocked` if it has none. False if this turn has loaded enough ticks before."""
         while len(blocked.rows) == 0 and blocked.covered < self._end:
-            tick = self._next_tick(self._tick_before(blocked.covered), self._end.visit_ms // self._tick_ms)
+            before = max(blocked.covered.visit_ms, -1) // self._tick_ms
+            before -= blocked.covered < self._end_of(before)  # not all of that tick is loaded
+            tick = self._next_tick(before, self._end.visit_ms // self._tick_ms)
             if tick is None:
                 blocked.covered = self._end
                 return True
@@ -259,8 +220,3 @@ class BacklogReader:
 
     def _end_of(self, tick: int) -> Key:
         return Key((tick + 1) * self._tick_ms - 1, END.origin_offset)
-
-    def _tick_before(self, covered: Key) -> int:
-        """Return the tick after which all rows above `covered` lie."""
-        tick = max(covered.visit_ms, -1) // self._tick_ms
-        return tick if covered >= self._end_of(tick) else tick - 1

@@ -31,12 +31,17 @@ def last_key(rows: Rows) -> Key:
     return Key(int(rows["visit_ms"][-1]), int(rows["origin"][-1]))
 
 
+def earliest(*times_ms: int | None) -> int | None:
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+
 class RowQueue:
     """Sorted runs of pending timers: rows, never bodies."""
 
     def __init__(self) -> None:
         self._runs: list[Rows] = []
-        self._first_ms: int | None = None
+        self.first_ms: int | None = None
+        """The earliest wake-up time."""
 
     def __len__(self) -> int:
         return sum(len(run) for run in self._runs)
@@ -51,20 +56,14 @@ class RowQueue:
         runs = [*self._runs, in_order(run)]
         self._set_runs(runs if len(runs) <= _MAX_RUNS else [in_order(joined(runs))])
 
-    def remove(self, units: Ints) -> None:
-        """Remove the rows of `units`; other units are ignored."""
-        self._remove("unit", units)
-
-    def remove_targets(self, hashes: Ints) -> None:
-        self._remove("topic_hash", hashes)
-
-    def _remove(self, column: str, values: Ints) -> None:
+    def remove(self, values: Ints | list[int], column: str = "unit") -> None:
+        """Remove the rows with one of `values` in `column`; other values are ignored."""
         kept = [run[~isin(run[column], values)] for run in self._runs]
         self._set_runs([run for run in kept if len(run)])
 
     def _set_runs(self, runs: list[Rows]) -> None:
         self._runs = runs
-        self._first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)
+        self.first_ms = min((int(run["visit_ms"][0]) for run in runs), default=None)
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Set the body positions of the rows of `units`; other units are ignored."""
@@ -74,17 +73,12 @@ class RowQueue:
             hit = units[by_unit[at]] == run["unit"]
             run["body"][hit] = bodies[by_unit[at]][hit]
 
-    def next_visit_ms(self) -> int | None:
-        """Return the earliest wake-up time, None if the queue is empty."""
-        return self._first_ms
-
     def take(self, now_ms: int, limit: int, limit_bytes: int) -> Rows:
         """Remove and return the first rows with visit_ms <= now_ms: at most `limit`, bodies of at most `limit_bytes`.
 
         The first row is returned whatever its size.
         """
-        first_ms = self.next_visit_ms()
-        if first_ms is None or first_ms > now_ms:
+        if self.first_ms is None or self.first_ms > now_ms:
             return NO_ROWS
         counts = [min(limit, int(run["visit_ms"].searchsorted(now_ms, side="right"))) for run in self._runs]
         due = joined(run[:count] for run, count in zip(self._runs, counts, strict=True))

@@ -21,7 +21,7 @@ from timer.format.unit import NO_ROWS, Ints, Rows, isin, joined
 from timer.index.due_counts import HOUR_MS
 from timer.schedule.blocked_targets import BacklogReader, BlockedTarget, BlockedTargets
 from timer.schedule.pending_timers import PendingTimers, Waits
-from timer.schedule.queues import OutOfOrderTimers, RowQueue, last_key
+from timer.schedule.queues import OutOfOrderTimers, RowQueue, earliest, last_key
 from timer.schedule.release_policy import Gate, Room, count_due, leaving, passing, rotated_to
 
 _PAUSED_CHECKS = 8
@@ -115,9 +115,9 @@ class ReleaseQueue:
 
     def repoint(self, units: Ints, bodies: Ints) -> None:
         """Set the body positions of the rows of `units` that are in memory."""
-        self._queue.repoint(units, bodies)
-        self.out_of_order.queue.repoint(units, bodies)
-        self._blocked.repoint(units, bodies)
+        waiting = (queue for each in self._blocked.values() for queue in (each.rows, each.held))
+        for queue in (self._queue, self.out_of_order.queue, *waiting):
+            queue.repoint(units, bodies)
 
     # -- due
 
@@ -138,7 +138,7 @@ class ReleaseQueue:
         if len(rows):
             self.has_staged = True
             rows = self._pass(rows, now_ms, gate)
-        if not len(self._blocked) and not len(self.out_of_order):
+        if not self._blocked and not len(self.out_of_order):
             self._first_starved = None
             return Due(rows, NO_ROWS) if len(rows) else NOTHING_DUE
         room = Room(limit, limit_bytes)
@@ -172,7 +172,7 @@ class ReleaseQueue:
         None leave for a target that is blocked: its timers go in turn.
         """
         allowances: dict[int, int] = {}
-        if gate is not None or len(self._blocked):
+        if gate is not None or self._blocked:
             for hash_ in np.unique(rows["topic_hash"]).tolist():
                 target = self._timers.dues.name(hash_)
                 allowed = 0 if self.must_wait(target) else None if gate is None else gate.allowance(target, now_ms)
@@ -188,7 +188,7 @@ class ReleaseQueue:
     def _take_out_of_order(self, turn: _Turn) -> Due:
         """Take out-of-order rows whose wake-up time has come. Block those that their target may not have."""
         queue = self.out_of_order.queue
-        first_ms = queue.next_visit_ms()
+        first_ms = queue.first_ms
         if first_ms is None or first_ms > turn.now_ms or turn.room.is_full_for(_OUT_OF_ORDER):
             return NOTHING_DUE
         run = queue.take(turn.now_ms, turn.room.timers, turn.room.size_bytes)
@@ -225,10 +225,10 @@ class ReleaseQueue:
         """Take the oldest blocked out-of-order timers. They roll, so that their copies get a place in the order."""
         queue, room = self.out_of_order.queue, Room(limit, limit_bytes)
         run = queue.rows()
-        run = run[(run["visit_ms"] <= now_ms) & isin(run["topic_hash"], self._blocked.hashes())]
+        run = run[(run["visit_ms"] <= now_ms) & isin(run["topic_hash"], list(self._blocked))]
         queue.remove(run["unit"])
         self._hold(run)
-        taken = [room.take(each.held, now_ms, limit) for each in self._blocked]
+        taken = [room.take(each.held, now_ms, limit) for each in self._blocked.values()]
         rows = self._release(joined(taken))
         self.has_staged |= len(rows) > 0
         return rows
@@ -237,8 +237,7 @@ class ReleaseQueue:
         """Return the next wake-up time in memory, or the start of the next tick to open, up to `until_ms`."""
         tick = self._timers.next_tick(self._cursor, until_ms // self._tick_ms)
         tick_start_ms = None if tick is None else tick * self._tick_ms
-        times_ms = (self._queue.next_visit_ms(), self.out_of_order.queue.next_visit_ms(), tick_start_ms)
-        return min((at_ms for at_ms in times_ms if at_ms is not None), default=None)
+        return earliest(self._queue.first_ms, self.out_of_order.queue.first_ms, tick_start_ms)
 
     def advance_settled(self, before_ms: int, step_ms: int) -> None:
         """Move K to `before_ms`, or to the first pending timer before it, in steps of at least `step_ms`.
@@ -246,9 +245,9 @@ class ReleaseQueue:
         Then files can be deleted even if all timers end before they are delivered.
         """
         is_small = before_ms < self.settled.visit_ms + step_ms
-        if is_small or len(self._blocked) or before_ms // self._tick_ms > self._cursor:
+        if is_small or self._blocked or before_ms // self._tick_ms > self._cursor:
             return
-        first_ms = self._queue.next_visit_ms()
+        first_ms = self._queue.first_ms
         settled = Key(before_ms if first_ms is None else min(before_ms, first_ms), -1)
         if settled > self.settled:
             self.settled = settled
@@ -263,48 +262,47 @@ class ReleaseQueue:
 
     def held_rows(self) -> Rows:
         """Return the rows of these timers, in no order."""
-        return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self._blocked)])
+        return joined([self.out_of_order.queue.rows(), *(each.held.rows() for each in self._blocked.values())])
 
     @property
     def waits(self) -> tuple[Wait, ...]:
         """All blocked targets, as staged."""
-        return tuple(each.wait() for each in self._blocked)
+        return tuple(each.wait() for each in self._blocked.values())
 
     def blocked_hashes(self) -> list[int]:
-        return self._blocked.hashes()
+        return list(self._blocked)
 
     def is_unreleased(self, target: str, place: tuple[int, int]) -> bool:
         """True if the timer of `target` with the key (visit_ms, origin offset) `place` has not left."""
-        blocked = self._blocked.get(target)
+        blocked = self._blocked.named(target)
         if blocked is None:
             return place > self.settled
-        return any(after < place <= until for after, until in blocked.key_ranges())
+        return any(after < place <= until for after, until in blocked.wait().stretches)
 
     def pause(self, target: str, *, is_paused: bool) -> None:
         """Pause `target`, or let its timers leave again."""
-        blocked = self._block(target, self.settled) if is_paused else self._blocked.get(target)
+        blocked = self._block(target, self.settled) if is_paused else self._blocked.named(target)
         if blocked is not None:
             blocked.pause(is_paused=is_paused)
         self.has_staged = True
 
     def paused(self) -> set[str]:
-        return {blocked.target for blocked in self._blocked if blocked.is_paused}
+        return {blocked.target for blocked in self._blocked.values() if blocked.is_paused}
 
     def must_wait(self, target: str) -> bool:
         """True if new timers of `target` have to wait."""
-        return self._blocked.get(target) is not None
+        return self._blocked.named(target) is not None
 
     def oldest_open_ms(self) -> int:
         """Return the start of the tick of K, or of the oldest backlog: units of earlier ticks are not read again."""
-        oldest_ms = self._blocked.oldest_ms()
-        visit_ms = self.settled.visit_ms if oldest_ms is None else min(oldest_ms, self.settled.visit_ms)
-        return visit_ms // self._tick_ms * self._tick_ms
+        oldest = min([self.settled, *(each.after for each in self._blocked.values())])
+        return oldest.visit_ms // self._tick_ms * self._tick_ms
 
     def backlogs(self, now_ms: int) -> list[Backlog]:
         """Return the backlog of each blocked target."""
         dues, hour = self._timers.dues, now_ms // HOUR_MS
         found = []
-        for each in self._blocked:
+        for each in self._blocked.values():
             first_ms = each.first_ms()
             since_ms = first_ms if first_ms is not None and first_ms <= now_ms else None
             found.append(Backlog(each.target, each.is_paused, dues.due_by(each.hash, hour), since_ms))
@@ -319,7 +317,7 @@ class ReleaseQueue:
             return 0
         times = []
         pass_ms = self._blocked.next_roll_pass_ms
-        for each in self._blocked:
+        for each in self._blocked.values():
             if each.look_ms:
                 times += [] if each.is_empty else [max(each.look_ms, pass_ms)]
             elif (first_ms := each.first_ms()) is not None:
@@ -329,7 +327,7 @@ class ReleaseQueue:
 
     def _take_waiting(self, hash_: int, turn: _Turn) -> Due:
         """Take the timers of one blocked target that may leave, and those that must roll."""
-        blocked = self._blocked.by_hash(hash_)
+        blocked = self._blocked[hash_]
         is_read = turn.reader.load_ahead(blocked)
         rows, released = self._take_allowed(blocked, turn)
         old, old_released = (self._take_old(queue, hash_, turn) for queue in (blocked.rows, blocked.held))
@@ -357,7 +355,7 @@ class ReleaseQueue:
         if room.is_full_for(blocked.hash):
             return NO_ROWS, NO_ROWS
         allowed = room.timers if allowed is None else allowed
-        before_rows = room.take(held, min(now_ms, rows.next_visit_ms() or now_ms), allowed)
+        before_rows = room.take(held, min(now_ms, rows.first_ms or now_ms), allowed)
         allowed -= len(before_rows)
         run = room.take(rows, now_ms, passing(rows.rows(), allowed, now_ms))
         due = count_due(run, now_ms)
@@ -368,7 +366,7 @@ class ReleaseQueue:
 
     def _take_old(self, queue: RowQueue, hash_: int, turn: _Turn) -> Rows:
         """Take the first timers that have waited too long: they roll."""
-        first_ms = queue.next_visit_ms()
+        first_ms = queue.first_ms
         if first_ms is None or first_ms > turn.old_ms or turn.room.is_full_for(hash_):
             return NO_ROWS
         end_unit = self._blocked.start_roll_pass(turn.now_ms, turn.old_ms, self._timers.end_unit)
@@ -382,10 +380,11 @@ class ReleaseQueue:
 
     def _block(self, target: str, after: Key) -> BlockedTarget:
         """Let the timers of `target` with a key above `after` wait, if they do not yet."""
-        blocked = self._blocked.get(target)
+        blocked = self._blocked.named(target)
         if blocked is None:
-            blocked = self._blocked.begin(target, after)
-            self._queue.remove_targets(np.array([blocked.hash], np.int64))
+            blocked = BlockedTarget(target, is_paused=False, after=after)
+            self._blocked[blocked.hash] = blocked
+            self._queue.remove([blocked.hash], "topic_hash")
             self.has_staged = True
         return blocked
 
@@ -393,7 +392,7 @@ class ReleaseQueue:
         """Return a target without waiting timers to the common order. False if it has some, or is paused."""
         if blocked.is_paused or blocked.gaps or not turn.reader.has_read_all(blocked):
             return False
-        after, first_ms, main_ms = blocked.after, blocked.first_ms(), self._queue.next_visit_ms()
+        after, first_ms, main_ms = blocked.after, blocked.first_ms(), self._queue.first_ms
         is_waiting = first_ms is not None and first_ms <= max(turn.now_ms, self.settled.visit_ms)
         is_ahead = after > self.settled and (
             self._cursor < after.visit_ms // self._tick_ms or (main_ms is not None and main_ms <= after.visit_ms)
@@ -401,7 +400,7 @@ class ReleaseQueue:
         if is_waiting or is_ahead or len(blocked.held):
             return False
         self.settled = max(self.settled, after)
-        self._blocked.end(blocked)
+        del self._blocked[blocked.hash]
         run = blocked.rows.rows()
         self._queue.push(run[run["visit_ms"] // self._tick_ms <= self._cursor])
         self.has_staged = True
