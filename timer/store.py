@@ -34,7 +34,7 @@ from timer.format.batch import Batch
 from timer.format.body import Body, Peek
 from timer.format.checkpoint import CLOSED, NAME, Checkpoint
 from timer.format.unit import Rows, topic_hash
-from timer.index.due_counts import DueCounts, DueRange, DueRangeSearch
+from timer.index.due_counts import DueCounts, DueRange
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
 
@@ -92,8 +92,7 @@ class StoreQueries(ABC):
         `is_over()` returns True before that is done, or for last times without `needs_last`, they are exact to the
         hour.
         """
-        search = DueRangeSearch(self.dues, self.release_queue.rows_of_hour, self.all_rows)
-        search.run(is_over, needs_last=needs_last)
+        self.dues.search(self.release_queue.rows_of_hour, self.all_rows, is_over, needs_last=needs_last)
         return self.dues.ranges()
 
     @abstractmethod

@@ -2,9 +2,8 @@
 
     topic -> day -> 24 hours: counts          topic -> its first and its last due time, if they are known
 
-The first (last) due time of a topic is unknown after its timer has left. The counts then give the hour, and the caller
-searches it (`unknown`, `learn`): the ticks of the hour, or the log if some timers of the hour roll first
-(`has_rolled`).
+The first (last) due time of a topic is unknown after its timer has left. The counts then give the hour, and `search`
+reads the ticks of the hour, or the log if some timers of the hour roll first.
 
 Counted by the topic's hash, which every unit has; the name is read from a body once. Two topics with the same Java hash
 code are counted together, under the name that came first.
@@ -12,13 +11,13 @@ code are counted together, under the name that came first.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_timer.headers import MAX_INT64
 from timer.errors import CorruptStoreError
 from timer.format.checkpoint import UNITS
 from timer.format.unit import Ints, Rows, stable_argsort, unique_counts
@@ -33,12 +32,8 @@ TopicState: TypeAlias = tuple[int, str, int | None, int | None]
 """Hash, name, first and last due time if known."""
 
 
-class DueBound(NamedTuple):
-    """The first or the last due time of a topic, in `hour` (since the epoch)."""
-
-    topic_hash: int
-    hour: int
-    is_last: bool
+_Bound: TypeAlias = tuple[int, bool]
+"""Hash of a topic, and True for its last due time, False for the first."""
 
 
 class DueRange(NamedTuple):
@@ -48,18 +43,14 @@ class DueRange(NamedTuple):
     first_ms: int
     last_ms: int
 
-    def joined(self, other: "DueRange") -> "DueRange":
-        return DueRange(
-            self.pending + other.pending, min(self.first_ms, other.first_ms), max(self.last_ms, other.last_ms)
-        )
-
 
 def joined_ranges(parts: Iterable[Mapping[str, DueRange]]) -> dict[str, DueRange]:
     """Return the ranges of all `parts`, by topic."""
     found: dict[str, DueRange] = {}
     for part in parts:
-        for topic, own in part.items():
-            found[topic] = found[topic].joined(own) if topic in found else own
+        for topic, (pending, first_ms, last_ms) in part.items():
+            other = found.get(topic, DueRange(0, first_ms, last_ms))
+            found[topic] = DueRange(pending + other.pending, min(first_ms, other.first_ms), max(last_ms, other.last_ms))
     return found
 
 
@@ -104,13 +95,10 @@ class _Topic:
         before = sum(int(counts.sum()) for day, counts in self._days.items() if day < last)
         return before + (int(self._days[last][: within + 1].sum()) if last in self._days else 0)
 
-    def bound_hours(self) -> tuple[int, int]:
-        """Return the first and the last hour with timers."""
-        first, last = min(self._days), max(self._days)
-        return (
-            first * _HOURS + int(np.flatnonzero(self._days[first])[0]),
-            last * _HOURS + int(np.flatnonzero(self._days[last])[-1]),
-        )
+    def bound_hour(self, *, is_last: bool) -> int:
+        """Return the first or the last hour with timers."""
+        day = max(self._days) if is_last else min(self._days)
+        return day * _HOURS + int(self._days[day].nonzero()[0][-1 if is_last else 0])
 
 
 class DueCounts:
@@ -200,32 +188,8 @@ class DueCounts:
 
     def hours(self) -> dict[str, dict[int, int]]:
         """Return, by topic, the start of each hour (epoch ms) and the number of timers due in it."""
-        return {
-            topic.name: {hour * HOUR_MS: count for hour, count in topic.hours()}
-            for topic in self._topics.values()
-            if topic.pending
-        }
-
-    def unknown(self) -> list[DueBound]:
-        """Return the unknown first and last due times."""
-        found: list[DueBound] = []
-        for hash_, topic in self._topics.items():
-            if topic.pending and (topic.first_ms is None or topic.last_ms is None):
-                first, last = topic.bound_hours()
-                found += [DueBound(hash_, first, False)] if topic.first_ms is None else []
-                found += [DueBound(hash_, last, True)] if topic.last_ms is None else []
-        return found
-
-    def has_rolled(self, hour: int) -> bool:
-        """True if some timers due in `hour` wake up before their due time."""
-        return self._rolled_hours[hour] > 0
-
-    def learn(self, bound: DueBound, due_ms: int) -> None:
-        topic = self._topics[bound.topic_hash]
-        if bound.is_last:
-            topic.last_ms = due_ms
-        else:
-            topic.first_ms = due_ms
+        pending = (topic for topic in self._topics.values() if topic.pending)
+        return {topic.name: {hour * HOUR_MS: count for hour, count in topic.hours()} for topic in pending}
 
     def ranges(self) -> dict[str, DueRange]:
         """Return the due range by topic. An unknown first or last time is that of its hour."""
@@ -233,12 +197,59 @@ class DueCounts:
         for topic in self._topics.values():
             if topic.pending:
                 first_ms, last_ms = topic.first_ms, topic.last_ms
-                if first_ms is None or last_ms is None:
-                    first, last = topic.bound_hours()
-                    first_ms = first * HOUR_MS if first_ms is None else first_ms
-                    last_ms = (last + 1) * HOUR_MS - 1 if last_ms is None else last_ms
+                first_ms = topic.bound_hour(is_last=False) * HOUR_MS if first_ms is None else first_ms
+                last_ms = (topic.bound_hour(is_last=True) + 1) * HOUR_MS - 1 if last_ms is None else last_ms
                 found[topic.name] = DueRange(topic.pending, first_ms, last_ms)
         return found
+
+    def search(
+        self,
+        rows_of_hour: Callable[[int], Iterator[Rows]],
+        all_rows: Callable[[], Iterator[Rows]],
+        is_over: Callable[[], bool],
+        *,
+        needs_last: bool,
+    ) -> None:
+        """Find unknown first and last due times in the pending rows, until `is_over()` returns True.
+
+        rows_of_hour: yields rows out of order, then the rows of each tick of the hour (since the epoch), ascending.
+        """
+        bounds: dict[int, set[_Bound]] = {}
+        for hash_, topic in self._topics.items():
+            if topic.pending and topic.first_ms is None:
+                bounds.setdefault(topic.bound_hour(is_last=False), set()).add((hash_, False))
+            if topic.pending and topic.last_ms is None and needs_last:
+                bounds.setdefault(topic.bound_hour(is_last=True), set()).add((hash_, True))
+        for hour in sorted(bounds):
+            if is_over():
+                break
+            is_in_order = not self._rolled_hours[hour]  # else some timers due in the hour wake up earlier
+            runs = rows_of_hour(hour) if is_in_order else all_rows()
+            self._search_hour(hour, bounds[hour], runs, is_over, is_in_order=is_in_order)
+
+    def _search_hour(
+        self, hour: int, bounds: set[_Bound], runs: Iterator[Rows], is_over: Callable[[], bool], *, is_in_order: bool
+    ) -> None:
+        found: dict[_Bound, int] = {}
+        for number, run in enumerate(runs):
+            if is_over():
+                return
+            for hash_, _, dues in _by_topic(run[run["due_ms"] // HOUR_MS == hour]):
+                first, last = (hash_, False), (hash_, True)
+                if last in bounds:  # sure only after all runs
+                    found[last] = max(found.get(last, 0), int(dues.max()))
+                if first in bounds:
+                    found[first] = min(found.get(first, MAX_INT64), int(dues.min()))
+                    if is_in_order and number > 0:  # run 0 is out of order
+                        self._topics[hash_].first_ms = found[first]
+                        bounds.remove(first)
+            if not bounds:
+                break
+        for (hash_, is_last), due_ms in found.items():
+            if is_last:
+                self._topics[hash_].last_ms = due_ms
+            else:
+                self._topics[hash_].first_ms = due_ms
 
 
 def _by_topic(run: Rows) -> Iterator[tuple[int, int, Ints]]:
@@ -267,42 +278,3 @@ def _by_hour(dues: Ints, first_ms: int, last_ms: int) -> Iterable[tuple[int, int
 def _hours_of_rolled(run: Rows) -> list[int]:
     hours: list[int] = (run["due_ms"][run["due_ms"] != run["visit_ms"]] // HOUR_MS).tolist()
     return hours
-
-
-@dataclass(frozen=True, slots=True)
-class DueRangeSearch:
-    """Finds unknown first and last due times in the pending rows. The functions yield these block by block."""
-
-    _dues: DueCounts
-    _rows_of_hour: Callable[[int], Iterator[Rows]]
-    """Rows out of order, then the rows of each tick of the hour (since the epoch), ascending."""
-    _all_rows: Callable[[], Iterator[Rows]]
-
-    def run(self, is_over: Callable[[], bool], *, needs_last: bool) -> None:
-        bounds = [bound for bound in self._dues.unknown() if needs_last or not bound.is_last]
-        for hour in sorted({bound.hour for bound in bounds}):
-            if is_over():
-                break
-            here = {bound for bound in bounds if bound.hour == hour}
-            for bound, due_ms in self._find(hour, here, is_over).items():
-                self._dues.learn(bound, due_ms)
-
-    def _find(self, hour: int, bounds: set[DueBound], is_over: Callable[[], bool]) -> Mapping[DueBound, int]:
-        found: dict[DueBound, int] = {}
-        sure: set[DueBound] = set()
-        is_in_order = not self._dues.has_rolled(hour)
-        for number, run in enumerate(self._rows_of_hour(hour) if is_in_order else self._all_rows()):
-            if is_over():
-                return {bound: found[bound] for bound in sure}
-            for hash_, _, dues in _by_topic(run[run["due_ms"] // HOUR_MS == hour]):
-                first, first_ms = DueBound(hash_, hour, False), int(dues.min())
-                last, last_ms = DueBound(hash_, hour, True), int(dues.max())
-                if first in bounds:
-                    found[first] = min(found.get(first, first_ms), first_ms)
-                    if is_in_order and number > 0:  # run 0 is out of order
-                        sure.add(first)
-                if last in bounds:
-                    found[last] = max(found.get(last, last_ms), last_ms)
-            if sure == bounds:  # last times are sure only after all runs
-                break
-        return found
