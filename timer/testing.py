@@ -22,6 +22,7 @@ import math
 import shutil
 import weakref
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -77,20 +78,14 @@ class DeadHandleError(RuntimeError):
 class _Node:
     """The bytes of a file, whatever its name: as seen now, and as found after a loss of power."""
 
-    __slots__ = ("_given_up", "is_overwritten", "is_unreadable", "kept", "now")
-
     def __init__(self, now: bytes | bytearray = b"", kept: bytes = b"") -> None:
         self.now = bytearray(now)
         self.kept = kept
         self.is_overwritten = False
         """True if overwritten in place since the last sync: a loss of power may tear durable bytes."""
         self.is_unreadable = False
-        self._given_up: set[int] = set()
+        self.given_up: set[int] = set()
         """Sectors that the kernel considers written, as Linux does after a failed sync."""
-
-    def write_back(self, rng: Random) -> None:
-        """Let the kernel write some of the sectors, in any order."""
-        self.kept = self.found(rng)
 
     def write_all(self, data: bytes) -> None:
         """End a sync that began when the file held `data`."""
@@ -102,33 +97,22 @@ class _Node:
         for sector in range(_sectors(len(data))):
             part = slice(sector * SECTOR, (sector + 1) * SECTOR)
             if self.now[part] == data[part] != self.kept[part]:
-                self._given_up.add(sector)
+                self.given_up.add(sector)
 
     def touch(self, start: int, end: int) -> None:
         """Mark [start, end) as written."""
-        self._given_up.difference_update(range(start // SECTOR, _sectors(end)))
-
-    @property
-    def has_given_up(self) -> bool:
-        return bool(self._given_up)
+        self.given_up.difference_update(range(start // SECTOR, _sectors(end)))
 
     def found(self, rng: Random) -> bytes:
         """Return the bytes after a loss of power."""
         return _mixed(self.kept, self._reaching(self.now), rng)
 
-    def copy(self) -> "_Node":
-        twin = _Node(self.now, self.kept)
-        twin.is_overwritten, twin.is_unreadable = self.is_overwritten, self.is_unreadable
-        twin._given_up = set(self._given_up)
-        return twin
-
     def _reaching(self, data: bytes | bytearray) -> bytes:
         """Return what of `data` may reach the platter. Sectors given up stay as they are there, or zeros."""
         reaching = bytearray(data)
-        for sector in self._given_up:
-            part = reaching[sector * SECTOR : (sector + 1) * SECTOR]
-            old = self.kept[sector * SECTOR :][: len(part)]
-            reaching[sector * SECTOR : sector * SECTOR + len(part)] = old.ljust(len(part), b"\0")
+        for at in (sector * SECTOR for sector in self.given_up):
+            size = len(reaching[at : at + SECTOR])
+            reaching[at : at + size] = self.kept[at : at + size].ljust(size, b"\0")
         return bytes(reaching)
 
 
@@ -225,10 +209,7 @@ class SimFile:
         node = self.alive_node()
         self._disk.step("disk.truncate")
         node.touch(min(size, len(node.now)), max(size, len(node.now)))
-        if size <= len(node.now):
-            del node.now[size:]
-        else:
-            node.now += bytes(size - len(node.now))
+        node.now = node.now[:size].ljust(size, b"\0")
         self._disk.step("disk.truncate done")
 
     def close(self) -> None:
@@ -411,7 +392,7 @@ class SimDisk:
     @property
     def has_given_up(self) -> bool:
         """True if a loss of power would lose bytes of a file, though a sync may have reported success."""
-        return any(node.has_given_up for node in self._now.values())
+        return any(node.given_up for node in self._now.values())
 
     # Faults
 
@@ -475,10 +456,7 @@ class SimDisk:
         twin.may_be_torn = self.may_be_torn
         if self._folders is not None:
             shutil.copytree(self._folders, twin._real_folders(), dirs_exist_ok=True, ignore=_open_databases)
-        nodes = {id(node): node.copy() for files in (self._now, self._kept) for node in files.values()}
-        twin._now, twin._kept = (
-            {name: nodes[id(node)] for name, node in files.items()} for files in (self._now, self._kept)
-        )
+        twin._now, twin._kept = deepcopy((self._now, self._kept))
         return twin
 
     def contents(self) -> dict[str, bytes]:
@@ -538,7 +516,7 @@ class SimDisk:
     def _write_back(self, rng: Random) -> None:
         for name, node in self._now.items():
             if rng.random() < 0.5:
-                node.write_back(rng)
+                node.kept = node.found(rng)  # the kernel writes some of the sectors, in any order
                 self._kept[name] = node
 
     def _node(self, name: str) -> _Node:
