@@ -66,7 +66,7 @@ def frame_size(body: Body) -> int:
 
 
 def pack(body: Body) -> bytes:
-    topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin_offset, rolls, id_ = body
+    topic, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin, rolls, id_ = body
     flags = PLAIN if plain else 0
     if key is None:
         key, flags = b"", flags | NULL_KEY
@@ -77,19 +77,9 @@ def pack(body: Body) -> bytes:
     else:
         flags |= HAS_ID
     target = topic.encode("ascii")
+    keys, values, ids = len(key), len(value), len(id_)
     head = _CHECKED_HEAD.pack(
-        _VERSION,
-        flags,
-        len(target),
-        partition,
-        offset,
-        timestamp_ms,
-        due_ms,
-        origin_offset,
-        rolls,
-        len(key),
-        len(value),
-        len(id_),
+        _VERSION, flags, len(target), partition, offset, timestamp_ms, due_ms, origin, rolls, keys, values, ids
     )
     checked = b"".join((head, target, id_, key, value, headers))
     return _SIZE_AND_CHECK.pack(_CHECKED_FROM + len(checked), zlib.crc32(checked)) + checked
@@ -134,22 +124,12 @@ def unpack(frame: bytes, position: int) -> Body:
         target = _target_name(frame[HEAD_SIZE:id_at])
     except UnicodeDecodeError as error:
         raise CorruptStoreError(f"body log at {position}", "its target is not ASCII") from error
+    key = None if flags & NULL_KEY else frame[key_at:value_at]
+    value = None if flags & NULL_VALUE else frame[value_at:headers_at]
+    id_ = frame[id_at:key_at] if flags & HAS_ID else None
+    headers, plain = frame[headers_at:], flags & PLAIN != 0
     return tuple.__new__(
-        Body,
-        (
-            target,
-            partition,
-            offset,
-            timestamp_ms,
-            due_ms,
-            None if flags & NULL_KEY else frame[key_at:value_at],
-            None if flags & NULL_VALUE else frame[value_at:headers_at],
-            frame[headers_at:],
-            flags & PLAIN != 0,
-            origin_offset,
-            rolls,
-            frame[id_at:key_at] if flags & HAS_ID else None,
-        ),
+        Body, (target, partition, offset, timestamp_ms, due_ms, key, value, headers, plain, origin_offset, rolls, id_)
     )
 
 
