@@ -70,7 +70,7 @@ PRODUCER = {
     # The topic decides whether a record is too large.
     "message.max.bytes": 1_000_000_000,
     "reconnect.backoff.max.ms": 1000,
-    # Starting from the bootstrap servers again, if no broker answers, makes send_offsets hang (see TimedCaller).
+    # Starting from the bootstrap servers again, if no broker answers, makes send_offsets hang (producer.py, rule 6).
     "metadata.recovery.strategy": "none",
 }
 PRODUCER_MUSTS = {
@@ -159,12 +159,6 @@ def compresses(connection: Connection) -> bool:
     """Return True if the bridge compresses the records that it publishes."""
     config = producer(connection, 0)
     return str(config.get("compression.codec", config.get("compression.type", "none"))) != "none"
-
-
-def with_longer_timeout(config: Config) -> Config:
-    """Return the configuration with the transaction timeout doubled, up to LONGEST_TRANSACTION_MS."""
-    timeout_ms = min(2 * config["transaction.timeout.ms"], LONGEST_TRANSACTION_MS)
-    return {**config, "transaction.timeout.ms": timeout_ms}
 
 
 def admin(connection: Connection) -> Config:

@@ -9,8 +9,9 @@ A call that may block for ever runs on a thread of its own (`WorkerThread`).
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from threading import Thread, local
 from typing import Any, TypeVar
 
@@ -24,66 +25,6 @@ from kafka_timer.kafka_client import CALL_S as CALL_S
 
 log = logging.getLogger(__name__)
 
-
-class WorkerThread:
-    """A task that hangs does not keep the process from ending."""
-
-    def __init__(self, name: str) -> None:
-        self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def do(self, task: Callable[[], None]) -> None:
-        """Queue a task. It must not raise."""
-        self._tasks.put(task)
-
-    def close(self, wait_s: float = 0.0) -> None:
-        """End after the queued tasks; wait at most `wait_s` for that."""
-        self._tasks.put(None)
-        self._thread.join(wait_s)
-
-    def _run(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            task()
-
-
-class CallTimeoutError(Exception):
-    """The call did not return. Its client must not be used again."""
-
-
-class TimedCaller:
-    """Makes calls on a thread of its own, one at a time. The thread of a call that does not return is abandoned.
-
-    send_offsets_to_transaction loses its answer if the group's coordinator leaves the metadata meanwhile, and then
-    ignores its timeout (librdkafka issues 5456 and 5511, open as of 2.16).
-    """
-
-    def __init__(self, name: str) -> None:
-        self._answers: SimpleQueue[Exception | None] = SimpleQueue()
-        self._worker = WorkerThread(name)
-
-    def call(self, function: Callable[[], None], limit_s: float) -> None:
-        """Call `function`. Raises its exception, or CallTimeoutError; then this object must not be used again."""
-        self._worker.do(lambda: self._answer(function))
-        try:
-            error = self._answers.get(timeout=limit_s)
-        except Empty:
-            raise CallTimeoutError from None
-        if error is not None:
-            raise error
-
-    def close(self) -> None:
-        self._worker.close()
-
-    def _answer(self, function: Callable[[], None]) -> None:
-        try:
-            function()
-        except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
-            self._answers.put(error)
-        else:
-            self._answers.put(None)
-
-
 T = TypeVar("T")
 
 _FIRST_NAP_S = 0.02
@@ -95,6 +36,34 @@ _MAY_BE_OVER = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, K
 """Errors that end without an action of ours."""
 _LONG_S = 5.0
 """A wait is reported to `status` after this."""
+
+
+class WorkerThread:
+    """Runs tasks one after the other. One that hangs does not keep the process from ending."""
+
+    def __init__(self, name: str) -> None:
+        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, task: Callable[[], T]) -> "Future[T]":
+        """Queue a task. Return a future of its answer or exception."""
+        answer: Future[T] = Future()
+        self._tasks.put((task, answer))
+        return answer
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """End after the queued tasks; wait at most `wait_s` for that."""
+        self._tasks.put(None)
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while (queued := self._tasks.get()) is not None:
+            task, answer = queued
+            try:
+                answer.set_result(task())
+            except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
+                answer.set_exception(error)
 
 
 class Retrier:
@@ -169,21 +138,13 @@ class Retrier:
         if self._give_up_s is not None and time.monotonic() >= self._give_up_s:
             raise BrokerUnavailableError(f"{what}: {self._last_error or why}")
 
-    @contextmanager
-    def long_wait(self) -> Iterator[Callable[[str, str], None]]:
-        """Yield a function to call during a wait. After the first seconds it reports the wait to `status`."""
-        begin_s, is_told = time.monotonic(), False
-
-        def still(what: str, why: str) -> None:
-            nonlocal is_told
-            self.demand_time(what, why)
-            if time.monotonic() - begin_s >= _LONG_S:
-                is_told = True
-                self.status.waiting_for_broker(f"{what}: {why}")
-
-        yield still
-        if is_told:
-            self.status.broker_wait_ended()
+    def is_long_wait(self, begin_s: float, what: str, why: str) -> bool:
+        """Report a wait to `status`, and return True, after its first seconds. Raises as `demand_time`."""
+        self.demand_time(what, why)
+        is_long = time.monotonic() - begin_s >= _LONG_S
+        if is_long:
+            self.status.waiting_for_broker(f"{what}: {why}")
+        return is_long
 
     def _say(self, key: str, message: str) -> None:
         self._warnings.warn(int(time.monotonic() * 1000), key, "%s", message)

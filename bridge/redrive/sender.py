@@ -24,8 +24,8 @@ from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.history import ConfluentHistory
 from bridge.kafka.retry import Retrier
 from bridge.kafka.topics import ConfluentTopics
-from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
 from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import Outgoing, Record

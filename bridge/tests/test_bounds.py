@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bridge.garbage_collection import trim_malloc
-from bridge.kafka.transactions import failure_handler, rejection_finder
+from bridge.kafka.transactions import rejection_finder, sink
 from bridge.kafka.transactions.topic_probe import FoundTopic
 from bridge.loop import control_state
 from bridge.partition import ids, limits
@@ -73,7 +73,7 @@ def looked_up() -> object:
     for name in names(2 * rejection_finder.MOST_TOPICS):
         finder.known([Outgoing(name, -1, None, b"", [], 0)])
         finder._use_small_batches(name, 1)
-    return finder, set(names(failure_handler._MAX_SUSPECTS))
+    return finder, set(names(sink._MAX_SUSPECTS))
 
 
 def checked_names() -> object:

@@ -13,8 +13,8 @@ from bridge.dev.embedded_kafka import EmbeddedKafka
 from bridge.errors import BrokerUnavailableError, FencedError, MembershipLostError, OutcomeUnknownError
 from bridge.kafka import ConfluentSink
 from bridge.kafka import client_config as clients
-from bridge.kafka.transactions.contents import TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
+from bridge.kafka.transactions.record_sender import TransactionContents
 from bridge.ports import Aborted, Committed, Transaction
 from integration_tests.conftest import FAST_RESTART, started
 from integration_tests.support.patience import PATIENCE_S

@@ -14,9 +14,9 @@ from confluent_kafka import Producer
 
 from bridge.kafka import ConfluentSink
 from bridge.kafka import client_config as clients
-from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import TransactionalProducer
-from bridge.kafka.transactions.submitted import InFlightTransaction
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
+from bridge.kafka.transactions.sink import InFlightTransaction
 from bridge.ports import Aborted, Committed, Transaction
 from bridge.tests.simulation.planted_bugs import MUTATIONS
 from integration_tests.conftest import Broker

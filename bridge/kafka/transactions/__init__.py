@@ -1,11 +1,8 @@
 """Kafka transactions, independent of each other, and records that are refused.
 
-sink.py              ConfluentSink: gives each transaction a free producer
-submitted.py         InFlightTransaction: one of them, from `submit` to its outcome
+sink.py              ConfluentSink: gives each transaction a free producer, and decides what becomes of one that fails
 producer_slot.py     one producer, replaced when it breaks, and its thread
 producer.py          TransactionalProducer: the calls of one transaction
-contents.py          contents of a transaction, and why it failed
-record_sender.py     records that are sent and not acknowledged, and their size
-failure_handler.py   what becomes of a transaction that fails
+record_sender.py     its records: sent, not acknowledged, failed, and their size
 rejection_finder.py  records that made it fail           topic_probe.py    questions about topics
 """

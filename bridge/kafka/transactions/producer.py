@@ -14,7 +14,8 @@ Behaviour of librdkafka (tested with 2.16 and Kafka 4.3), and how this module ha
    first transaction the abort is then a fatal error.
 5. The coordinator aborts a transaction that outlives its timeout. The producer then reports that a newer instance
    fenced it, though there is none. The transaction's age tells the two cases apart.
-6. `send_offsets_to_transaction` may never return: see TimedCaller.
+6. `send_offsets_to_transaction` loses its answer if the group's coordinator leaves the metadata meanwhile, and then
+   ignores its timeout (issues 5456 and 5511, open as of 2.16). It runs on a thread that is abandoned then.
 7. A fatal error during a commit leaves its outcome unknown. The next start of the bridge reads it from Kafka.
 8. A retriable call may fail forever. A new producer with the same id ends the old one's transaction. But a decided
    transaction is complete only when each of its partitions has accepted the marker. If one cannot (too few in-sync
@@ -40,15 +41,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from bridge.errors import SAME_INSTANCE, BridgeError, FencedError, OutcomeUnknownError
 from bridge.kafka.client_config import Config, make
 from bridge.kafka.errors import error_of, explained, is_passing, unwrapped
-from bridge.kafka.retry import CALL_S, CallTimeoutError, Retrier, TimedCaller, serve_idle, without_old_lines
-from bridge.kafka.transactions.contents import (
-    FindUnavailable,
-    SendFailure,
-    TopicsUnavailableError,
-    TransactionContents,
-    none_unavailable,
-)
-from bridge.kafka.transactions.record_sender import RecordSender
+from bridge.kafka.retry import CALL_S, Retrier, WorkerThread, serve_idle, without_old_lines
+from bridge.kafka.transactions.record_sender import RecordSender, SendFailure, TransactionContents, limited
+from bridge.kafka.transactions.rejection_finder import RejectionFinder
 from bridge.ports import Outgoing
 
 _FLUSH_S = 0.05
@@ -83,8 +78,12 @@ class _RecordFailedError(Exception):
     """A record has failed: the transaction can only be aborted."""
 
 
-class _RecordLostError(Exception):
-    """librdkafka reports neither an acknowledgement nor a failure of a record (rule 11)."""
+class _TopicsUnavailableError(Exception):
+    """Records are not acknowledged: some topics accept none now. Without topics: their records are lost (rule 11)."""
+
+    def __init__(self, topics: frozenset[str]) -> None:
+        super().__init__(topics)
+        self.topics = topics
 
 
 class ProducerState(Enum):
@@ -105,13 +104,14 @@ class TransactionalProducer:
         self,
         config: Config,
         retrier: Retrier,
-        find_unavailable: FindUnavailable = none_unavailable,
+        rejection_finder: RejectionFinder | None = None,
         *,
         tolerates_self_fence: bool = True,
         replaces_broken: bool = False,
     ) -> None:
         """Start the producer, which ends the last transaction of its id. Raises TransactionalIdHeldError.
 
+        rejection_finder: finds topics that accept no records; None: their records are waited for.
         tolerates_self_fence: True to become FENCED_ITSELF instead of raising FencedError if rule 9 may explain it.
         replaces_broken: True if this producer replaces a broken one.
         """
@@ -123,7 +123,7 @@ class TransactionalProducer:
         """True if a broker did not answer in time since the last commit."""
         self._timeout_s: float = config["transaction.timeout.ms"] / 1000
         self._retrier = retrier
-        self._find_unavailable = find_unavailable
+        self._rejection_finder = rejection_finder
         self._records: Sequence[Outgoing] = ()
         self._topics: frozenset[str] = frozenset()
         """Topics of the current transaction."""
@@ -135,7 +135,7 @@ class TransactionalProducer:
         self._started: TransactionContents | None = None
         self._send_error: KafkaException | None = None
         self._began_s = 0.0
-        self._timed_caller = TimedCaller("sends offsets")
+        self._offset_sender = WorkerThread("sends offsets")
         self._producer: Any = make(Producer, config, retrier)
         self._sending = RecordSender(self._producer, retrier)
         self._start()
@@ -180,7 +180,7 @@ class TransactionalProducer:
 
     def close(self) -> None:
         """Close. The next producer with this id, or the transaction timeout, ends an open transaction."""
-        self._timed_caller.close()
+        self._offset_sender.close()
         with suppress(KafkaException, SystemError), without_old_lines():  # a fatal error that was reported before
             self._producer.purge()
             self._producer.flush(0)
@@ -210,13 +210,11 @@ class TransactionalProducer:
             is_late = KafkaError._MSG_TIMED_OUT in self._sending.failures.values()  # noqa: SLF001
             is_late |= not self._names_failures and self._is_old()
             return self._timed_out() if is_late else self._abort(self._transaction_error())
-        except TopicsUnavailableError as found:
+        except _TopicsUnavailableError as found:
             return self._abandon(found.topics)
-        except _RecordLostError:
-            return self._abandon(frozenset())
         except KafkaException as failure:
             return self._abort(error_of(failure))
-        except CallTimeoutError:
+        except TimeoutError:
             self.retire()
             hung = KafkaError(KafkaError._TIMED_OUT, "sending offsets hung")  # noqa: SLF001
             return SendFailure(cause=hung, is_slow=self._is_old())  # a quota delays every answer of that broker
@@ -226,28 +224,28 @@ class TransactionalProducer:
         if batch is not self._started:
             self._names_failures = True
             self._begin(batch.records)
-            for _ in self._sending.send_in_small_batches(batch.records, batch.max_batch_bytes):
+            others = [record for record in batch.records if record.topic not in batch.max_batch_bytes]
+            for chunk in (others, *limited(batch.records, batch.max_batch_bytes)):
+                self._sending.send(chunk, names_failures=True)
                 self._await_acknowledgements()
         elif self._send_error is not None:
             raise self._send_error
-        if self._sending.failures:
-            self._producer.flush(_FLUSH_S)  # collect further failures
-            raise _RecordFailedError
-        self._await_acknowledgements()
+        else:
+            self._await_acknowledgements()
 
     def _begin(self, records: Sequence[Outgoing]) -> None:
         if self.state is not ProducerState.READY:
             raise AssertionError(f"begin of a producer that is {self.state.name}")
         self.state = ProducerState.OPEN
         serve_idle(self._producer)
-        self._sending.begin()
+        self._sending = RecordSender(self._producer, self._retrier)
         self._records = records
         self._topics_before, self._topics = self._topics, frozenset(record.topic for record in records)
         self._began_s = time.monotonic()
         self._producer.begin_transaction()
 
     def _await_acknowledgements(self) -> None:
-        self._sending.await_acknowledgements(has_failed=self._has_failed, on_stall=self._require_available)
+        self._sending.await_acknowledgements(self._has_failed, self._require_available)
         if self._has_failed():
             raise _RecordFailedError
 
@@ -255,18 +253,17 @@ class TransactionalProducer:
         return bool(self._sending.failures) or (not self._names_failures and self._transaction_error() is not None)
 
     def _require_available(self, is_early: bool) -> None:  # noqa: FBT001
-        """Raise TopicsUnavailableError if a topic takes no records, or _RecordLostError.
+        """Raise _TopicsUnavailableError if a topic takes no records, or if a record is lost.
 
-        A topic of the transaction before delays this one if it accepts no markers.
+        A topic of the transaction before delays this one if it accepts no markers. A transaction without names is given
+        up early: the repeated one finds out which topics get no acknowledgement.
         """
-        if found := self._find_unavailable(self._topics | self._topics_before, is_early=is_early):
-            raise TopicsUnavailableError(found)
-        if is_early:
-            return
-        if not self._names_failures:  # the repeated transaction finds out which topics get no acknowledgement
-            raise _RecordLostError
-        if time.monotonic() - self._began_s > _LOST_SHARE * self._timeout_s:
-            raise _RecordLostError
+        if self._rejection_finder is not None:
+            topics = self._topics | self._topics_before
+            if found := self._rejection_finder.unavailable(topics, is_early=is_early):
+                raise _TopicsUnavailableError(found)
+        if not is_early and (not self._names_failures or self._age_s() > _LOST_SHARE * self._timeout_s):
+            raise _TopicsUnavailableError(frozenset())
 
     def _timed_out(self) -> SendFailure:
         """End a transaction of which some records were not acknowledged in time.
@@ -286,8 +283,7 @@ class TransactionalProducer:
         with suppress(KafkaException, SystemError):
             self._producer.purge()
             self._producer.flush(_FLUSH_S)
-        named = {record: code for record, code in self._sending.failures.items() if code not in _PURGED}
-        return SendFailure(named, unavailable=unavailable)
+        return SendFailure(self._named(), unavailable=unavailable)
 
     def _send_offsets(self, batch: TransactionContents) -> None:
         offsets = [
@@ -298,19 +294,14 @@ class TransactionalProducer:
         def send() -> None:
             self._producer.send_offsets_to_transaction(offsets, batch.group_metadata, CALL_S)
 
-        self._retry(
-            "sending offsets",
-            lambda: self._timed_caller.call(send, _HUNG_SHARE * self._timeout_s),
-            self._retriable_for(self._timeout_s),
-        )
+        def call() -> None:
+            self._offset_sender.submit(send).result(_HUNG_SHARE * self._timeout_s)
+
+        self._retry_for(self._timeout_s, "sending offsets", call)
 
     def _commit(self) -> SendFailure | None:
         try:
-            self._retry(
-                "committing",
-                lambda: self._producer.commit_transaction(CALL_S),
-                self._retriable_for(2 * self._timeout_s),
-            )
+            self._retry_for(2 * self._timeout_s, "committing", lambda: self._producer.commit_transaction(CALL_S))
         except KafkaException as failure:
             error = error_of(failure)
             if error.txn_requires_abort():
@@ -329,28 +320,27 @@ class TransactionalProducer:
         """Abort; if that fails, the next producer aborts."""
         is_old = self._is_old()
         self._names_until_s = math.inf
-        if cause is None or not cause.fatal():
+        if cause is not None and cause.fatal():
+            self._break(cause)
+        else:
             try:
-                self._retry(
-                    "aborting",
-                    lambda: self._producer.abort_transaction(CALL_S),
-                    self._retriable_for(2 * self._timeout_s),
-                )
+                self._retry_for(2 * self._timeout_s, "aborting", lambda: self._producer.abort_transaction(CALL_S))
             except KafkaException as failure:
                 error = error_of(failure)
                 self._break(error)
                 cause = cause or error
             else:
                 self.state = ProducerState.READY
-        else:
-            self._break(cause)
-        failures = self._sending.failures
-        is_slow = is_old and len(failures) < len(self._records)
-        named = {record: code for record, code in failures.items() if code not in _PURGED}
-        return SendFailure(named, cause, is_slow=is_slow)
+        return SendFailure(self._named(), cause, is_slow=is_old and len(self._sending.failures) < len(self._records))
+
+    def _named(self) -> dict[Outgoing, int]:
+        return {record: code for record, code in self._sending.failures.items() if code not in _PURGED}
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     def _is_old(self) -> bool:
-        return time.monotonic() - self._began_s > _OLD_SHARE * self._timeout_s
+        return self._age_s() > _OLD_SHARE * self._timeout_s
 
     def _transaction_error(self) -> KafkaError | None:
         """Return the error of the whole transaction, or None. A second begin is refused, with that error."""
@@ -363,31 +353,27 @@ class TransactionalProducer:
 
     def _break(self, error: KafkaError) -> None:
         """Become broken by a fatal error. Raises FencedError."""
-        is_young = time.monotonic() - self._began_s < self._timeout_s
-        is_fenced = error.code() in _FENCED and is_young
+        is_fenced = error.code() in _FENCED and self._age_s() < self._timeout_s
         if is_fenced and not (self._tolerates_self_fence and self._had_timeout):
             raise FencedError(SAME_INSTANCE)
         if is_fenced:
             self.state = ProducerState.FENCED_ITSELF
         self.retire()
 
-    def _retriable_for(self, seconds: float) -> Callable[[KafkaError], bool]:
-        """Return a check whether to call again: the error is retriable, and the transaction is younger than `seconds`.
+    def _retry_for(self, seconds: float, what: str, call: Callable[[], object]) -> None:
+        """Call again while the error is retriable, and the transaction is younger than `seconds`.
 
         An abort may stay retriable forever, though the broker answers all other clients (rule 8).
         """
-        return lambda error: error.retriable() and time.monotonic() - self._began_s < seconds
+        self._retry(what, call, lambda error: error.retriable() and self._age_s() < seconds)
 
     def _retry(self, what: str, call: Callable[[], object], is_retriable: Callable[[KafkaError], bool]) -> None:
-        tries = 0
+        def is_asked_again(error: KafkaError) -> bool:
+            is_passing = is_retriable(error)
+            self._had_timeout |= is_passing
+            return is_passing
 
-        def again() -> object:
-            nonlocal tries
-            tries += 1
-            self._had_timeout |= tries > 1
-            return call()
-
-        self._retrier.retry_until_success(what, again, is_retriable)
+        self._retrier.retry_until_success(what, call, is_asked_again)
 
 
 def _may_start_later(error: KafkaError) -> bool:

@@ -1,9 +1,10 @@
-"""Send records with one librdkafka producer, wait for acknowledgements, and collect failures."""
+"""Send the records of a transaction with one librdkafka producer, wait for acknowledgements, and collect failures."""
 
 import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 from bridge.kafka.errors import error_of
 from bridge.kafka.retry import Retrier
 from bridge.ports import Outgoing
+from kafka_timer.origin import TimerPartition
 from schemas.chunks import chunks
+from schemas.progress import Progress
 
 SLICE_S = 0.1
 EARLY_S = 0.15
@@ -23,14 +26,49 @@ STALL_S = 3.0
 _BATCH_BYTES = 61
 _FIXED_BYTES = 3
 """Attributes, time and offset within the batch."""
+_MAX_NAMED = 3
 
 
-def _keep_waiting(_is_early: bool) -> None:  # noqa: FBT001
-    pass
+@dataclass(slots=True)
+class TransactionContents:
+    """Contents of one transaction. max_batch_bytes: topic -> bytes that may be unacknowledged at a time."""
+
+    records: Sequence[Outgoing]
+    progress: Mapping[TimerPartition, Progress]
+    group_metadata: object
+    max_batch_bytes: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class SendFailure:
+    """Why a transaction was aborted. named: error codes by record. cause: error of the whole transaction."""
+
+    named: dict[Outgoing, int] = field(default_factory=dict)
+    cause: KafkaError | None = None
+    unavailable: frozenset[str] = frozenset()
+    """Topics that caused the failure by accepting no records in time."""
+    is_slow: bool = False
+    """True if the transaction timed out though the broker accepted a part (slow broker, or quota)."""
+
+    @property
+    def codes(self) -> set[int]:
+        return set(self.named.values()) | ({self.cause.code()} if self.cause is not None else set())
+
+    @property
+    def is_followup_error(self) -> bool:
+        """True if the transaction before it is the reason (rule 3 of producer.py)."""
+        return not self.named and self.codes == {KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER}
+
+    def __str__(self) -> str:
+        if self.unavailable:
+            return f"no records are taken by {', '.join(sorted(self.unavailable)[:_MAX_NAMED])}"
+        if self.cause is not None:
+            return self.cause.str()
+        return f"{len(self.named)} records failed" if self.named else "the broker did not answer in time"
 
 
 class RecordSender:
-    """Records that were sent and may still fail. Not for use by two threads at a time.
+    """Records of one transaction that may still fail. Not for use by two threads at a time.
 
     failures: error codes by record, if `send` names them.
     """
@@ -40,11 +78,7 @@ class RecordSender:
         self._producer = producer
         self._retrier = retrier
 
-    def begin(self) -> None:
-        """Forget failures of records sent before."""
-        self.failures = {}
-
-    def send(self, records: Iterable[Outgoing], *, names_failures: bool = True) -> None:
+    def send(self, records: Iterable[Outgoing], *, names_failures: bool) -> None:
         """Send without waiting.
 
         names_failures: False to send without callbacks, for a transaction that will be repeated if anything fails.
@@ -65,34 +99,27 @@ class RecordSender:
                     fail(record, error_of(failure), None)
                 break
 
-    def send_in_small_batches(self, records: Sequence[Outgoing], max_batch_bytes: Mapping[str, int]) -> Iterator[None]:
-        """Send in batches of at most `max_batch_bytes` of a topic. At each yield the caller awaits acknowledgements."""
-        self.send(record for record in records if record.topic not in max_batch_bytes)
-        for chunk in limited(records, max_batch_bytes):
-            yield
-            self.send(chunk)
-
-    def await_acknowledgements(
-        self, *, has_failed: Callable[[], bool], on_stall: Callable[[bool], None] = _keep_waiting
-    ) -> None:
+    def await_acknowledgements(self, has_failed: Callable[[], bool], on_stall: Callable[[bool], None]) -> None:
         """Wait until all records are acknowledged or failed, or until `has_failed()`.
 
         on_stall: called with True when nothing was acknowledged for EARLY_S, and with False each time after STALL_S;
         an exception ends the wait.
         """
-        most, begin_s, is_early = math.inf, time.monotonic(), True
-        with self._retrier.long_wait() as still_waits:
-            while (left := self._producer.flush(SLICE_S)) and not has_failed():
-                still_waits("publishing", "records are not acknowledged")
-                waited_s = time.monotonic() - begin_s
-                if left < most:
-                    most, begin_s, is_early = left, time.monotonic(), True
-                elif waited_s > STALL_S:
-                    begin_s = time.monotonic()
-                    on_stall(False)
-                elif is_early and waited_s > EARLY_S:
-                    is_early = False
-                    on_stall(True)
+        first_s = begin_s = time.monotonic()
+        most, is_early, is_long = math.inf, True, False
+        while (left := self._producer.flush(SLICE_S)) and not has_failed():
+            is_long = self._retrier.is_long_wait(first_s, "publishing", "records are not acknowledged")
+            waited_s = time.monotonic() - begin_s
+            if left < most:
+                most, begin_s, is_early = left, time.monotonic(), True
+            elif waited_s > STALL_S:
+                begin_s = time.monotonic()
+                on_stall(False)
+            elif is_early and waited_s > EARLY_S:
+                is_early = False
+                on_stall(True)
+        if is_long:
+            self._retrier.status.broker_wait_ended()
 
     def _fail(self, record: Outgoing, error: KafkaError | None, _message: object) -> None:
         if error is not None:

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
-from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.record_sender import limited, size_of
+from bridge.kafka.transactions.record_sender import SendFailure, limited, size_of
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.ports import Outgoing
 
@@ -121,42 +120,39 @@ class RejectionFinder:
     def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
         """Return the topics whose records would take more than MOST_CHUNKS small batches: fewer have to be sent."""
         counts: defaultdict[str, int] = defaultdict(int)
-        for chunk in limited(outgoing, self.max_batch_bytes):
+        for chunk in limited(outgoing, self.max_batch_bytes.copy()):
             counts[chunk[0].topic] += 1
         return frozenset(topic for topic, count in counts.items() if count > MOST_CHUNKS)
 
     def find(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         """Return the records that made the transaction fail, as far as there is proof, with codes."""
-        with self._lock:
-            return self._found(outgoing, failed)
-
-    def _found(self, outgoing: Sequence[Outgoing], failed: SendFailure) -> Refused:
         is_denied = failed.cause is not None and failed.cause.code() in TOPIC_DENIED  # the broker names no topic
         of_topic = OF_METADATA | TOPIC_DENIED | _LASTING
-        topics = {record.topic for record in outgoing} if is_denied else _topics(failed, of_topic)
-        refused = self._by_metadata(outgoing, topics)
-        by_topic: defaultdict[str, dict[Outgoing, int]] = defaultdict(dict)
-        for record, code in failed.named.items():
-            if code in OF_RECORDS and record not in refused:
-                by_topic[record.topic][record] = code
-        settings = self._probe.settings(by_topic)
-        for topic, named in by_topic.items():
-            if not _OF_SIZE.isdisjoint(named.values()):
-                limit = settings[topic].most_batch_bytes if topic in settings else None
-                refused |= self._by_size(outgoing, topic, list(named), limit)
-            else:
-                refused |= self._by_validity(outgoing, topic, named, failed.cause)
+        failing = outgoing if is_denied else [record for record, code in failed.named.items() if code in of_topic]
+        with self._lock:
+            refused = self._by_metadata(outgoing, {record.topic for record in failing})
+            by_topic: defaultdict[str, dict[Outgoing, int]] = defaultdict(dict)
+            for record, code in failed.named.items():
+                if code in OF_RECORDS and record not in refused:
+                    by_topic[record.topic][record] = code
+            settings = self._probe.settings(by_topic)
+            for topic, named in by_topic.items():
+                if _OF_SIZE.isdisjoint(named.values()):
+                    refused |= self._by_validity(outgoing, topic, named, failed.cause)
+                else:
+                    limit = settings[topic].most_batch_bytes if topic in settings else None
+                    refused |= self._by_size(outgoing, topic, list(named), limit)
         return refused
 
     def unavailable(self, topics: Collection[str], *, is_early: bool) -> frozenset[str]:
-        """Return the topics that take no records now. Implements `FindUnavailable`.
+        """Return the topics that take no records now. is_early: only those that were deleted or created again.
 
         A producer waits for records to a topic that was deleted, or created again, until its transaction times out.
         """
         found = self._probe.describe(topics)
         with self._lock:
             known = self._topics
-            gone = {topic for topic, before in known.items() if topic in found and _id(found[topic]) != before.id}
+            gone = {topic for topic, answer in found.items() if topic in known and _id(answer) != known[topic].id}
             for topic in gone:
                 del known[topic]
         return frozenset(gone) if gone or is_early else self._probe.unavailable(topics)
@@ -287,8 +283,3 @@ def _id(found: FoundTopic | KafkaError) -> str | None:
 def _larger(records: Iterable[Outgoing], limits: Mapping[str, int]) -> Refused:
     """Return the records that are larger than the limits of their topics."""
     return {each: _TOO_LARGE for each in records if each.topic in limits and size_of(each) > limits[each.topic]}
-
-
-def _topics(failed: SendFailure, codes: frozenset[int]) -> set[str]:
-    """Return the topics of records that failed with one of `codes`."""
-    return {record.topic for record, code in failed.named.items() if code in codes}

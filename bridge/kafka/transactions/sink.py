@@ -9,18 +9,60 @@ fenced by another process                    -> FencedError
 outcome of a commit unknown                  -> OutcomeUnknownError: the bridge starts again from Kafka
 """
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import random
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError
 
 from bridge.config.kafka_config import Connection
+from bridge.errors import BridgeError
+from bridge.kafka import client_config as clients
+from bridge.kafka.errors import explained, is_denied
 from bridge.kafka.group import is_member
 from bridge.kafka.retry import Retrier, log
-from bridge.kafka.transactions.contents import TransactionContents
-from bridge.kafka.transactions.failure_handler import FailureHandler
 from bridge.kafka.transactions.producer_slot import ProducerSlot
-from bridge.kafka.transactions.submitted import InFlightTransaction
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
+from bridge.kafka.transactions.rejection_finder import OF_METADATA, OF_RECORDS, TOPIC_DENIED, RejectionFinder
+from bridge.kafka.transactions.topic_probe import TopicProbe
 from bridge.ports import MAX_IN_FLIGHT, Aborted, Committed, Outgoing, Transaction
 from schemas.journal import writer_key
+
+_STALE = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+    }
+)
+_OF_OPERATOR = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE})
+_MAX_TOPICS_IN_LOG = 3
+_MAX_SUSPECTS = 10_000
+_OWN_TOPIC_TRIES = 4
+"""Tries after which unavailable topics must be the bridge's own: each try leaves out unavailable targets."""
+
+
+@dataclass(eq=False)
+class InFlightTransaction:
+    """One transaction from `submit` to its outcome. Implements bridge.ports.SubmittedTransaction."""
+
+    outgoing: Sequence[Outgoing]
+    tries: int
+    batch: TransactionContents
+    slot: ProducerSlot
+    outcome: Future[Committed | Aborted] = field(init=False)
+    began_s: float = field(default_factory=time.monotonic)
+
+    def is_done(self) -> bool:
+        return self.outcome.done()
+
+    def wait(self) -> Committed | Aborted:
+        return self.outcome.result()
 
 
 class ConfluentSink:
@@ -33,11 +75,13 @@ class ConfluentSink:
         self._group = connection.group
         self._journal_topics = journal_topics
         self._retrier = Retrier(retrier)
-        self._failures = FailureHandler(connection, journal_topics, self._retrier)
-        find_unavailable = self._failures.find_unavailable
+        self._topic_probe = TopicProbe(connection, self._retrier)
+        self._rejection_finder = RejectionFinder(self._topic_probe, compresses=clients.compresses(connection))
+        self._suspects: set[str] = set()
+        """Topics that accepted no records at the last try. The cluster is asked before the next one."""
 
         def start(number: int) -> ProducerSlot:
-            return ProducerSlot(connection, number, self._retrier, find_unavailable)
+            return ProducerSlot(connection, number, self._retrier, self._rejection_finder)
 
         with ThreadPoolExecutor(MAX_IN_FLIGHT) as starting:
             self._slots = list(starting.map(start, range(MAX_IN_FLIGHT)))
@@ -45,7 +89,7 @@ class ConfluentSink:
         """Producers without a transaction. The one that has rested longest is the first: each rests after a commit."""
 
     def needs_look_up(self, outgoing: Sequence[Outgoing]) -> bool:
-        return self._failures.needs_check(outgoing)
+        return self._rejection_finder.needs_check(outgoing) or bool(self._suspects_in(outgoing))
 
     def submit(self, transaction: Transaction) -> InFlightTransaction:
         # One that is being replaced may take a second.
@@ -55,15 +99,15 @@ class ConfluentSink:
             [*transaction.outgoing, *self._journal_records(transaction)],
             transaction.progress,
             transaction.group_metadata,
-            self._failures.max_batch_bytes,
+            self._rejection_finder.max_batch_bytes.copy(),  # other transactions change it
         )
-        submitted = InFlightTransaction(transaction, batch, slot)
+        submitted = InFlightTransaction(transaction.outgoing, transaction.tries, batch, slot)
         # Send on this thread: a worker would wait for the interpreter lock again and again.
         may_send = is_member(batch.group_metadata) and not slot.producer.is_broken
-        if may_send and not self._failures.needs_check(submitted.outgoing):
-            slot.producer.start_sending(submitted.batch)
-            submitted.is_loaded = True
-        slot.worker.do(lambda: self._run(submitted))
+        is_sent = may_send and not self.needs_look_up(submitted.outgoing)
+        if is_sent:
+            slot.producer.start_sending(batch)
+        submitted.outcome = slot.worker.submit(lambda: self._run(submitted, is_sent=is_sent))
         return submitted
 
     def close(self) -> None:
@@ -78,43 +122,117 @@ class ConfluentSink:
             for key in [writer_key(self._group, partition.topic)]
         ]
 
+    def _suspects_in(self, outgoing: Sequence[Outgoing]) -> set[str]:
+        return self._suspects & {record.topic for record in outgoing} if self._suspects else set()
+
     # -- on a worker thread
 
-    def _run(self, submitted: InFlightTransaction) -> None:
-        try:
-            submitted.slot.replace_if_broken()
-            outcome = self._outcome(submitted)
-        except Exception as error:  # noqa: BLE001  (handed over, not swallowed)
-            self._free.append(submitted.slot)
-            submitted.fail(error)
-        else:
-            self._free.append(submitted.slot)
-            submitted.end(outcome)
-            # Without delay: an open transaction of a broken producer hides all later records from readers.
-            self._replace(submitted.slot)
-
-    def _replace(self, slot: ProducerSlot) -> None:
+    def _run(self, submitted: InFlightTransaction, *, is_sent: bool) -> Committed | Aborted:
+        slot = submitted.slot
         try:
             slot.replace_if_broken()
-        except Exception as error:  # noqa: BLE001  (the next transaction of this slot tries again, and raises it)
-            log.warning("a producer could not be replaced: %s", error)
+            aborted = None if is_sent else self._aborted_before_send(submitted)
+            outcome = aborted or self._outcome(submitted)
+            # Without delay: an open transaction of a broken producer hides all later records from readers. If that
+            # fails, the next transaction of this slot tries again, and raises the error.
+            slot.worker.submit(slot.replace_if_broken)
+            return outcome
+        finally:
+            self._free.append(slot)
 
     def _outcome(self, submitted: InFlightTransaction) -> Committed | Aborted:
-        if not submitted.is_loaded and (aborted := self._aborted_before_send(submitted)) is not None:
-            return aborted
-        failed = submitted.slot.producer.await_acknowledgements(submitted.batch)
-        if failed is not None:
-            return self._failures.sending_failed(submitted, failed)
-        failed = submitted.slot.producer.commit(submitted.batch)
-        if failed is not None:
-            return self._failures.commit_failed(submitted, failed)
-        return Committed()
+        producer = submitted.slot.producer
+        if (failed := producer.await_acknowledgements(submitted.batch)) is not None:
+            return self._sending_failed(submitted, failed)
+        if (failed := producer.commit(submitted.batch)) is None:
+            return Committed(time.monotonic() - submitted.began_s)
+        if failed.is_slow:
+            submitted.slot.use_longer_timeout()
+        self._wait_before_retry(failed, submitted.tries)
+        return Aborted({}, "stale-member" if _is_stale(failed) else "fault")
 
     def _aborted_before_send(self, submitted: InFlightTransaction) -> Aborted | None:
         """Return None if the transaction may be sent."""
-        if self._failures.needs_check(submitted.outgoing) and (aborted := self._failures.check(submitted)) is not None:
+        if self.needs_look_up(submitted.outgoing) and (aborted := self._checked(submitted)) is not None:
             return aborted
         if is_member(submitted.batch.group_metadata):
             return None
-        self._failures.wait_as_no_member(submitted.tries)
+        self._wait("we are no member of the group", submitted.tries, quietly=True)
         return Aborted({}, "stale-member")
+
+    def _checked(self, submitted: InFlightTransaction) -> Aborted | None:
+        """Look its topics up. Return None if all of them take its records."""
+        if refused := self._rejection_finder.known(submitted.outgoing):
+            return Aborted(refused)
+        may_be_targets = submitted.tries < _OWN_TOPIC_TRIES
+        if may_be_targets and (crowded := self._rejection_finder.crowded(submitted.outgoing)):
+            self._wait(f"too many batches for {_named(crowded)}", submitted.tries, quietly=True)
+            return Aborted({}, unavailable=crowded)
+        suspects = self._suspects_in(submitted.outgoing)
+        unavailable = self._topic_probe.unavailable(suspects, include_unanswered=True)
+        self._suspects -= suspects - unavailable
+        if not unavailable:
+            return None
+        self._wait(str(SendFailure(unavailable=unavailable)), submitted.tries, quietly=may_be_targets)
+        return Aborted({}, unavailable=unavailable)
+
+    def _sending_failed(self, submitted: InFlightTransaction, failed: SendFailure) -> Aborted:
+        """Wait before a retry, unless the failure's targets are known.
+
+        Raises BridgeError if only the operator can fix the fault.
+        """
+        topics, unavailable = {record.topic for record in submitted.outgoing}, failed.unavailable
+        if not unavailable and not failed.is_followup_error and failed.codes - OF_RECORDS:
+            unavailable = self._rejection_finder.unavailable(topics, is_early=True)
+        if unavailable and len(self._suspects) < _MAX_SUSPECTS:
+            self._suspects |= unavailable
+        if unavailable or OF_METADATA & failed.codes:
+            submitted.slot.producer.retire()  # it remembers for long what a topic was
+        if failed.is_slow and not unavailable:  # else a longer timeout would hold up all other records
+            submitted.slot.use_longer_timeout()
+        journals = self._journal_topics.values()
+        named = {record: code for record, code in failed.named.items() if record.topic not in journals}
+        refused = self._rejection_finder.find(submitted.outgoing, SendFailure(named, failed.cause))
+        if not refused:
+            if failed.codes & TOPIC_DENIED:
+                self._require_writable_journal({failed.named[record] for record in failed.named.keys() - named})
+                unavailable = unavailable or _half(topics)
+            self._wait_before_retry(failed, submitted.tries, {record.topic for record in named})
+        return Aborted(refused, refusing=frozenset(record.topic for record in refused), unavailable=unavailable)
+
+    def _require_writable_journal(self, codes: set[int]) -> None:
+        """Raise BridgeError if only the operator can fix the journal topic."""
+        journals = set(self._journal_topics.values())
+        found = self._topic_probe.describe(journals).values()
+        lasting = (codes | {each.code() for each in found if isinstance(each, KafkaError)}) & _OF_OPERATOR
+        if lasting:
+            why = KafkaError(lasting.pop()).str()
+            raise BridgeError(f"{', '.join(sorted(journals))} does not accept journal records ({why}): fix the topic")
+
+    def _wait_before_retry(self, failed: SendFailure, tries: int, topics: Collection[str] = ()) -> None:
+        """Log and wait. Raises BridgeError if only the operator can fix the fault. topics: of the failed records."""
+        if failed.is_followup_error:
+            return
+        if failed.cause is not None and is_denied(failed.cause) and failed.cause.code() not in TOPIC_DENIED:
+            raise explained("publishing", failed.cause)
+        of = f", of {_named(topics)}" if topics and failed.cause is None else ""
+        self._wait(f"{failed}{of}", tries, quietly=_is_stale(failed))
+
+    def _wait(self, why: str, tries: int, *, quietly: bool) -> None:
+        """Log an abort and wait, longer after each try; not at all after the first one."""
+        log.info("transaction aborted: %s", why)
+        if tries:
+            self._retrier.wait("publishing", why, tries - 1, quietly=quietly)
+
+
+def _named(topics: Collection[str]) -> str:
+    return ", ".join(sorted(topics)[:_MAX_TOPICS_IN_LOG])
+
+
+def _half(topics: Collection[str]) -> frozenset[str]:
+    """Return half of the topics, to find the denied one by tries if the broker does not report what our user may do."""
+    return frozenset(random.sample(sorted(topics), (len(topics) + 1) // 2))
+
+
+def _is_stale(failed: SendFailure) -> bool:
+    return failed.cause is not None and failed.cause.code() in _STALE

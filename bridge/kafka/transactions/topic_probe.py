@@ -7,7 +7,6 @@ cluster does not know it. Senders choose names, so that cache would grow without
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from threading import Lock
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -56,12 +55,11 @@ def _parsed(entries: Mapping[str, Any]) -> TopicSettings:
 
 
 class TopicProbe:
-    """Asks the cluster about many topics in one request. Thread-safe: one call runs at a time."""
+    """Asks the cluster about many topics in one request. Thread-safe."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
         self._retrier = retrier
-        self._asking = Lock()
         self._admin: Any = None
 
     def describe(self, topics: Collection[str]) -> dict[str, FoundTopic | KafkaError]:
@@ -70,14 +68,13 @@ class TopicProbe:
         A broker that does not report what our user may do counts as one that lets it write.
         """
         found: dict[str, FoundTopic | KafkaError] = {}
-        with self._asking:
-            for topic, answer in self._described(topics, include_authorized_operations=True):
-                if isinstance(answer, KafkaError):
-                    found[topic] = answer
-                elif (may := answer.authorized_operations) is not None and AclOperation.WRITE not in may:
-                    found[topic] = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-                else:
-                    found[topic] = FoundTopic(len(answer.partitions), str(answer.topic_id))
+        for topic, answer in self._described(topics, include_authorized_operations=True):
+            if isinstance(answer, KafkaError):
+                found[topic] = answer
+            elif (may := answer.authorized_operations) is not None and AclOperation.WRITE not in may:
+                found[topic] = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+            else:
+                found[topic] = FoundTopic(len(answer.partitions), str(answer.topic_id))
         return {topic: answer for topic, answer in found.items() if not _is_unanswered(answer)}
 
     def unavailable(self, topics: Collection[str], *, include_unanswered: bool = False) -> frozenset[str]:
@@ -88,23 +85,20 @@ class TopicProbe:
         include_unanswered: True if topics about which no broker answers within 2 s are returned too.
         """
         in_sync: dict[str, int] = {}
-        with self._asking:
-            for topic, answer in self._described(topics):
-                if isinstance(answer, KafkaError):
-                    if include_unanswered and _is_unanswered(answer):
-                        in_sync[topic] = 0
-                elif any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in answer.partitions):
-                    in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in answer.partitions)
-            found = self._settings([topic for topic, least in in_sync.items() if least > 0])
+        for topic, answer in self._described(topics):
+            if isinstance(answer, KafkaError):
+                if include_unanswered and _is_unanswered(answer):
+                    in_sync[topic] = 0
+            elif any(len(each.isr) < len(each.replicas) or not _has_leader(each) for each in answer.partitions):
+                in_sync[topic] = min(len(each.isr) if _has_leader(each) else 0 for each in answer.partitions)
+        found = self._settings([topic for topic, least in in_sync.items() if least > 0])
         name = "min.insync.replicas"
         needed = {topic: int(entries[name].value) for topic, entries in found.items() if name in entries}
         return frozenset(topic for topic, replicas in in_sync.items() if replicas < needed.get(topic, math.inf))
 
     def settings(self, topics: Collection[str]) -> dict[str, TopicSettings]:
         """Return the settings of the topics whose configuration our user may see."""
-        with self._asking:
-            found = self._settings(topics)
-        return {topic: _parsed(entries) for topic, entries in found.items()}
+        return {topic: _parsed(entries) for topic, entries in self._settings(topics).items()}
 
     def _described(self, topics: Collection[str], **options: Any) -> Iterator[tuple[str, Any]]:
         """Yield each topic with its description or its error."""
@@ -133,10 +127,9 @@ class TopicProbe:
 
     def _client(self) -> Any:
         """Return a new client if the last one got no answer: it may have lost all brokers for good."""
-        if self._admin is None:
-            self._admin = clients.make(AdminClient, clients.admin(self._connection), self._retrier)
-        serve_idle(self._admin)
-        return self._admin
+        client = self._admin = self._admin or clients.make(AdminClient, clients.admin(self._connection), self._retrier)
+        serve_idle(client)
+        return client
 
 
 def _is_unanswered(answer: object) -> bool:

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError
 
 from bridge.config.kafka_config import Connection
 from bridge.kafka.retry import Retrier
-from bridge.kafka.transactions.contents import SendFailure, TransactionContents
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
 from bridge.ports import Outgoing, Record
 from bridge.redrive.rules import Parked, RedriveFilter
 from bridge.redrive.sender import ConfluentRedrive, RedriveResult

@@ -14,7 +14,6 @@ from bridge.kafka.retry import Retrier
 from bridge.kafka.tests.fake_clients import STATE
 from bridge.kafka.transactions import producer as producer_module
 from bridge.kafka.transactions import producer_slot
-from bridge.kafka.transactions.contents import SendFailure, TransactionContents
 from bridge.kafka.transactions.producer import (
     ProducerState,
     TimeoutRefusedError,
@@ -22,6 +21,7 @@ from bridge.kafka.transactions.producer import (
     TransactionalProducer,
 )
 from bridge.kafka.transactions.producer_slot import ProducerSlot
+from bridge.kafka.transactions.record_sender import SendFailure, TransactionContents
 from bridge.kafka.transactions.sink import ConfluentSink
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.observe.status import Status

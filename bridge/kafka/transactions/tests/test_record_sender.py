@@ -37,7 +37,7 @@ def test_during_a_long_wait_for_acknowledgements_the_bridge_is_live_but_not_read
     producer: Any = Slow(takes_s, lambda: seen.append((status.live().reason, status.ready().reason)))
     status = Status(lambda: producer.now_s)
     monkeypatch.setattr(time, "monotonic", lambda: producer.now_s)
-    RecordSender(producer, Retrier(status=status)).await_acknowledgements(has_failed=lambda: False)
+    RecordSender(producer, Retrier(status=status)).await_acknowledgements(lambda: False, lambda _: None)
     assert {live for live, _ in seen} == {""}
     assert ("waiting for the broker" in {ready for _, ready in seen}) == is_told
     assert [ready for _, ready in seen[10:]] == ["waiting for the broker"] * len(seen[10:])
@@ -58,6 +58,6 @@ def test_on_stall_is_called_early_and_then_each_time_without_an_acknowledgement_
     early, late = list[float](), list[float]()
     sending = RecordSender(producer, Retrier())
     sending.await_acknowledgements(
-        has_failed=lambda: False, on_stall=lambda is_early: (early if is_early else late).append(round(producer.now_s))
+        lambda: False, lambda is_early: (early if is_early else late).append(round(producer.now_s))
     )
     assert (early, late) == ([0, 2], [5, 8, 11])

@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from bridge.kafka.transactions import rejection_finder as culprits
-from bridge.kafka.transactions.contents import SendFailure
-from bridge.kafka.transactions.record_sender import size_of
+from bridge.kafka.transactions.record_sender import SendFailure, size_of
 from bridge.kafka.transactions.rejection_finder import MEMORY_S, MOST_CHUNKS, RejectionFinder
 from bridge.kafka.transactions.topic_probe import FoundTopic, TopicSettings
 from bridge.ports import Outgoing

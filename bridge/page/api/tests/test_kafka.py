@@ -9,7 +9,7 @@ import pytest
 from bridge.config.settings import Settings, load
 from bridge.errors import BrokerUnavailableError
 from bridge.kafka import Retrier
-from bridge.kafka.transactions.contents import TransactionContents
+from bridge.kafka.transactions.record_sender import TransactionContents
 from bridge.page.api import kafka as real_kafka
 from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.ports import Outgoing, Record
