@@ -197,11 +197,6 @@ class ConfluentRedrive:
                 return
             self._require_allowed(failed)
             self._require_producer()
-            if failed.is_slow and len(requests) > 1:  # send the halves as two transactions
-                half = len(requests) // 2
-                self._send(requests[:half], sent, on_sent)
-                requests = requests[half:]
-                continue
             # Markers are never too large for their topic.
             named = {record: code for record, code in failed.named.items() if record.topic != self._marks.topic}
             refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
