@@ -7,15 +7,13 @@
                            one record was alone in its batch
 
 librdkafka 2.16 names no record if a single one of a batch is invalid, and a broker refuses a batch that is too large as
-a whole. If the topic's settings do not tell, the topic gets smaller batches, until a record is alone in its batch. A
-limit is forgotten after `MEMORY_S`.
+a whole. If the topic's settings do not tell, the topic gets smaller batches, until a record is alone in its batch.
 """
 
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -24,7 +22,7 @@ from bridge.kafka.transactions.topic_probe import FoundTopic, TopicProbe
 from bridge.ports import Outgoing
 
 MEMORY_S = 10.0
-"""Seconds after which a limit that a topic had is tried again."""
+"""Seconds after which the limits of a topic are forgotten: records and batches of any size are tried again."""
 MOST_TOPICS = 10_000
 """Topics whose look-ups are kept at the start of a transaction: senders name topics."""
 MOST_CHUNKS = 64
@@ -65,13 +63,6 @@ _GRACE_TOPICS = 20
 Refused = dict[Outgoing, str]
 
 
-class _Limit(NamedTuple):
-    """A topic takes no more than `most` bytes, as of a time before `until_s`."""
-
-    most: int
-    until_s: float
-
-
 class RejectionFinder:
     """Finds rejected records, and remembers what targets refuse. Thread-safe.
 
@@ -85,22 +76,22 @@ class RejectionFinder:
         self._topics: dict[str, FoundTopic] = {}
         """Topics that exist and that we may write to, as of their last look-up."""
         self._needs_key: set[str] = set()
-        self._record_limits: dict[str, _Limit] = {}
-        self._next_grace_s = 0.0
-        self._grow_s: dict[str, float] = {}
-        """When batches of these topics become larger again."""
+        self._record_limits: dict[str, int] = {}
+        """Topics that accept no larger records: topic -> bytes."""
         self.max_batch_bytes: dict[str, int] = {}
         """Topics that accept the records, but not in batches as large as ours: topic -> bytes at a time."""
+        self._until_s: dict[str, float] = {}
+        """When limits are forgotten, by topic."""
+        self._next_grace_s = 0.0
 
     def needs_check(self, outgoing: Sequence[Outgoing]) -> bool:
         """Return True if `known` has to be called, or a topic of `max_batch_bytes` is among the records."""
         topics = {record.topic for record in outgoing}
-        found = {topic: self._topics.get(topic) for topic in topics}
+        found = {topic: known for topic in topics if (known := self._topics.get(topic)) is not None}
         limits, batches = self._record_limits, self.max_batch_bytes
-        if any(known is None or topic in limits or topic in batches for topic, known in found.items()):
+        if len(found) < len(topics) or any(topic in limits or topic in batches for topic in topics):
             return True
-        partitions = {topic: known.partitions for topic, known in found.items() if known is not None}
-        if any(record.partition >= partitions[record.topic] for record in outgoing):
+        if any(record.partition >= found[record.topic].partitions for record in outgoing):
             return True
         return bool(self._without_key(outgoing, topics & self._needs_key))
 
@@ -113,8 +104,8 @@ class RejectionFinder:
             refused = self._by_metadata(outgoing, topics - self._topics.keys())
             refused |= self._by_partition(outgoing)
             refused |= dict.fromkeys(self._without_key(outgoing, topics & self._needs_key), _BAD_TARGET)
-            if limits := {topic: self._record_limits[topic].most for topic in topics & self._record_limits.keys()}:
-                refused |= _larger(outgoing, limits)
+            if topics & self._record_limits.keys():
+                refused |= _larger(outgoing, self._record_limits)
         return refused
 
     def crowded(self, outgoing: Sequence[Outgoing]) -> frozenset[str]:
@@ -163,12 +154,12 @@ class RejectionFinder:
         """Refuse records by their topics' metadata. An unknown topic may be about to be created, so ask again."""
         codes = self._look_up(topics)
         missing = [topic for topic, code in codes.items() if code == _UNKNOWN_TOPIC]
-        for _ in range(_GRACE_TRIES if missing and self._may_wait(missing) else 0):
+        tries = _GRACE_TRIES if missing and self._may_wait(missing) else 0
+        while missing and tries:
             time.sleep(_GRACE_S)
             codes |= self._look_up(missing)
             missing = [topic for topic in missing if codes[topic] == _UNKNOWN_TOPIC]
-            if not missing:
-                break
+            tries -= 1
         return {record: code for record in outgoing if (code := codes.get(record.topic))}
 
     def _may_wait(self, topics: Collection[str]) -> bool:
@@ -200,18 +191,14 @@ class RejectionFinder:
         return codes
 
     def _by_partition(self, outgoing: Sequence[Outgoing]) -> Refused:
-        """Refuse records to partitions that do not exist, by fresh metadata."""
-
-        def beyond(records: Iterable[Outgoing]) -> list[Outgoing]:
-            """Without metadata, assume that the partition exists."""
-            topics = self._topics
-            return [
-                each for each in records if each.topic in topics and each.partition >= topics[each.topic].partitions
-            ]
-
-        suspects = beyond(outgoing)
+        """Refuse records to partitions that do not exist, by fresh metadata. Without metadata, they may exist."""
+        suspects = self._beyond(outgoing)
         self._look_up({record.topic for record in suspects})
-        return dict.fromkeys(beyond(suspects), _UNKNOWN_PARTITION)
+        return dict.fromkeys(self._beyond(suspects), _UNKNOWN_PARTITION)
+
+    def _beyond(self, records: Iterable[Outgoing]) -> list[Outgoing]:
+        known = self._topics
+        return [each for each in records if each.topic in known and each.partition >= known[each.topic].partitions]
 
     # -- validity
 
@@ -240,11 +227,11 @@ class RejectionFinder:
 
         limit: the topic's max.message.bytes, None if it is unknown.
         """
-        until_s, records = time.monotonic() + MEMORY_S, [each for each in outgoing if each.topic == topic]
+        records = [each for each in outgoing if each.topic == topic]
         if limit is None and len(named) == 1:  # it was alone in its batch
             limit = size_of(named[0]) - 1
         if limit is not None and not self._compresses and (larger := _larger(records, {topic: limit})):
-            self._record_limits[topic] = _Limit(limit, until_s)
+            self._record_limits[topic], self._until_s[topic] = limit, time.monotonic() + MEMORY_S
             return larger
         if len(named) == 1:
             return {named[0]: _TOO_LARGE}
@@ -254,26 +241,22 @@ class RejectionFinder:
         return {}
 
     def _use_small_batches(self, topic: str, size_bytes: int) -> None:
-        self.max_batch_bytes[topic], self._grow_s[topic] = max(1, size_bytes), time.monotonic() + MEMORY_S
+        self.max_batch_bytes[topic], self._until_s[topic] = max(1, size_bytes), time.monotonic() + MEMORY_S
 
     def _make_room(self, topics: set[str]) -> None:
         """Forget all topics but these once there are more than MOST_TOPICS; they are looked up again."""
         if len(self._topics) > MOST_TOPICS:
             self._needs_key &= topics
-            for known in (self._topics, self._record_limits, self._grow_s, self.max_batch_bytes):
+            for known in (self._topics, self._record_limits, self.max_batch_bytes, self._until_s):
                 for topic in known.keys() - topics:
                     del known[topic]
 
     def _forget_limits(self, topics: Collection[str]) -> None:
-        """Try records of any size again, and batches of twice the size."""
         now_s = time.monotonic()
-        for topic in topics & self._record_limits.keys():
-            if now_s >= self._record_limits[topic].until_s:
-                del self._record_limits[topic]
-        for topic in topics & self._grow_s.keys():
-            if now_s >= self._grow_s[topic]:
-                self._grow_s[topic] = now_s + MEMORY_S
-                self.max_batch_bytes[topic] *= 2
+        for topic in topics & self._until_s.keys():
+            if now_s >= self._until_s[topic]:
+                for limits in (self._record_limits, self.max_batch_bytes, self._until_s):
+                    limits.pop(topic, None)
 
 
 def _id(found: FoundTopic | KafkaError) -> str | None:
