@@ -24,7 +24,7 @@ from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
 from bridge.kafka.consumer import MOST_HELD_BYTES, Message, record_of
 from bridge.kafka.errors import answered, error_of, explained, is_passing
-from bridge.kafka.readers import PartitionReader, read_together
+from bridge.kafka.readers import LIMITED_CALL_S, PartitionReader, read_together
 from bridge.kafka.retry import CALL_S, Retrier, serve, serve_idle
 from bridge.ports import Record, Since
 from kafka_timer.origin import TimerPartition
@@ -44,10 +44,6 @@ _MARKERS_S = 0.1
 """Seconds to wait before the producers of instances that have left are fenced."""
 _TAKEOVER_S = 1.5
 """Seconds to wait for the end of a dead instance's transactions. A fence of its producers takes less."""
-LIMIT_S = 3.0
-"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
-_LIMITED_CALL_S = 1.0
-"""Seconds for one call within such a read."""
 _LITTLE = 5000
 """Most offsets of a partition that are read ahead."""
 _UNSTABLE = frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT, KafkaError._TIMED_OUT})  # noqa: SLF001
@@ -83,7 +79,7 @@ class ConfluentHistory:
         self._bounds_ahead: dict[TimerPartition, tuple[int, int]] = {}
         self._read_ahead: dict[TimerPartition, _ReadAhead] = {}
         """By partition of a timer topic or journal."""
-        self._call_s = CALL_S if self._limit_s is None else _LIMITED_CALL_S
+        self._call_s = CALL_S if self._limit_s is None else LIMITED_CALL_S
         self._make_clients()
 
     def _make_clients(self) -> None:
@@ -96,8 +92,7 @@ class ConfluentHistory:
             return
         serve_idle(self._consumer, self._admin)
         places = [*partitions, *map(self._journal_of, partitions)]
-        asked = [self._list_offsets(places, question) for question in (_FIRST, _STABLE)]
-        first, stable = map(_offsets, self._in_time(*asked))
+        first, stable = map(_offsets, self._in_time(places, _FIRST, _STABLE))
         self._bounds_ahead = {place: (first[place], stable[place]) for place in first.keys() & stable.keys()}
         with suppress(KafkaException):
             answers = self._consumer.committed([TopicPartition(*each) for each in partitions], timeout=_QUICK_S)
@@ -110,7 +105,7 @@ class ConfluentHistory:
 
     def _read_since(self, starts: Mapping[TimerPartition, tuple[int, int]]) -> None:
         """Read the requests and the journal from these offsets on, with one consumer: a new one takes milliseconds."""
-        (ends,) = self._in_time(self._list_offsets([*map(self._journal_of, starts)], _END))
+        (ends,) = self._in_time([*map(self._journal_of, starts)], _END)
         spans = dict[TimerPartition, range]()
         for place, (request, decision) in starts.items():
             spans[place] = range(request, self._committed_ahead[place].offset)
@@ -118,33 +113,30 @@ class ConfluentHistory:
                 spans[journal] = range(decision, end.offset)
         little = {place: span for place, span in spans.items() if 0 <= span.stop - span.start <= _LITTLE}
         make_consumer = partial(self._new_consumer, is_bounded=True)
-        found = read_together(make_consumer, little, self._retrier, _LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
+        found = read_together(make_consumer, little, self._retrier, LIMITED_CALL_S, size_bytes=MOST_HELD_BYTES)
         self._read_ahead = {place: _ReadAhead(little[place], messages) for place, messages in found.items()}
 
     def progress(self, partition: TimerPartition) -> Progress | None:
-        def committed() -> TopicPartition:
-            found: TopicPartition
-            try:
-                (found,) = self._consumer.committed([TopicPartition(*partition)], timeout=self._call_s)
-            finally:
-                serve(self._consumer)
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return found
-
         found = self._committed_ahead.pop(partition, None)
         if found is None:
             serve_idle(self._consumer)
-            found = self._retry(f"{partition}: waiting for stable progress", committed)
+            found = self._retry(f"{partition}: waiting for stable progress", lambda: self._committed(partition))
         return None if found.offset < 0 else Progress.committed(found.offset, found.metadata)
 
-    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        return self._bounds(partition)
+    def _committed(self, partition: TimerPartition) -> TopicPartition:
+        found: TopicPartition
+        try:
+            (found,) = self._consumer.committed([TopicPartition(*partition)], timeout=self._call_s)
+        finally:
+            serve(self._consumer)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return found
 
-    def _bounds(self, place: TimerPartition) -> tuple[int, int]:
-        if place in self._bounds_ahead:
-            return self._bounds_ahead.pop(place)
-        first, stable = self._ask_one(place, _FIRST, _STABLE)
+    def bounds(self, partition: TimerPartition) -> tuple[int, int]:
+        if partition in self._bounds_ahead:
+            return self._bounds_ahead.pop(partition)
+        first, stable = self._ask_one(partition, _FIRST, _STABLE)
         return first, stable
 
     def with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
@@ -166,15 +158,10 @@ class ConfluentHistory:
     def _with_open_transactions(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
         """Leave out partitions whose broker does not answer: the read that follows waits for it."""
         journals = {self._journal_of(partition): partition for partition in partitions}
-        found = {
-            journals[place]
-            for place, (stable, end) in self.stable_and_end_offsets(list(journals)).items()
-            if stable < end
-        }
+        offsets = self.stable_and_end_offsets(list(journals))
+        found = {journals[place] for place, (stable, end) in offsets.items() if stable < end}
         try:
-            answers = self._consumer.committed(
-                [TopicPartition(*partition) for partition in partitions], timeout=_QUICK_S
-            )
+            answers = self._consumer.committed([TopicPartition(*each) for each in partitions], timeout=_QUICK_S)
         except KafkaException as failure:
             return set(partitions) if error_of(failure).code() in _UNSTABLE else found
         return found | {
@@ -185,15 +172,14 @@ class ConfluentHistory:
 
     def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
         journals = {self._journal_of(partition): partition for partition in partitions}
-        (found,) = self._in_time(self._list_offsets(journals, _NEWEST))
+        (found,) = self._in_time(journals, _NEWEST)
         return {journals[place]: newest.timestamp for place, newest in found.items() if newest.timestamp >= 0}
 
     def first_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        return _offsets(*self._in_time(self._list_offsets(partitions, _FIRST)))
+        return _offsets(*self._in_time(partitions, _FIRST))
 
     def stable_and_end_offsets(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, tuple[int, int]]:
-        answers = [self._list_offsets(partitions, question) for question in (_STABLE, _END)]
-        stable, ends = map(_offsets, self._in_time(*answers))
+        stable, ends = map(_offsets, self._in_time(partitions, _STABLE, _END))
         return {partition: (stable[partition], ends[partition]) for partition in stable.keys() & ends.keys()}
 
     def offset_at(self, partition: TimerPartition, timestamp_ms: int) -> int:
@@ -212,7 +198,7 @@ class ConfluentHistory:
         return {journals[place]: end for place, end in ends.items()}
 
     def journal_bounds(self, partition: TimerPartition) -> tuple[int, int]:
-        return self._bounds(self._journal_of(partition))
+        return self.bounds(self._journal_of(partition))
 
     def journal(self, partition: TimerPartition, *, from_offset: int | None, since_ms: int | None) -> Iterator[bytes]:
         journal = self._journal_of(partition)
@@ -277,13 +263,9 @@ class ConfluentHistory:
         asked: dict[object, dict[TopicPartition, OffsetSpec]] = {}
         for place, leader in self._leaders_of(places).items():
             asked.setdefault(leader, {})[TopicPartition(*place)] = spec
-        return {
-            TimerPartition(place.topic, place.partition): answer
-            for each in asked.values()
-            for place, answer in self._admin.list_offsets(
-                each, isolation_level=level, request_timeout=self._call_s
-            ).items()
-        }
+        options = {"isolation_level": level, "request_timeout": self._call_s}
+        answers = [self._admin.list_offsets(each, **options) for each in asked.values()]
+        return {TimerPartition(at.topic, at.partition): answer for each in answers for at, answer in each.items()}
 
     def _leaders_of(self, places: Collection[TimerPartition]) -> dict[TimerPartition, object]:
         """Return the last known leader of each, the partition itself if that is unknown or there is only one."""
@@ -293,15 +275,15 @@ class ConfluentHistory:
                 self._leaders |= {TimerPartition(topic, number): each.leader for number, each in found.items()}
         return {place: self._leaders.get(place, place) for place in places}
 
-    def _in_time(self, *asked: Mapping[TimerPartition, Any]) -> list[dict[TimerPartition, Any]]:
+    def _in_time(self, places: Collection[TimerPartition], *questions: _Question) -> list[dict[TimerPartition, Any]]:
         """Return the results that come at once: a partition without a leader must not delay the others."""
+        asked = [self._list_offsets(places, question) for question in questions]
         until_s = time.monotonic() + _QUICK_S
-        found: list[dict[TimerPartition, Any]] = []
-        for answers in asked:
-            found.append({})
+        found: list[dict[TimerPartition, Any]] = [{} for _ in questions]
+        for results, answers in zip(found, asked, strict=True):
             for place, answer in answers.items():
                 with suppress(KafkaException, TimeoutError):
-                    found[-1][place] = answer.result(max(0.0, until_s - time.monotonic()))
+                    results[place] = answer.result(max(0.0, until_s - time.monotonic()))
         if sum(map(len, found)) < sum(map(len, asked)):
             self._leaders.clear()
         return found

@@ -22,7 +22,12 @@ from kafka_timer.headers import decoded_headers
 from kafka_timer.origin import TimerPartition
 
 _BATCH = 2000
-WAIT_S = 0.1
+_CONTROL_BATCH = 500
+_WAIT_S = 0.1
+LIMIT_S = 3.0
+"""Seconds for one read on the loop's thread, as no timer leaves meanwhile. A background recovery has no limit."""
+LIMITED_CALL_S = 1.0
+"""Seconds for one call within such a read."""
 _UNKNOWN = frozenset(
     {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
 )
@@ -44,49 +49,32 @@ class PartitionReader:
     _retrier: Retrier
     _limit_s: float | None
 
-    def __post_init__(self) -> None:
-        self._tries = 0
-        """Consecutive polls without messages."""
-        self._until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
-
     def batches(self) -> Iterator[list[Message]]:
         """Yield messages until all below `end` are decided. Raises PartitionUnreadableError."""
+        until_s = math.inf if self._limit_s is None else time.monotonic() + self._limit_s
         # Retention goes on while we read.
-        while self._is_open() and self._skip_deleted():
+        while self._position < self._end and (first := self._first_kept()) < self._end:
+            self._position = max(self._position, first)
             with closing(self._make_consumer()) as consumer:
                 consumer.assign([TopicPartition(*self._place, self._position)])
-                yield from self._read(consumer)
+                yield from self._read(consumer, until_s)
 
-    def _is_open(self) -> bool:
-        return self._position < self._end
-
-    def _skip_deleted(self) -> bool:
-        """Go to the first kept offset. Return True if records are left to read."""
-        self._position = max(self._position, self._first_kept())
-        return self._is_open()
-
-    def _read(self, consumer: Any) -> Iterator[list[Message]]:
+    def _read(self, consumer: Any, until_s: float) -> Iterator[list[Message]]:
         """Yield messages to the end, or until a new consumer is needed."""
-        while self._is_open():
-            if time.monotonic() >= self._until_s:
-                raise PartitionUnreadableError(
-                    f"{self._place}: reading: at {self._position} of {self._end} after {self._limit_s} s: much to read,"
-                    f" an open transaction, or no broker"
-                )
+        silent, is_kept = 0, True  # consecutive polls without messages
+        while self._position < self._end and is_kept and silent <= REPLACED_AFTER_S / _WAIT_S:
+            where = f"at {self._position} of {self._end}"
+            if time.monotonic() >= until_s:
+                why = f"{where} after {self._limit_s} s: much to read, an open transaction, or no broker"
+                raise PartitionUnreadableError(f"{self._place}: reading: {why}")
             messages, is_kept = self._next_batch(consumer)
             if messages:
-                self._tries = 0
+                silent = 0
                 yield messages
-            elif self._is_open():
-                self._tries += 1
-                if self._tries > 1 / WAIT_S:
-                    why = f"at {self._position} of {self._end}: an open transaction, or no broker"
-                    self._retrier.wait(f"{self._place}: reading", why, 0)
-            if self._tries > REPLACED_AFTER_S / WAIT_S:
-                self._tries = 0
-                return
-            if not is_kept:
-                return
+            elif self._position < self._end:
+                silent += 1
+                if silent > 1 / _WAIT_S:
+                    self._retrier.wait(f"{self._place}: reading", f"{where}: an open transaction, or no broker", 0)
 
     def _next_batch(self, consumer: Any) -> tuple[list[Message], bool]:
         """Return messages, and True if the position after them is still kept."""
@@ -108,7 +96,7 @@ class PartitionReader:
                 if messages:
                     break  # yield these first; librdkafka repeats the error
                 self._position = max(self._position, message.offset())  # earlier offsets are markers or aborted records
-                if self._is_open():
+                if self._position < self._end:
                     self._seek_past(consumer, error)
             else:
                 note_error(self._place, error, self._retrier)
@@ -116,7 +104,7 @@ class PartitionReader:
 
     def _fetched(self, consumer: Any) -> Iterator[Message]:
         """Yield messages in small groups, see `ConfluentSource._read`. Waits for the first one."""
-        messages, count = [consumer.poll(WAIT_S)], 0
+        messages, count = [consumer.poll(_WAIT_S)], 0
         while messages and messages[0] is not None:
             yield from messages
             count += len(messages)
@@ -151,10 +139,10 @@ def read_together(
     with closing(make_consumer()) as consumer:
         consumer.assign([TopicPartition(*place, spans[place].start) for place in left])
         while left and size_bytes > 0 and time.monotonic() < until_s:
-            message = consumer.poll(WAIT_S)
+            message = consumer.poll(_WAIT_S)
             if message is None:
                 tries += 1
-                if tries > 1 / WAIT_S:
+                if tries > 1 / _WAIT_S:
                     retrier.wait("reading several partitions", "an open transaction, or no broker", 0)
                 continue
             tries, place = 0, TimerPartition(message.topic(), message.partition())
@@ -198,11 +186,6 @@ def note_error(place: TimerPartition, error: KafkaError, retrier: Retrier) -> No
     retrier.hear(error)
 
 
-_CONTROL_BATCH = 500
-_WAIT_S = 0.1
-_LIMIT_S, _CALL_S = 3.0, 1.0  # for one `catch_up`, on the loop's thread; for one call in it
-
-
 class ConfluentControl:
     """Implements `bridge.ports.Control`. Not thread-safe."""
 
@@ -221,10 +204,10 @@ class ConfluentControl:
 
     def catch_up(self) -> Iterator[Record]:
         what = f"{self._place.topic}: reading"
-        self._retrier.give_up_in(_LIMIT_S)
+        self._retrier.give_up_in(LIMIT_S)
         try:
             _, end = self._retrier.retry_until_success(
-                what, lambda: self._asker.get_watermark_offsets(self._place, timeout=_CALL_S), is_passing
+                what, lambda: self._asker.get_watermark_offsets(self._place, timeout=LIMITED_CALL_S), is_passing
             )
             while self._position < end:
                 self._retrier.demand_time(what, f"at {self._position} of {end}")

@@ -20,7 +20,7 @@ from bridge.config.topic_requirements import fetch_limits
 from bridge.dev.embedded_kafka import EmbeddedKafka, free_port
 from bridge.errors import BrokerUnavailableError, PartitionUnreadableError
 from bridge.kafka import ConfluentControl, ConfluentHistory, Retrier
-from bridge.kafka.history import LIMIT_S
+from bridge.kafka.readers import LIMIT_S
 from integration_tests.conftest import Broker
 from integration_tests.support.bridge_command import Names, get
 from integration_tests.support.cluster import Cluster
