@@ -23,20 +23,21 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bridge.child_process import kill_with_parent
 from bridge.config.data_directory import DataDir
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import usable_cores
 from bridge.errors import BridgeError
+from bridge.garbage_collection import tune_gc
+from bridge.kafka.history import ConfluentHistory
+from bridge.kafka.retry import Retrier
 from bridge.observe import logs
 from bridge.partition.options import TurnOptions
+from bridge.partition.recover import prepare_store, refresh_standby
 from kafka_timer.origin import TimerPartition
+from timer.disk import RealDisk
 from timer.errors import UnreadableError
-
-if TYPE_CHECKING:
-    from bridge.kafka.history import ConfluentHistory
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,6 @@ class BackgroundRecoverer:
         self._max_processes = max(1, usable_cores() // self._workers)
         self._waiting: deque[RecoveryProcess] = deque()
         self._running: list[RecoveryProcess] = []
-        self._idle: list[subprocess.Popen[bytes]] = []
         self._refresher: subprocess.Popen[bytes] | None = None
         """Refreshes standbys, one after the other."""
 
@@ -162,26 +162,29 @@ class BackgroundRecoverer:
         try:
             made.process = process or _started()
         except OSError as wrong:
-            text = "%s: no process for its background recovery (%s)"
-            log.warning(text, made.order.partition, wrong)
+            log.warning("%s: no process for its background recovery (%s)", made.order.partition, wrong)
             made.cannot_start = True
-        else:
-            _send(made.process, made.order)
+            return
+        assert made.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the exit code reports the failure
+            made.process.stdin.write(pickle.dumps(made.order))
+            made.process.stdin.flush()
 
     def start_waiting(self) -> None:
         """Give waiting orders to children while cores are free. End the children that are not needed any more."""
-        self._idle += [each.process for each in self._running if each.code() == 0 and each.process is not None]
-        self._running = [each for each in self._running if each.code() is None]
+        done = [each for each in self._running if each.code() is not None]
+        self._running = [each for each in self._running if each not in done]
+        idle = [each.process for each in done if each.code() == 0 and each.process is not None]
         while self._waiting and len(self._running) < self._max_processes:
             each = self._waiting.popleft()
-            self._run(each, self._idle.pop() if self._idle else None)
+            self._run(each, idle.pop() if idle else None)
             if each.process is not None:
                 self._running.append(each)
-        while self._idle:
-            _end(self._idle.pop())
+        for process in idle:
+            _end(process)
 
     def forget(self, preparing: RecoveryProcess) -> None:
-        with contextlib.suppress(ValueError):
+        if preparing in self._waiting:
             self._waiting.remove(preparing)
         if preparing in self._running:
             self._running.remove(preparing)
@@ -190,15 +193,9 @@ class BackgroundRecoverer:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    command = kill_with_parent([sys.executable, "-m", __name__])
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def _send(process: subprocess.Popen[bytes], order: _Order) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # the exit code reports the failure
-        process.stdin.write(pickle.dumps(order))
-        process.stdin.flush()
+    return subprocess.Popen(
+        kill_with_parent([sys.executable, "-m", __name__]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -208,10 +205,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    from bridge.garbage_collection import tune_gc
-    from bridge.kafka.history import ConfluentHistory
-    from bridge.kafka.retry import Retrier
-
     # A terminal or a service manager sends these signals to every process. Our parent handles them.
     for asked in (signal.SIGINT, signal.SIGTERM, *logs.SWITCHES):
         signal.signal(asked, signal.SIG_IGN)
@@ -221,7 +214,7 @@ def main() -> None:
     while True:
         try:
             order: _Order = pickle.load(sys.stdin.buffer)  # noqa: S301  (our parent's)  # nosec B301
-        except EOFError:  # it has ended
+        except EOFError:  # our parent has ended
             return
         if order.cpu_share is not None:
             took_s, cpu_s = time.monotonic() - began_s, time.process_time() - began_cpu_s
@@ -238,11 +231,8 @@ def rest_s(took_s: float, cpu_s: float, cpu_share: float) -> float:
     return max(0.0, cpu_s / cpu_share - took_s)
 
 
-def _prepare(order: _Order, history: "ConfluentHistory") -> None:
+def _prepare(order: _Order, history: ConfluentHistory) -> None:
     """Recover one store. Ends the process if that fails."""
-    from bridge.partition.recover import prepare_store, refresh_standby
-    from timer.disk import RealDisk
-
     if order.is_refresh:
         os.nice(_NICE - os.nice(0))
     disk = RealDisk(order.folder)

@@ -5,7 +5,7 @@ missing topic       its creation is validated, its configuration is asked for; R
 transactional ids   a producer starts with a timeout that brokers refuse, after they have checked the right
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -67,7 +67,7 @@ def findings(settings: Settings, targets: Collection[str], user: str) -> Iterato
 class UnchangedTopics(ConfluentTopics):
     """Has brokers validate changes instead of making them. A topic that would be created counts as created."""
 
-    _validate_only = True
+    _changing: Mapping[str, Any] = {"validate_only": True, "request_timeout": CALL_S}
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         super().__init__(connection, retrier)
@@ -80,7 +80,7 @@ class UnchangedTopics(ConfluentTopics):
         if not isinstance(answer, KafkaError):
             return _lacked(answer, needed - MADE)
         topic, resource = NewTopic(name, 1, -1), ConfigResource(ConfigResource.Type.TOPIC, name)
-        create = partial(self._admin.create_topics, [topic], validate_only=True, request_timeout=CALL_S)
+        create = partial(self._admin.create_topics, [topic], **self._changing)
         show = partial(self._admin.describe_configs, [resource], request_timeout=CALL_S)
         made = self._answer(name, lambda: answered(create()[name]))
         shown = self._answer(name, lambda: answered(show()[resource]))

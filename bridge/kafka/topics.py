@@ -6,6 +6,7 @@ OwnTopics creates the bridge's own topics if they are missing, and checks them, 
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -14,26 +15,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from bridge.config import topic_requirements as requirements
 from bridge.config.kafka_config import Connection
 from bridge.config.settings import Settings
-from bridge.config.topic_requirements import (
-    CONTROL_TOPIC,
-    FILLED,
-    FOLLOWED,
-    LOGGED,
-    RECEIPTS_TOPIC,
-    RETENTION_WINDOWS,
-    TopicState,
-    clock_faults,
-    faults,
-    journal_bytes,
-    journal_faults,
-    journal_topic,
-    missing_right,
-    rejected_faults,
-    rejected_topic,
-    timer_topic,
-)
+from bridge.config.topic_requirements import FILLED, FOLLOWED, LOGGED, RETENTION_WINDOWS, TopicState, missing_right
 from bridge.errors import BridgeError, SettingsError
 from bridge.kafka import client_config as clients
 from bridge.kafka.client_config import make
@@ -51,8 +36,8 @@ _NOT_SEEN = "created, but not visible yet, or not to us: give the bridge's user 
 class ConfluentTopics:
     """Every call waits for a broker, as long as `retrier` does, unless its docstring differs."""
 
-    _validate_only = False
-    """True if brokers only validate requests that create topics or partitions."""
+    _changing: Mapping[str, Any] = {"validate_only": False, "request_timeout": CALL_S}
+    """Options of requests that create topics or partitions."""
 
     def __init__(self, connection: Connection, retrier: Retrier) -> None:
         self._connection = connection
@@ -62,6 +47,7 @@ class ConfluentTopics:
     def _make_admin(self) -> None:
         """Make a client. Repeated if no broker answers for long: a client may lose all brokers for good."""
         self._admin: Any = make(AdminClient, clients.admin(self._connection), self._retrier)
+        self._asked_s = time.monotonic()
 
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions, or None if the topic does not exist."""
@@ -97,7 +83,6 @@ class ConfluentTopics:
 
     def allowed(self, name: str) -> frozenset[str] | None:
         """Return the operations on an existing topic that our user is allowed, or None if the broker does not tell."""
-
         return self._retry(f"looking at topic {name}", lambda: operations_of(answered(self._described(name))))
 
     def _described(self, name: str) -> Any:
@@ -108,28 +93,28 @@ class ConfluentTopics:
         """Create a topic, unless another instance was faster. Returns when the cluster knows it."""
         topic = NewTopic(name, partitions, replication_factor, config=config)
 
-        def make_it() -> None:
-            made = self._admin.create_topics([topic], validate_only=self._validate_only, request_timeout=CALL_S)
-            answered(made[name])
-
-        self._make(f"making topic {name}", make_it, KafkaError.TOPIC_ALREADY_EXISTS)
+        self._make(
+            f"making topic {name}",
+            lambda: self._admin.create_topics([topic], **self._changing)[name],
+            KafkaError.TOPIC_ALREADY_EXISTS,
+        )
         self._until(name, 1)
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions, up to `partitions` in all."""
+        new = NewPartitions(name, partitions)
 
-        def make_them() -> None:
-            new = [NewPartitions(name, partitions)]
-            made = self._admin.create_partitions(new, validate_only=self._validate_only, request_timeout=CALL_S)
-            answered(made[name])
-
-        self._make(f"adding partitions to topic {name}", make_them, KafkaError.INVALID_PARTITIONS)
+        self._make(
+            f"adding partitions to topic {name}",
+            lambda: self._admin.create_partitions([new], **self._changing)[name],
+            KafkaError.INVALID_PARTITIONS,
+        )
         self._until(name, partitions)
 
-    def _make(self, what: str, call: Callable[[], None], done_already: int) -> None:
+    def _make(self, what: str, ask: Callable[[], Future[None]], done_already: int) -> None:
         def unless_done() -> None:
             try:
-                call()
+                answered(ask())
             except KafkaException as failure:
                 if error_of(failure).code() != done_already:
                     raise
@@ -144,13 +129,11 @@ class ConfluentTopics:
 
     def _retry(self, what: str, call: Callable[[], T], *, once: bool = False) -> T:
         serve_idle(self._admin)
-        replace_s = time.monotonic() + clients.REPLACED_AFTER_S
+        self._asked_s = time.monotonic()
 
         def is_asked_again(error: KafkaError) -> bool:
-            nonlocal replace_s
-            if time.monotonic() >= replace_s:
+            if time.monotonic() - self._asked_s >= clients.REPLACED_AFTER_S:
                 self._make_admin()
-                replace_s = time.monotonic() + clients.REPLACED_AFTER_S
             return not once and is_passing(error) and not is_refusal(error)
 
         def served() -> T:
@@ -198,7 +181,7 @@ class OwnTopics:
         allows_compressed = settings.compressed_requests == "allow"
         self._demands_uncompressed_of = None if allows_compressed else settings.bootstrap_servers
         """Bootstrap servers for the command in a refusal; None if timer topics may be compressed."""
-        self._journal_bytes = journal_bytes(MOST_PAUSED + MOST_LIMITED * bool(settings.targets))
+        self._journal_bytes = requirements.journal_bytes(MOST_PAUSED + MOST_LIMITED * bool(settings.targets))
 
     def prepare(self, *, is_running: bool = False) -> dict[str, TopicState]:
         """Create missing topics; return the state of each timer topic.
@@ -210,16 +193,18 @@ class OwnTopics:
         found: dict[str, TopicState] = {}
         journals: dict[str, int] = {}
         for name, journal in self._journals.items():
-            wanted = timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
+            wanted = requirements.timer_topic(self._window_ms, is_compressed=self._demands_uncompressed_of is None)
             partitions = self._made(name, settings.partitions, wanted)
             found[name] = TopicState(partitions, int(self._topics.config(name)["max.message.bytes"]))
-            journals[name] = self._made(journal, partitions, journal_topic(self._window_ms, self._journal_bytes))
+            journals[name] = self._made(
+                journal, partitions, requirements.journal_topic(self._window_ms, self._journal_bytes)
+            )
         largest = max(each.max_message_bytes for each in found.values())
         partitions = found[settings.timer_topic].partitions
-        self._made(settings.rejected_topic, partitions, rejected_topic(largest))
+        self._made(settings.rejected_topic, partitions, requirements.rejected_topic(largest))
         if settings.receipts_topic in self._write_only:
-            self._made(settings.receipts_topic, partitions, RECEIPTS_TOPIC)
-        if (count := self._made(settings.control_topic, 1, CONTROL_TOPIC)) != 1:
+            self._made(settings.receipts_topic, partitions, requirements.RECEIPTS_TOPIC)
+        if (count := self._made(settings.control_topic, 1, requirements.CONTROL_TOPIC)) != 1:
             raise SettingsError(f"{settings.control_topic}: {count} partitions, control_topic needs 1; name another")
         self._metrics.topics_checked({name: each.partitions for name, each in found.items()})
         if is_running:
@@ -261,8 +246,8 @@ class OwnTopics:
         found = self._topics.partitions(name)
         if found is None:
             self._topics.create(name, partitions, self._settings.replication_factor, config)
-            found = self._topics.partitions(name)
-        return partitions if found is None else found
+            found = self._topics.partitions(name) or partitions
+        return found
 
     def _check_retention(self, *, once: bool = False) -> None:
         """Raise SettingsError if retention or compaction would delete requests of pending timers."""
@@ -270,8 +255,8 @@ class OwnTopics:
         retention_ms: dict[str, int] = {}
         for name, journal in self._journals.items():
             of_topic, of_journal = (self._topics.config(each, once=once) for each in (name, journal))
-            wrong += faults(name, of_topic, self._window_ms, self._demands_uncompressed_of)
-            wrong += journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
+            wrong += requirements.faults(name, of_topic, self._window_ms, self._demands_uncompressed_of)
+            wrong += requirements.journal_faults(journal, of_journal, self._window_ms, self._journal_bytes)
             retention_ms |= {name: int(of_topic["retention.ms"]), journal: int(of_journal["retention.ms"])}
         self._metrics.retention_checked(retention_ms, RETENTION_WINDOWS * self._window_ms)
         if wrong:
@@ -295,14 +280,11 @@ class OwnTopics:
             if may is not None and "DESCRIBE_CONFIGS" not in may:
                 continue
             config = self._topics.config(name)
-            room = rejected_faults(name, config, largest) if name == self._settings.rejected_topic else []
-            for each in clock_faults(name, config) + room:
+            room = requirements.rejected_faults(name, config, largest) if name == self._settings.rejected_topic else []
+            for each in requirements.clock_faults(name, config) + room:
                 log.warning("%s", each)
 
     def _grow(self, name: str, before: int, partitions: int) -> None:
-        text = (
-            "%s grew from %d to %d partitions: keys and ids may map to other partitions now; a cancel of a timer that"
-            " was sent before may not find it"
-        )
-        log.warning(text, name, before, partitions)
+        text = "keys and ids may map to other partitions now; a cancel of a timer that was sent before may not find it"
+        log.warning("%s grew from %d to %d partitions: %s", name, before, partitions, text)
         self._topics.grow(self._journals[name], partitions)
