@@ -73,7 +73,7 @@ def redrive(
     is pending under it by now. Each record is sent once, however often this is run: what was sent is marked in the same
     transaction. Records that their sender has to fix (bad-header and others) are sent only if --code names them.
     """
-    from bridge.redrive.sender import redrive_session  # only here: --help needs no librdkafka
+    from bridge.redrive.sender import ConfluentRedrive  # only here: --help needs no librdkafka
 
     chosen: RedriveOptions = context.obj
     settings, _ = chosen.chosen()
@@ -85,7 +85,7 @@ def redrive(
         from_ms=None if from_ is None else instant_ms("--from", from_),
         to_ms=None if to is None else instant_ms("--to", to),
     )
-    with redrive_session(settings) as work:
+    with closing(ConfluentRedrive.of(settings)) as work:
         _run(work, lambda: work.look(selection), settings, limit=limit, apply=apply, as_json=as_json)
 
 

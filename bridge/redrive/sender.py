@@ -9,8 +9,7 @@ Whenever this ends, a record was sent with its marker, or neither is committed.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -52,16 +51,6 @@ _RUN_AGAIN = "run it again: what was sent is marked and not sent twice"
 _FENCED = "another `timer-bridge redrive --apply` has begun meanwhile and goes on where this one ended"
 
 
-@contextmanager
-def redrive_session(settings: Settings, ending: Retrier | None = None) -> "Iterator[ConfluentRedrive]":
-    """Yield a ConfluentRedrive that waits for a broker up to `startup_timeout`, then without limit to send.
-
-    ending: ends all waits when it ends.
-    """
-    with closing(ConfluentRedrive.of(settings, ending)) as redrive:
-        yield redrive
-
-
 @dataclass(slots=True)
 class RedriveResult:
     """Result of `apply`. refused: records that the timer topic does not accept, with the code."""
@@ -84,7 +73,7 @@ class ConfluentRedrive:
 
     @classmethod
     def of(cls, settings: Settings, ending: Retrier | None = None) -> Self:
-        """Return one that waits as `redrive_session` says."""
+        """Return one that waits for a broker up to `startup_timeout`, to send without limit. ending: ends waits."""
         retrier = Retrier(ending)
         retrier.give_up_in(settings.startup_timeout / 1000)
         connection, marks = settings.connection("redrive"), settings.redrive_marks
@@ -163,7 +152,7 @@ class ConfluentRedrive:
                     f" give it {highest + 1}, or leave those out with --origin"
                 )
 
-    def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
+    def _requests(self, chunk: Sequence[Parked]) -> dict[Parked, Outgoing]:
         """Return the requests of the records that are still on the rejected topic, in order."""
         wanted: defaultdict[TimerPartition, dict[int, Parked]] = defaultdict(dict)
         for each in chunk:
@@ -176,7 +165,7 @@ class ConfluentRedrive:
                     if found is not None and (request := self._request(found, record)) is not None:
                         key, headers = request
                         requests[found] = Outgoing(*found.partition, key, record.value, headers, 0)
-        return [(each, requests[each]) for each in chunk if each in requests]
+        return {each: requests[each] for each in chunk if each in requests}
 
     def _request(self, found: Parked, record: Record) -> KeyAndHeaders | None:
         """Return what to send; None if `record` is another one by now."""
@@ -185,55 +174,44 @@ class ConfluentRedrive:
     # -- sending
 
     def _send(
-        self, requests: list[tuple[Parked, Outgoing]], sent: RedriveResult, on_sent: Callable[[Sequence[Parked]], None]
+        self, requests: dict[Parked, Outgoing], sent: RedriveResult, on_sent: Callable[[Sequence[Parked]], None]
     ) -> None:
         tries = 0
         while requests:
-            outgoing = [request for _, request in requests]
-            failed = self._publish(self._batch(requests))
+            failed = self._publish(requests)
             if failed is None:
                 sent.count += len(requests)
-                on_sent([each for each, _ in requests])
+                on_sent([*requests])
                 return
-            self._require_allowed(failed)
-            self._require_producer()
             # Markers are never too large for their topic.
             named = {record: code for record, code in failed.named.items() if record.topic != self._marks.topic}
-            refused = self._rejection_finder.find(outgoing, SendFailure(named, failed.cause))
-            sent.refused += [(each, refused[request]) for each, request in requests if request in refused]
-            requests = [(each, request) for each, request in requests if request not in refused]
+            refused = self._rejection_finder.find([*requests.values()], SendFailure(named, failed.cause))
+            sent.refused += [(each, refused[request]) for each, request in requests.items() if request in refused]
+            requests = {each: request for each, request in requests.items() if request not in refused}
             if not refused and not failed.is_followup_error:
                 self._retrier.wait("sending again", str(failed), tries)
                 tries += 1
 
-    def _batch(self, requests: list[tuple[Parked, Outgoing]]) -> TransactionContents:
-        now_ms = time.time_ns() // 1_000_000
-        markers = [
-            Outgoing(self._marks.topic, 0, marker_key(each), marker_of(each), [], now_ms) for each, _ in requests
-        ]
-        return TransactionContents(
-            [*(request for _, request in requests), *markers], {}, b"", self._rejection_finder.max_batch_bytes
-        )
+    def _publish(self, requests: Mapping[Parked, Outgoing]) -> SendFailure | None:
+        """Send the requests and their markers. Return None if committed.
 
-    def _publish(self, batch: TransactionContents) -> SendFailure | None:
-        producer = self._require_producer()
+        Raises BridgeError if only the operator can fix the failure, or if the producer broke: another redrive may have
+        sent our records meanwhile.
+        """
+        assert self._producer is not None, "begin() first"
+        topic, now_ms = self._marks.topic, time.time_ns() // 1_000_000
+        markers = [Outgoing(topic, 0, marker_key(each), marker_of(each), [], now_ms) for each in requests]
+        records = [*requests.values(), *markers]
+        batch = TransactionContents(records, {}, b"", self._rejection_finder.max_batch_bytes)
         try:
-            return producer.await_acknowledgements(batch) or producer.commit(batch)
+            failed = self._producer.await_acknowledgements(batch) or self._producer.commit(batch)
         except FencedError as wrong:
             raise FencedError(_FENCED) from wrong
         except OutcomeUnknownError as wrong:
             raise OutcomeUnknownError(f"{wrong}; {_RUN_AGAIN}") from wrong
-
-    def _require_allowed(self, failed: SendFailure) -> None:
-        """Raise BridgeError if only the operator can fix the failure."""
-        denied = [KafkaError(code) for code in failed.named.values()] + [failed.cause or KafkaError(0)]
-        for error in denied:
-            if is_denied(error):
+        for error in () if failed is None else (*map(KafkaError, failed.named.values()), failed.cause):
+            if error is not None and is_denied(error):
                 raise explained("sending again", error)
-
-    def _require_producer(self) -> TransactionalProducer:
-        """Return the producer. Raises BridgeError if it broke: another redrive may have sent our records meanwhile."""
-        assert self._producer is not None, "begin() first"
         if self._producer.is_broken:
             raise BridgeError(f"sending again broke off; {_RUN_AGAIN}")
-        return self._producer
+        return failed

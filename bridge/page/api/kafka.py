@@ -6,7 +6,7 @@ Tests use a Kafka in memory.
 
 import threading
 from collections.abc import Callable, Container, Iterator, Sequence, Set
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import NamedTuple, Protocol
 
 from bridge.config.settings import Settings
@@ -15,7 +15,7 @@ from bridge.kafka import ConfluentGroup, ConfluentHistory, ConfluentTopics, Retr
 from bridge.ports import Member
 from bridge.redrive.marks import MarkIndex, MarkReader
 from bridge.redrive.rules import Parked, RedriveFilter, RejectedLog
-from bridge.redrive.sender import RedriveResult, redrive_session
+from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import TimerOperator
 from kafka_timer.origin import TimerPartition
 
@@ -121,7 +121,7 @@ class ConfluentKafkaPort:
         if not self._redriving.acquire(blocking=False):
             raise BridgeError("records are being sent again already: wait for that to end, then do it again")
         try:
-            with redrive_session(self._settings, self._ending) as work:
+            with closing(ConfluentRedrive.of(self._settings, self._ending)) as work:
                 if not work.look(selection).selected:  # a session would end a `redrive --apply` that is running
                     return RedriveResult()
                 work.begin(self._settings.replication_factor)

@@ -114,11 +114,11 @@ def test_a_record_that_has_another_one_in_its_place_is_not_sent() -> None:
     adoption: Any = cluster.adoption()
     plan = adoption.look_at(MIRROR)
     plan.limit_to(None)
-    ((parked, request),) = adoption._requests(plan.selected)
+    ((parked, request),) = adoption._requests(plan.selected).items()
     assert (parked.target, request.partition, request.headers) == ("orders", 0, schedule())
     cluster.topics[MIRROR.topic].clear()
     cluster.add(MIRROR.topic, b"1", *schedule(), at_ms=FROM_MS + 1)
-    assert adoption._requests(plan.selected) == []
+    assert adoption._requests(plan.selected) == {}
 
 
 def test_the_timer_topic_is_no_mirror_of_itself() -> None:

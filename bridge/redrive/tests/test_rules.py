@@ -1,7 +1,6 @@
 """Which parked records are sent again, in which order and form. bridge.partition.draft makes the records."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -242,10 +241,12 @@ class Work:
             raise self._outcome
         return self._outcome
 
+    def close(self) -> None: ...
+
 
 def redrive(monkeypatch: pytest.MonkeyPatch, outcome: RedriveResult | BridgeError, *more: str) -> tuple[int, str, str]:
     """Return the exit code, 1 after an exception, and the output."""
-    monkeypatch.setattr(sender, "redrive_session", lambda settings: nullcontext(Work(outcome)))
+    monkeypatch.setattr(sender.ConfluentRedrive, "of", lambda _: Work(outcome))
     asked = ["redrive", "--bootstrap-servers", "127.0.0.1:1", "--timer-topic", TIMERS.topic, *more]
     ended = CliRunner().invoke(app, asked)
     error = "" if isinstance(ended.exception, SystemExit | None) else str(ended.exception)

@@ -13,7 +13,6 @@ from bridge.kafka.transactions.record_sender import TransactionContents
 from bridge.page.api import kafka as real_kafka
 from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.ports import Outgoing, Record
-from bridge.redrive import sender
 from bridge.redrive.rules import Parked, RedriveFilter, RedrivePlan
 from bridge.redrive.sender import ConfluentRedrive
 from kafka_timer import kafka_client
@@ -182,11 +181,11 @@ def test_a_redrive_that_waits_for_a_broker_ends_with_the_page(monkeypatch: pytes
             found.add(record)
             return found
 
-        def _requests(self, chunk: Sequence[Parked]) -> list[tuple[Parked, Outgoing]]:
-            return [(each, Outgoing(*each.partition, None, b"v", [], 0)) for each in chunk]
+        def _requests(self, chunk: Sequence[Parked]) -> dict[Parked, Outgoing]:
+            return {each: Outgoing(*each.partition, None, b"v", [], 0) for each in chunk}
 
     begun = Event()
-    monkeypatch.setattr(sender, "ConfluentRedrive", Waiting)
+    monkeypatch.setattr(real_kafka, "ConfluentRedrive", Waiting)
     kafka = ConfluentKafkaPort(settings())
     with ThreadPoolExecutor(1) as pool:
         sending = pool.submit(kafka.redrive, {(record.place, record.offset)}, lambda _: None)
