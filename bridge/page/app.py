@@ -84,7 +84,7 @@ def _page_routes(
     requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
     actions = TimerActions(requests, tuple(settings.timer_topics()))
     rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
-    api = Api(reads, actions, Selections(reads, requests, clock), rejected)
+    api = Api(reads, requests, actions, Selections(reads, requests, clock), rejected)
     try:
         tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
         registry = None

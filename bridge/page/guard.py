@@ -17,8 +17,9 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Depends
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -196,6 +197,19 @@ def require_operator(caller: Caller) -> Caller:
     if not caller.may_operate:
         raise HTTPException(403, f"the token {caller.name} may only read: this needs one of an operator")
     return caller
+
+
+async def _reader(request: Request) -> Caller:  # async, as FastAPI gives other functions a thread
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def _operator(request: Request) -> Caller:
+    return require_operator(request.state.caller)
+
+
+Reader = Annotated[Caller, Depends(_reader)]
+Operator = Annotated[Caller, Depends(_operator)]
 
 
 def log_refusal(request: Request, access: Authenticator, what: str) -> None:

@@ -264,7 +264,7 @@ class HtmlPages:
         with_value = request.query_params.get("value") == "true"
         found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
         is_told = request.query_params.get("history") == "true"
-        history = await self._api.actions.receipts(Named(**asked)) if is_told else None
+        history = await self._api.requests.receipts(Named(**asked)) if is_told else None
         status = 200 if found.timers or found.missing else 404
         shown = [await self._value_text(timer.value) for timer in found.timers]
         values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
@@ -283,7 +283,7 @@ class HtmlPages:
 
     async def _outcomes(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "kind")
-        found = await self._api.actions.outcomes(OutcomesAsked(**asked))
+        found = await self._api.requests.outcomes(OutcomesAsked(**asked))
         return self._page(request, caller, "outcomes.html", found=found, asked=asked, kinds=get_args(Kind)[1:])
 
     async def _value_text(self, value: Content | None) -> tuple[str, str] | None:

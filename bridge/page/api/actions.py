@@ -6,19 +6,17 @@ Each is sent as a request of its own, to the partition where the timer was found
     about "topic"   POST /api/v1/topic/<name>, to each timer topic if none is named         overview.html
 """
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from bridge.page import guard as audit
+from bridge.page.api.kafka import in_thread
 from bridge.page.api.requests import (
     ActionAsked,
     CancelAsked,
     MoveAsked,
-    Named,
-    OutcomesAsked,
     PlacedAsked,
     ReleaseAsked,
     ReplaceAsked,
@@ -27,7 +25,7 @@ from bridge.page.api.requests import (
     SelectionMoved,
     TopicAsked,
 )
-from bridge.page.api.responses import Acted, LatestReceipts
+from bridge.page.api.responses import Acted
 from bridge.page.api.timer_requests import RequestSender, SendProgress
 from bridge.page.sessions import Caller
 from kafka_timer import Repeat, Sent, TimerOperator
@@ -153,27 +151,17 @@ class TimerActions:
     _requests: RequestSender
     _timer_topics: tuple[str, ...]
 
-    async def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
-        """Send the action's requests, wait for their receipts, and write the audit log.
-
-        Raises BridgeError (503), ValueError (400).
-        """
+    @in_thread
+    def act(self, caller: Caller, action: Action, asked: ActionAsked) -> Acted:
+        """Send the action's requests, wait for their receipts, and write the audit log."""
         with audit.logged_action(caller, action.name, asked.model_dump(exclude_none=True)) as results:
             progress = SendProgress()
             results["sent"] = progress.sent
             requests = dict.fromkeys(self._topics_for(action, asked), lambda timers: action.send(timers, asked))
-            await asyncio.to_thread(self._requests.send, requests, progress, has_receipts=action.has_receipts)
+            self._requests.send(requests, progress, has_receipts=action.has_receipts)
             acted = Acted(action=action.name, **progress.result())
             results.update(acted.model_dump(exclude={"action"}))
         return acted
-
-    async def receipts(self, asked: Named) -> LatestReceipts:
-        """Raises BridgeError (503)."""
-        return await asyncio.to_thread(self._requests.latest_receipts, asked.name())
-
-    async def outcomes(self, asked: OutcomesAsked) -> LatestReceipts:
-        """Raises BridgeError (503)."""
-        return await asyncio.to_thread(self._requests.latest_outcomes, asked.kind, asked.limit)
 
     def _topics_for(self, action: Action, asked: ActionAsked) -> tuple[str, ...]:
         topics, named = self._timer_topics, asked.timer_topic

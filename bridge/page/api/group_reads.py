@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from fastapi import Query
 from starlette.exceptions import HTTPException
 
 from bridge.config.data_directory import OF_WORKER
@@ -27,6 +29,7 @@ from bridge.page.api.responses import (
     Owned,
     PartitionState,
 )
+from bridge.page.guard import Reader
 from bridge.page.peers import Peers
 from bridge.page.server import LoopQueries
 from bridge.page.sessions import Caller
@@ -65,10 +68,7 @@ def resident_bytes() -> int | None:
 
 @dataclass(frozen=True)
 class GroupReads:
-    """Each method raises HTTPException, BridgeError (503) or ValueError (400).
-
-    `data_dir` and `version` are those of this instance.
-    """
+    """`data_dir` and `version` are those of this instance."""
 
     _status: Status
     _queries: LoopQueries
@@ -103,11 +103,10 @@ class GroupReads:
         )
 
     async def instance(self) -> Instance:
-        """Return the state of this instance, also while its loop waits for a broker."""
         counts: dict[str, int] = {}
         paused: set[str] = set()
         lags: dict[TimerPartition, int] = {}
-        with suppress(HTTPException):
+        with suppress(HTTPException):  # such as while the loop waits for a broker
             pending, paused, lags = await self._queries.ask(
                 lambda bridge: (bridge.pending, _paused(bridge), bridge.lags)
             )
@@ -132,7 +131,7 @@ class GroupReads:
             standby_age_s={str(each): round(age_s, 1) for each, age_s in self._status.standby_ages_s().items()},
         )
 
-    async def pending(self, caller: Caller, asked: PendingAsked) -> GroupPending:
+    async def pending(self, caller: Reader, asked: Annotated[PendingAsked, Query()]) -> GroupPending:
         async def own() -> Pending:
             now_ms = self._clock.now_ms()
             return await self._queries.ask(
@@ -143,7 +142,7 @@ class GroupReads:
         whole = merge_pending(parts)
         return GroupPending(**whole.model_dump(), next_due_ms=whole.next_due(), missing=missing)
 
-    async def timers(self, caller: Caller, asked: TimersAsked) -> GroupListing:
+    async def timers(self, caller: Reader, asked: Annotated[TimersAsked, Query()]) -> GroupListing:
         async def own() -> GroupListing:
             search = Search(asked.search_filter())
             await self._queries.search(search, self._clock.now_ms)

@@ -1,13 +1,15 @@
-"""The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread.
+"""The Kafka operations that the API needs. Each call may wait for a broker, so it is made from a thread (`in_thread`).
 
 ConfluentKafkaPort implements them over librdkafka: clients are created on first use, and a broker has 10 s to answer.
 Tests use a Kafka in memory.
 """
 
+import asyncio
 import threading
-from collections.abc import Callable, Container, Iterator, Sequence, Set
+from collections.abc import Callable, Container, Coroutine, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import NamedTuple, Protocol
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from bridge.config.settings import Settings
 from bridge.errors import BridgeError
@@ -19,8 +21,21 @@ from bridge.redrive.sender import ConfluentRedrive, RedriveResult
 from kafka_timer import TimerOperator
 from kafka_timer.origin import TimerPartition
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 _WAIT_S = 10.0
 _SEND_TIMEOUT_MS = 15_000
+
+
+def in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Let `work` run in a thread, not in FastAPI's: those serve metrics too."""
+
+    @wraps(work)
+    async def run(*arguments: P.args, **more: P.kwargs) -> T:
+        return await asyncio.to_thread(work, *arguments, **more)
+
+    return run
 
 
 class GroupView(NamedTuple):

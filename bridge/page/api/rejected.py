@@ -3,18 +3,19 @@
 A list reads only the last MAX_READ_PER_PARTITION records of each partition of the rejected topic.
 """
 
-import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Annotated
 
+from fastapi import Query
 from starlette.exceptions import HTTPException
 
 from bridge.page import guard as audit
-from bridge.page.api.kafka import KafkaPort
+from bridge.page.api.kafka import KafkaPort, in_thread
 from bridge.page.api.requests import RedriveAsked, RejectedAsked, RejectedRecordAsked
 from bridge.page.api.responses import Redriven, Rejected, RejectedRecord, RejectedRecords
-from bridge.page.sessions import Caller
+from bridge.page.guard import Operator, Reader
 from bridge.ports import Record
 from bridge.query.search import Header, content, id_fields
 from bridge.redrive.rules import Parked, is_number, marker_of, parked
@@ -27,20 +28,16 @@ MAX_READ_PER_PARTITION = 2000
 
 @dataclass(frozen=True)
 class RejectedTopic:
-    """`rules`: by timer topic. Raises BridgeError; ValueError for an invalid name of a record."""
+    """`rules`: by timer topic."""
 
     _kafka: KafkaPort
     _topic: str
     _rules: Mapping[str, Rules]
     _max_read: int = MAX_READ_PER_PARTITION
 
-    async def latest(self, asked: RejectedAsked) -> RejectedRecords:
-        return await asyncio.to_thread(self._latest, asked)
-
-    async def record(self, caller: Caller, asked: RejectedRecordAsked) -> RejectedRecord:
-        """Return one record with its content. Raises HTTPException 404 if it is gone."""
-        place, offset = self._place(asked.record)
-        found = await asyncio.to_thread(self._record, place, offset)
+    @in_thread
+    def record(self, caller: Reader, asked: Annotated[RejectedRecordAsked, Query()]) -> RejectedRecord:
+        found = self._record(*self._place(asked.record))
         if found is None:
             raise HTTPException(404, f"{asked.record} is no rejected record any more: retention deleted it")
         audit.log_action(caller, "read value", asked.model_dump(), {})
@@ -62,15 +59,20 @@ class RejectedTopic:
             **described.model_dump(), key=content(record.key), headers=headers, value=content(record.value)
         )
 
-    async def redrive(self, caller: Caller, asked: RedriveAsked) -> Redriven:
-        """Send again the records that are still there and were not sent before."""
+    @in_thread
+    def redrive(self, caller: Operator, asked: RedriveAsked) -> Redriven:
         with audit.logged_action(caller, "redrive", asked.model_dump()) as results:
-            results["sent_again"] = []
-            redriven = await asyncio.to_thread(self._redrive, asked.records, results["sent_again"].append)
+            results["sent_again"] = []  # kept up to date, also if a later one fails
+            places = {self._place(name) for name in asked.records}
+            result = self._kafka.redrive(places, lambda sent: results["sent_again"].extend(map(_name, sent)))
+            refused = {_name(each): code for each, code in result.refused}
+            not_sent = len(places) - result.count - len(refused)
+            redriven = Redriven(sent=result.count, refused=refused, not_sent=not_sent)
             results.update(redriven.model_dump())
         return redriven
 
-    def _latest(self, asked: RejectedAsked) -> RejectedRecords:
+    @in_thread
+    def latest(self, asked: Annotated[RejectedAsked, Query()]) -> RejectedRecords:
         markers = self._kafka.redriven()
         found: list[Rejected] = []
         looked_at, has_older = 0, False
@@ -86,18 +88,6 @@ class RejectedTopic:
         chosen = [each for each in found if asked.code in (None, each.code) and asked.topic in (None, each.topic)]
         chosen.sort(key=lambda each: each.parked_ms, reverse=True)
         return RejectedRecords(records=chosen[: asked.limit], looked_at=looked_at, has_older=has_older)
-
-    def _redrive(self, names: Sequence[str], on_sent: Callable[[str], None]) -> Redriven:
-        """`on_sent` gets the name of each record that was sent, also if a later one fails."""
-
-        def note(sent: Sequence[Parked]) -> None:
-            for each in sent:
-                on_sent(_name(each))
-
-        places = {self._place(name) for name in names}
-        result = self._kafka.redrive(places, note)
-        refused = {_name(each): code for each, code in result.refused}
-        return Redriven(sent=result.count, refused=refused, not_sent=len(places) - result.count - len(refused))
 
     def _place(self, name: str) -> tuple[TimerPartition, int]:
         partition, _, offset = name.removeprefix(f"{self._topic}/").partition("/")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Coroutine
 from functools import cache, partial
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import Depends, FastAPI, Query
+from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
@@ -21,30 +21,21 @@ from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTI
 from bridge.page.api.group_reads import GroupReads
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.selections import Selections
-from bridge.page.guard import body_of, caller_of, error_response, require_operator
-from bridge.page.sessions import Authenticator, Caller
+from bridge.page.api.timer_requests import RequestSender
+from bridge.page.guard import Operator, Reader, body_of, caller_of, error_response
+from bridge.page.sessions import Authenticator
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 class Api(NamedTuple):
+    """Operations, which the page offers too. Each raises HTTPException, BridgeError (503) or ValueError (400)."""
+
     reads: GroupReads
+    requests: RequestSender
     actions: TimerActions
     selections: Selections
     rejected: RejectedTopic
-
-
-async def _reader(request: Request) -> Caller:  # async, as FastAPI gives other functions a thread
-    caller: Caller = request.state.caller
-    return caller
-
-
-async def _operator(request: Request) -> Caller:
-    return require_operator(await _reader(request))
-
-
-Reader = Annotated[Caller, Depends(_reader)]
-Operator = Annotated[Caller, Depends(_operator)]
 
 
 def _errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
@@ -91,14 +82,6 @@ def _add_reads(app: FastAPI, api: Api) -> None:
     async def instance(_: Reader, __: Annotated[requests.Read, Query()]) -> responses.Instance:
         return await api.reads.instance()
 
-    @app.get("/pending", summary="Counts by target topic, next due time, histogram of due times.")
-    async def pending(caller: Reader, asked: Annotated[requests.PendingAsked, Query()]) -> responses.GroupPending:
-        return await api.reads.pending(caller, asked)
-
-    @app.get("/timers", summary="Pending timers in due order, page by page.")
-    async def timers(caller: Reader, asked: Annotated[requests.TimersAsked, Query()]) -> responses.GroupListing:
-        return await api.reads.timers(caller, asked)
-
     @app.get(
         "/timer",
         summary="Timers under an id, or of the request at a position.",
@@ -112,42 +95,23 @@ def _add_reads(app: FastAPI, api: Api) -> None:
             response.status_code = 404
         return found
 
-    _add_reads_of_kafka(app, api)
-
-
-def _add_reads_of_kafka(app: FastAPI, api: Api) -> None:
-    @app.get("/receipts", summary="Receipts of an id or of the request at a position, of the latest ones.")
-    async def receipts(_: Reader, asked: Annotated[requests.Named, Query()]) -> responses.LatestReceipts:
-        return await api.actions.receipts(asked)
-
-    @app.get("/outcomes", summary="The latest receipts of timers that ended and of refused requests.")
-    async def outcomes(_: Reader, asked: Annotated[requests.OutcomesAsked, Query()]) -> responses.LatestReceipts:
-        return await api.actions.outcomes(asked)
-
-    @app.get(
-        "/rejected/record",
-        summary="A rejected record with its content.",
-        responses=_errors({404: "It is gone."}),
-    )
-    async def rejected_record(
-        caller: Reader, asked: Annotated[requests.RejectedRecordAsked, Query()]
-    ) -> responses.RejectedRecord:
-        return await api.rejected.record(caller, asked)
-
-    @app.get("/rejected", summary="Rejected records with their reason, the latest first.")
-    async def rejected(_: Reader, asked: Annotated[requests.RejectedAsked, Query()]) -> responses.RejectedRecords:
-        return await api.rejected.latest(asked)
+    for path, read, summary in (
+        ("/pending", api.reads.pending, "Counts by target topic, next due time, histogram of due times."),
+        ("/timers", api.reads.timers, "Pending timers in due order, page by page."),
+        ("/receipts", api.requests.receipts, "Receipts of an id or of the request at a position, of the latest ones."),
+        ("/outcomes", api.requests.outcomes, "The latest receipts of timers that ended and of refused requests."),
+        ("/rejected", api.rejected.latest, "Rejected records with their reason, the latest first."),
+    ):
+        app.get(path, name=path[1:], summary=summary)(read)
+    gone = _errors({404: "It is gone."})
+    summary = "A rejected record with its content."
+    app.get("/rejected/record", name="rejected_record", summary=summary, responses=gone)(api.rejected.record)
 
 
 def _add_changes(app: FastAPI, api: Api) -> None:
-    @app.post("/selection/count", summary="Count the timers of a selection, before an action on them.")
-    async def count(caller: Reader, asked: requests.SelectionAsked) -> responses.Counted:
-        return await api.selections.count(caller, asked)
-
-    @app.post("/rejected/redrive", summary="Send rejected records again, each once.")
-    async def redrive(caller: Operator, asked: requests.RedriveAsked) -> responses.Redriven:
-        return await api.rejected.redrive(caller, asked)
-
+    summary = "Count the timers of a selection, before an action on them."
+    app.post("/selection/count", summary=summary)(api.selections.count)
+    app.post("/rejected/redrive", summary="Send rejected records again, each once.")(api.rejected.redrive)
     for action in TIMER_ACTIONS + TOPIC_ACTIONS:
         _add_action(app, api, action)
     for action in SELECTION_ACTIONS:

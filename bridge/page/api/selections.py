@@ -23,6 +23,7 @@ from bridge.page.api.group_reads import GroupReads
 from bridge.page.api.requests import SelectionActed, SelectionAsked, Selector, TimersAsked
 from bridge.page.api.responses import ActedOnSelection, Counted, GroupListing
 from bridge.page.api.timer_requests import RequestSender, SendProgress, SendRequests
+from bridge.page.guard import Reader
 from bridge.page.sessions import Caller
 from bridge.ports import Clock
 from bridge.query.search import NamedTimer
@@ -62,13 +63,11 @@ def digest_of_timer(timer: NamedTimer) -> bytes:
 
 @dataclass(frozen=True)
 class Selections:
-    """Each method raises HTTPException, BridgeError (503) or ValueError (400)."""
-
     _reads: GroupReads
     _requests: RequestSender
     _clock: Clock
 
-    async def count(self, caller: Caller, asked: SelectionAsked) -> Counted:
+    async def count(self, caller: Reader, asked: SelectionAsked) -> Counted:
         found = await self._matching(caller, asked)
         return Counted(
             matching=found.matching,

@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+from fastapi import Query
 from pydantic import ValidationError
 
 from bridge.errors import BridgeError
-from bridge.page.api.kafka import KafkaPort, TopicReader
+from bridge.page.api.kafka import KafkaPort, TopicReader, in_thread
+from bridge.page.api.requests import Named, OutcomesAsked
 from bridge.page.api.responses import LatestReceipts
 from kafka_timer import Sent, TimerOperator
 from kafka_timer.origin import TimerPartition
@@ -59,17 +61,17 @@ class SendProgress:
 
 @dataclass(frozen=True)
 class RequestSender:
-    """`receipts`: which receipts the bridge sends. Thread-safe, blocks."""
+    """`receipts`: which receipts the bridge sends. Thread-safe."""
 
     _kafka: KafkaPort
     _receipts_topic: str
-    _receipts: Mode
+    _mode: Mode
     timeout_s: float = _RECEIPTS_TIMEOUT_S
     sleep: Callable[[float], None] = time.sleep
 
     def send(self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True) -> None:
         """Send requests, by timer topic. Raises BridgeError if one is not acknowledged, ValueError if one is wrong."""
-        awaits = has_receipts and self._receipts != "none"
+        awaits = has_receipts and self._mode != "none"
         ends: dict[TimerPartition, int] = {}
         if awaits:
             with self._kafka.reader() as reader:
@@ -82,16 +84,16 @@ class RequestSender:
         places = [TimerPartition(self._receipts_topic, n) for n in range(reader.partitions(self._receipts_topic) or 0)]
         return {place: reader.bounds(place) for place in places}
 
-    def latest_receipts(self, name: bytes | Sent) -> LatestReceipts:
-        """Return the receipts of an id, or of the request or timer at a position, by time."""
+    @in_thread
+    def receipts(self, asked: Annotated[Named, Query()]) -> LatestReceipts:
+        name = asked.name()
         return self._latest(lambda each: _is_about(each, name), _LATEST_RECEIPTS)
 
-    def latest_outcomes(self, kind: str | None, most: int) -> LatestReceipts:
-        """Return the latest `most` receipts of one kind, or of all kinds but `accepted`; the newest first."""
-        found = self._latest(
-            lambda each: each.kind != "accepted" if kind is None else each.kind == kind, _OUTCOME_OFFSETS
-        )
-        return LatestReceipts(receipts=found.receipts[: -most - 1 : -1], has_older=found.has_older)
+    @in_thread
+    def outcomes(self, asked: Annotated[OutcomesAsked, Query()]) -> LatestReceipts:
+        kind = asked.kind
+        found = self._latest(lambda each: each.kind == kind if kind else each.kind != "accepted", _OUTCOME_OFFSETS)
+        return LatestReceipts(receipts=found.receipts[: -asked.limit - 1 : -1], has_older=found.has_older)
 
     def _latest(self, is_wanted: Callable[[Receipt], bool], offsets: int) -> LatestReceipts:
         """Return receipts by time, from the last `offsets` of each partition."""

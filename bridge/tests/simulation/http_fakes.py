@@ -294,7 +294,7 @@ class Place:
         requests = RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50))
         actions = TimerActions(requests, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
-        api = Api(reads, actions, Selections(reads, requests, instance.clock), rejected)
+        api = Api(reads, requests, actions, Selections(reads, requests, instance.clock), rejected)
         site = HtmlPages(api, access, instance.clock.now_ms, self._registry, self._audit_tables)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         metrics = metrics_text(exposition, query_queue, instance.clock)
