@@ -12,12 +12,11 @@ from bridge.config.data_directory import worker_socket
 from bridge.config.http_address import host_of, own_address
 from bridge.config.settings import Settings, is_loopback
 from bridge.observe.status import Status
-from bridge.page.api.actions import TimerActions
+from bridge.page.api.actions import Actions
 from bridge.page.api.group_reads import GroupReads
 from bridge.page.api.kafka import ConfluentKafkaPort
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
-from bridge.page.api.selections import Selections
 from bridge.page.api.timer_requests import RequestSender
 from bridge.page.guard import known_hosts
 from bridge.page.lookups import AuditTables, SchemaRegistry
@@ -82,9 +81,9 @@ def _page_routes(
     peers = Peers(address, kafka, access, networks)
     reads = GroupReads(status, LoopQueries(status, queries), clock, peers, settings.data_dir, installed)
     requests = RequestSender(kafka, settings.receipts_topic, settings.receipts)
-    actions = TimerActions(requests, tuple(settings.timer_topics()))
+    actions = Actions(reads, requests, clock, tuple(settings.timer_topics()))
     rejected = RejectedTopic(kafka, settings.rejected_topic, settings.rules())
-    api = Api(reads, requests, actions, Selections(reads, requests, clock), rejected)
+    api = Api(reads, requests, actions, rejected)
     try:
         tables = None if settings.audit_tables is None else AuditTables(settings.audit_tables)
         registry = None

@@ -324,7 +324,7 @@ class HtmlPages:
         selector = _given(form, "origins") if form.get("scope") == "ticked" else _selector_in(form)
         if not selector and "scope" in form:
             raise HTTPException(400, "no row is ticked: tick rows, or choose all that match")
-        counted = await self._api.selections.count(caller, SelectionAsked(selector=selector))
+        counted = await self._api.actions.count(caller, SelectionAsked(selector=selector))
         actions = [each for each in SELECTION_ACTIONS if form.get("action", each.name) == each.name]
         return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
 
@@ -333,7 +333,7 @@ class HtmlPages:
         selector = _given(form, *_SELECTOR)
         asked = action.selection_model(selector=selector, **_given(form, *(form.keys() - _SELECTOR)))
         started = await self._background.start(
-            action, selector, lambda progress: self._api.selections.act(caller, action, asked, progress)
+            action, selector, lambda progress: self._api.actions.act_on_selection(caller, action, asked, progress)
         )
         if started.task.done():
             return self._done(request, caller, started)

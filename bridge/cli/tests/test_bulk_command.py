@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from bridge.cli.app import app
 from bridge.errors import BridgeError, SettingsError
-from bridge.page.api import selections
+from bridge.page.api import actions
 from bridge.page.api.timer_requests import RequestSender
 from bridge.tests.simulation.http_fakes import OPERATOR, READER, Place
 
@@ -65,7 +65,7 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
     assert released.stdout == "release: 10 requests sent; 10 moved\n"
     place.run(300)
     assert count(place) == 0
-    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 0)
+    monkeypatch.setattr(actions, "MAX_PER_SELECTION", 0)
     place.producer.schedule("orders", "v", delay="2h", id="one more")
     place.run(300)
     refused = pending(place, "--select", "topic=orders", "--move-by", "1h", "--apply", token=token)
@@ -74,7 +74,7 @@ def test_a_selection_is_moved_and_released(place: Place, token: Path, monkeypatc
 
 def test_a_selection_is_paused_and_resumed(place: Place, token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Part by part, as a paused timer still matches, at its own due time."""
-    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 8)
+    monkeypatch.setattr(actions, "MAX_PER_SELECTION", 8)
     for _ in range(2):
         paused = pending(place, "--select", "topic=orders", "--pause", "--apply", token=token)
         told = [f"pause: {sent} requests sent; {sent} paused" for sent in (8, 8, 4)]
@@ -104,7 +104,7 @@ def test_timers_without_an_id_are_moved_and_cancelled_too(place: Place, token: P
 def test_parts_are_acted_on_one_by_one_and_timers_that_arrive_after_the_count_are_left_alone(
     place: Place, token: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selections, "MAX_PER_SELECTION", 8)
+    monkeypatch.setattr(actions, "MAX_PER_SELECTION", 8)
     sending = RequestSender.send
 
     def send(requests: RequestSender, *given: Any, **more: Any) -> Any:

@@ -17,10 +17,9 @@ from starlette.routing import Mount
 
 from bridge.errors import BridgeError
 from bridge.page.api import requests, responses
-from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action, TimerActions
+from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action, Actions
 from bridge.page.api.group_reads import GroupReads
 from bridge.page.api.rejected import RejectedTopic
-from bridge.page.api.selections import Selections
 from bridge.page.api.timer_requests import RequestSender
 from bridge.page.guard import Operator, Reader, body_of, caller_of, error_response
 from bridge.page.sessions import Authenticator
@@ -33,8 +32,7 @@ class Api(NamedTuple):
 
     reads: GroupReads
     requests: RequestSender
-    actions: TimerActions
-    selections: Selections
+    actions: Actions
     rejected: RejectedTopic
 
 
@@ -110,7 +108,7 @@ def _add_reads(app: FastAPI, api: Api) -> None:
 
 def _add_changes(app: FastAPI, api: Api) -> None:
     summary = "Count the timers of a selection, before an action on them."
-    app.post("/selection/count", summary=summary)(api.selections.count)
+    app.post("/selection/count", summary=summary)(api.actions.count)
     app.post("/rejected/redrive", summary="Send rejected records again, each once.")(api.rejected.redrive)
     for action in TIMER_ACTIONS + TOPIC_ACTIONS:
         _add_action(app, api, action)
@@ -138,7 +136,7 @@ def _add_selection_action(app: FastAPI, api: Api, action: Action) -> None:
         caller: Operator,
         asked: action.selection_model,  # type: ignore[name-defined]
     ) -> responses.ActedOnSelection:
-        return await api.selections.act(caller, action, asked)
+        return await api.actions.act_on_selection(caller, action, asked)
 
 
 def _description(app: FastAPI) -> dict[str, Any]:

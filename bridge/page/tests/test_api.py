@@ -251,7 +251,7 @@ def test_a_selection_is_counted_then_cancelled_and_never_more_than_was_counted(
     count = page.post("/api/v1/selection/count", {"selector": selector})[1]
     told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})[1]
     assert (count["matching"], told["outcomes"], len(told["sent"])) == (1, {"cancelled": 1}, 1)
-    monkeypatch.setattr("bridge.page.api.selections.GOOD_FOR_MS", 1_000)
+    monkeypatch.setattr("bridge.page.api.actions.GOOD_FOR_MS", 1_000)
     place.run(2_000)
     status, told = page.post("/api/v1/selection/cancel", {"selector": selector, "token": count["token"]})
     assert (status, told["reason"]) == (400, "the count is too old: count again")

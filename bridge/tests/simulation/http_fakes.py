@@ -25,12 +25,11 @@ from bridge.config.secret_file import digest_of
 from bridge.errors import BridgeError
 from bridge.loop.loop import Bridge
 from bridge.observe.prometheus import AlertLimits, Exposition
-from bridge.page.api.actions import TimerActions
+from bridge.page.api.actions import Actions
 from bridge.page.api.group_reads import GroupReads
 from bridge.page.api.kafka import GroupView, TopicReader
 from bridge.page.api.rejected import RejectedTopic
 from bridge.page.api.routes import Api, api_routes
-from bridge.page.api.selections import Selections
 from bridge.page.api.timer_requests import RequestSender
 from bridge.page.guard import KnownHosts
 from bridge.page.lookups import AuditTables, SchemaRegistry
@@ -292,9 +291,9 @@ class Place:
         peers = Peers(address, side, access, PeerNetworks(), timeout_s=10, cache_s=0)
         reads = GroupReads(instance.status, queries, instance.clock, peers, Path(__file__).parent, "0")
         requests = RequestSender(side, "timer.receipts", "all", sleep=lambda _: self.run(50))
-        actions = TimerActions(requests, (TIMERS,))
+        actions = Actions(reads, requests, instance.clock, (TIMERS,))
         rejected = RejectedTopic(side, "timer.rejected", {TIMERS: RULES}, self._looked_at)
-        api = Api(reads, requests, actions, Selections(reads, requests, instance.clock), rejected)
+        api = Api(reads, requests, actions, rejected)
         site = HtmlPages(api, access, instance.clock.now_ms, self._registry, self._audit_tables)
         exposition = Exposition(instance.metrics, instance.status, AlertLimits("0", 1, 1000))
         metrics = metrics_text(exposition, query_queue, instance.clock)
