@@ -121,10 +121,7 @@ class BackgroundActions:
         self._kept: dict[str, BackgroundAction] = {}
 
     async def start(
-        self,
-        action: Action,
-        selector: dict[str, str],
-        act: Callable[[SendProgress], Awaitable[ActedOnSelection]],
+        self, action: Action, selector: dict[str, str], act: Callable[[SendProgress], Awaitable[ActedOnSelection]]
     ) -> BackgroundAction:
         """Start `act`, and wait for its end at most PROMPT_S."""
         progress = SendProgress()

@@ -117,10 +117,7 @@ async def exchange(
 
 
 async def _send(
-    writer: asyncio.StreamWriter,
-    connection: h11.Connection,
-    request: h11.Request,
-    body: AsyncIterable[bytes] | None,
+    writer: asyncio.StreamWriter, connection: h11.Connection, request: h11.Request, body: AsyncIterable[bytes] | None
 ) -> None:
     with suppress(OSError, h11.LocalProtocolError, ClientDisconnect):  # no response comes then
         writer.write(connection.send(request) or b"")

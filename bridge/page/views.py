@@ -51,15 +51,7 @@ from bridge.page.guard import (
     require_operator,
 )
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
-from bridge.page.rendering import (
-    SPANS,
-    Span,
-    Timeline,
-    templates,
-    timeline,
-    timers_as_csv,
-    value_text,
-)
+from bridge.page.rendering import SPANS, Span, Timeline, templates, timeline, timers_as_csv, value_text
 from bridge.page.sessions import SESSION_S, Authenticator, Caller, Role
 from bridge.partition.options import parse_instant_ms
 from bridge.query.search import Content

@@ -88,8 +88,7 @@ class Selector(Question):
     due_to: Instant = Field(None, description="Exclusive.")
     header: str | None = Field(None, description="name=value, or name alone for any value; of the request.")
     rule: str | None = Field(
-        None,
-        description="A part of the rule of recurring timers, such as `every 1h`; any: all of them.",
+        None, description="A part of the rule of recurring timers, such as `every 1h`; any: all of them."
     )
     paused: bool | None = Field(None, description="Timers that were paused one by one: true or false.")
     origins: Annotated[str | None, BeforeValidator(_origins)] = Field(
