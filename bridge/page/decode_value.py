@@ -12,6 +12,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from io import BytesIO
 from typing import Any
 from urllib.error import URLError
@@ -22,8 +23,8 @@ _MEMORY_BYTES = 1 << 30
 _CPU_S = 4
 _TIMEOUT_S = 4
 _MAX_SCHEMA_BYTES = 4 << 20
-_MAX_FILES = 100
-"""Files that a schema of Protobuf imports, one by the other."""
+_MAIN = "value.proto"
+"""Our name for a schema of Protobuf among the files that it imports."""
 _MAX_TEXT = 256 << 10
 _HEAD_BYTES = 5
 
@@ -49,7 +50,7 @@ def decoded(raw: bytes, get: Get) -> tuple[str, str]:
             found = get(f"/schemas/ids/{id_}?format=resolved")
         return f"Avro, {named}", _text(_avro(payload, json.loads(found["schema"])))
     if kind == "PROTOBUF":
-        return f"Protobuf, {named}", _protobuf(payload, get, f"/schemas/ids/{id_}", found.get("references", ()))
+        return f"Protobuf, {named}", _protobuf(payload, get, f"/schemas/ids/{id_}")
     raise ValueError(f"schema {id_} is of the unknown type {kind}")
 
 
@@ -72,27 +73,12 @@ def _avro(payload: bytes, schema: Any) -> object:
     return value
 
 
-def _protobuf(payload: bytes, get: Get, path: str, references: Any) -> str:
-    from google.protobuf import descriptor_pb2, json_format, message_factory
+def _protobuf(payload: bytes, get: Get, path: str) -> str:
+    from google.protobuf import json_format, message_factory
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    pool, main, waiting = DescriptorPool(), "", [("", path, references)]
-    files: dict[str, Any] = {}
-    while waiting:
-        name, at, imported = waiting.pop()
-        raw = base64.b64decode(get(f"{at}?format=serialized")["schema"])
-        file = descriptor_pb2.FileDescriptorProto.FromString(raw)
-        file.name = name or file.name or "main.proto"
-        main = main or file.name
-        files[file.name] = file
-        if len(files) + len(waiting) > _MAX_FILES:
-            raise ValueError(f"it imports more than {_MAX_FILES} files")
-        for each in imported:
-            if each["name"] not in files:
-                own = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
-                waiting.append((each["name"], own, get(own).get("references", ())))
-    _add(pool, files, main, set())
-    types = pool.FindFileByName(main).message_types_by_name
+    pool = DescriptorPool(_Files(get, path))
+    types = pool.FindFileByName(_MAIN).message_types_by_name
     indexes, begin = _indexes(payload)
     message = list(types.values())[indexes[0]]
     for index in indexes[1:]:
@@ -102,33 +88,36 @@ def _protobuf(payload: bytes, get: Get, path: str, references: Any) -> str:
     return text
 
 
-def _add(pool: Any, files: dict[str, Any], name: str, added: set[str]) -> None:
-    """Add a file to the pool after those that it imports; Google's own come with the library."""
-    from importlib import import_module
+class _Files:
+    """A pool of descriptors asks it for a schema and the files that it imports; Google's own come with the library."""
 
-    if name in added:
-        return
-    added.add(name)
-    if name not in files and name.startswith("google/protobuf/"):
-        module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
-        return
-    for imported in files[name].dependency:
-        _add(pool, files, imported, added)
-    pool.Add(files[name])
+    def __init__(self, get: Get, path: str) -> None:
+        self._get = get
+        self._paths = {_MAIN: path}
+
+    def FindFileByName(self, name: str) -> Any:  # noqa: N802  (the library's name)
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+        if name not in self._paths and name.startswith("google/protobuf/"):
+            module = import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+            return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+        path = self._paths[name]
+        for each in self._get(path).get("references") or ():
+            self._paths[each["name"]] = f"/subjects/{quote(each['subject'], safe='')}/versions/{each['version']}"
+        file = FileDescriptorProto.FromString(base64.b64decode(self._get(f"{path}?format=serialized")["schema"]))
+        file.name = name
+        return file
 
 
 def _indexes(payload: bytes) -> tuple[list[int], int]:
     """Return the path of the message type in its file, and where the message begins. 0 alone means the first type."""
     count, at = _zigzag(payload, 0)
-    if not 0 <= count <= _MAX_FILES:
-        raise ValueError(f"{count} message indexes")
     indexes = []
     for _ in range(count):
         index, at = _zigzag(payload, at)
-        if index < 0:
-            raise ValueError(f"message index {index}")
         indexes.append(index)
+    if min(count, 0, *indexes) < 0:
+        raise ValueError(f"{count} message indexes: {indexes}")
     return indexes or [0], at
 
 

@@ -13,6 +13,7 @@ import base64
 import json
 import secrets
 import sys
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,12 +46,7 @@ class ChildProgram:
     async def ask(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return its answer as JSON; None if it failed, or was ended after 10 s."""
         async with self._slots:
-            child = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-            )
+            child = await asyncio.create_subprocess_exec(*self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     told, _ = await child.communicate(json.dumps(asked).encode())
@@ -118,7 +114,7 @@ class BackgroundActions:
     """Belongs to one event loop. The latest MAX_KEPT that have ended can be shown; the audit log has all results."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, BackgroundAction] = {}
+        self.kept: dict[str, BackgroundAction] = {}
 
     async def start(
         self, action: Action, selector: dict[str, str], act: Callable[[SendProgress], Awaitable[ActedOnSelection]]
@@ -128,11 +124,8 @@ class BackgroundActions:
         task = asyncio.ensure_future(act(progress))
         started = BackgroundAction(action, selector, task, progress)
         task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # the audit log has it
-        self._kept[started.name] = started
-        for old in [name for name, each in self._kept.items() if each.task.done()][:-MAX_KEPT]:
-            del self._kept[old]
+        self.kept[started.name] = started
+        for old in [name for name, each in self.kept.items() if each.task.done()][:-MAX_KEPT]:
+            del self.kept[old]
         await asyncio.wait([task], timeout=PROMPT_S)
         return started
-
-    def get(self, name: str) -> BackgroundAction | None:
-        return self._kept.get(name)

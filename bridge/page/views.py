@@ -23,33 +23,11 @@ from starlette.staticfiles import StaticFiles
 
 from bridge.errors import BridgeError
 from bridge.observe.recent_traffic import MINUTE_MS
-from bridge.page import guard as audit
+from bridge.page import guard
+from bridge.page.api import requests
 from bridge.page.api.actions import SELECTION_ACTIONS, TIMER_ACTIONS, TOPIC_ACTIONS, Action
-from bridge.page.api.requests import (
-    MAX_LISTED,
-    Named,
-    OutcomesAsked,
-    PendingAsked,
-    RedriveAsked,
-    RejectedAsked,
-    RejectedRecordAsked,
-    SelectionAsked,
-    Selector,
-    TimerAsked,
-    TimersAsked,
-)
 from bridge.page.api.responses import GroupFound, GroupPending, LatestReceipts
 from bridge.page.api.routes import Api
-from bridge.page.guard import (
-    MAX_BODY_BYTES,
-    address_of,
-    body_of,
-    caller_by_token,
-    caller_without_token,
-    http_error,
-    log_refusal,
-    require_operator,
-)
 from bridge.page.lookups import AuditTables, BackgroundAction, BackgroundActions, SchemaRegistry
 from bridge.page.rendering import SPANS, Span, Timeline, templates, timeline, timers_as_csv, value_text
 from bridge.page.sessions import SESSION_S, Authenticator, Caller, Role
@@ -73,7 +51,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_SELECTOR = tuple(Selector.model_fields)
+_SELECTOR = tuple(requests.Selector.model_fields)
 _WITHOUT_ZONE = re.compile(r"\d+-\d\d-\d\dT[\d:.]+")
 """Form of a time field as a browser sends it. page.js adds the zone."""
 _ORIGIN = re.compile(r"[^/]+/\d+/\d+")
@@ -130,8 +108,8 @@ class HtmlPages:
                 _require_own_origin(request)
                 response = await handler(request)
             except (HTTPException, BridgeError, ValueError) as raised:
-                error, caller = http_error(raised), getattr(request.state, "caller", None)
-                response = self._page(request, caller, "error.html", error.status_code, reason=error.detail)
+                error = guard.http_error(raised)
+                response = self._page(request, "error.html", error.status_code, reason=error.detail)
                 response.headers.update(error.headers or {})
             response.headers.update(_HEADERS)
             return response
@@ -154,25 +132,25 @@ class HtmlPages:
                     raise HTTPException(403, "this form is of another session: go back, reload the page, send it again")
                 request.state.form = form
             if role == "operate":
-                require_operator(caller)
+                guard.require_operator(caller)
             return await handler(request, caller)
 
         return Route(path, self._guarded(answer), methods=[method])
 
     def _caller(self, request: Request) -> Caller | None:
-        caller = caller_without_token(request, self._access) or self._access.caller_by_session(_session(request))
-        return caller and caller._replace(address=address_of(request))
+        caller = guard.caller_without_token(request, self._access) or self._access.caller_by_session(_session(request))
+        return caller and caller._replace(address=guard.address_of(request))
 
     async def _login(self, request: Request) -> Response:
         back = _own_path(request.query_params.get("next", "/"))
         if request.method == "GET":
-            return self._page(request, None, "login.html", next=back)
+            return self._page(request, "login.html", next=back)
         given = (await _form(request, _MAX_LOGIN_BYTES)).get("token", "")
-        caller = caller_by_token(request, self._access, given.strip())
+        caller = guard.caller_by_token(request, self._access, given.strip())
         if caller is None:
-            log_refusal(request, self._access, "no session: unknown token")
-            return self._page(request, None, "login.html", 401, next=back, is_wrong=True)
-        audit.log_action(caller._replace(address=address_of(request)), "login", {}, {})
+            guard.log_refusal(request, self._access, "no session: unknown token")
+            return self._page(request, "login.html", 401, next=back, is_wrong=True)
+        guard.log_action(caller._replace(address=guard.address_of(request)), "login", {}, {})
         response = RedirectResponse(back, 303)
         session, secure = self._access.log_in(caller), _is_behind_tls(request)
         response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
@@ -193,10 +171,9 @@ class HtmlPages:
             span = "day"
         from_ms = parse_instant_ms(asked["from"]) if "from" in asked else self._now_ms()
         overview = await self._api.reads.overview(caller)
-        pending = await self._api.reads.pending(caller, PendingAsked(bucket=SPANS[span].bucket_ms))
+        pending = await self._api.reads.pending(caller, requests.PendingAsked(bucket=SPANS[span].bucket_ms))
         return self._page(
             request,
-            caller,
             "overview.html",
             overview=overview,
             pending=pending,
@@ -214,7 +191,7 @@ class HtmlPages:
         if span.step_ms > MINUTE_MS:
             topics = {name: own.histogram for name, own in pending.topics.items()}
             return timeline(topics, total, total, span, from_ms)
-        asked = TimersAsked(limit=0, due_from=from_ms, due_to=from_ms + span.length_ms, bucket=MINUTE_MS)
+        asked = requests.TimersAsked(limit=0, due_from=from_ms, due_to=from_ms + span.length_ms, bucket=MINUTE_MS)
         found = await self._api.reads.timers(caller, asked)
         pending.missing = found.missing or pending.missing
         return timeline(found.topics, found.histogram, total, span, from_ms)
@@ -224,21 +201,15 @@ class HtmlPages:
         if paging.get("limit", "100") not in PAGE_ROWS:
             del paging["limit"]
         after = _given(request.query_params, "after")
-        asked = TimersAsked(**selector, **({"limit": 100} | paging), **after, content=True)
+        asked = requests.TimersAsked(**selector, **paging, **after, content=True)
         found = await self._api.reads.timers(caller, asked)
-        pending = await self._api.reads.pending(caller, PendingAsked())
+        pending = await self._api.reads.pending(caller, requests.PendingAsked())
         topics = sorted({*pending.topics, *filter(None, [asked.topic])})
-        values: dict[str, Any] = {
-            "selector": selector,
-            "paging": paging,
-            "is_first": not after,
-            "topics": topics,
-            "sizes": PAGE_ROWS,
-        }
-        return self._page(request, caller, "timers.html", found=found, asked=asked, actions=SELECTION_ACTIONS, **values)
+        values: dict[str, Any] = {"selector": selector, "paging": paging, "topics": topics, "sizes": PAGE_ROWS}
+        return self._page(request, "timers.html", found=found, asked=asked, actions=SELECTION_ACTIONS, **values)
 
     async def _download(self, request: Request, caller: Caller) -> Response:
-        asked = TimersAsked(**_selector_in(request.query_params), limit=MAX_LISTED, content=True)
+        asked = requests.TimersAsked(**_selector_in(request.query_params), limit=requests.MAX_LISTED, content=True)
         found = await self._api.reads.timers(caller, asked)
         if found.missing:
             raise HTTPException(503, f"{found.missing[0].partition}: {found.missing[0].why}; nothing was downloaded")
@@ -254,29 +225,29 @@ class HtmlPages:
         if not asked:
             return RedirectResponse("/timers", 303)
         with_value = request.query_params.get("value") == "true"
-        found = await self._api.reads.timer(caller, TimerAsked(**asked, value=with_value))
+        found = await self._api.reads.timer(caller, requests.TimerAsked(**asked, value=with_value))
         is_told = request.query_params.get("history") == "true"
-        history = await self._api.requests.receipts(Named(**asked)) if is_told else None
+        history = await self._api.requests.receipts(requests.Named(**asked)) if is_told else None
         status = 200 if found.timers or found.missing else 404
         shown = [await self._value_text(timer.value) for timer in found.timers]
         values: dict[str, Any] = {"asked": asked, "found": found, "shown": shown, "actions": TIMER_ACTIONS}
         if history is not None and self._audit_tables is not None:
             values["audited"] = await self._audit_tables.verdicts_of(_origins(asked, found, history))
-        return self._page(request, caller, "timer.html", status, history=history, **values)
+        return self._page(request, "timer.html", status, history=history, **values)
 
     async def _search(self, request: Request, caller: Caller) -> Response:
         """Lead to the timer with this id or position; if there is none, to the timers with this text in their key."""
         text = request.query_params.get("q", "")
         if _ORIGIN.fullmatch(text):
             return RedirectResponse(f"/timer?{urlencode({'origin': text})}", 303)
-        if text and (await self._api.reads.timer(caller, TimerAsked(id=text))).timers:
+        if text and (await self._api.reads.timer(caller, requests.TimerAsked(id=text))).timers:
             return RedirectResponse(f"/timer?{urlencode({'id': text})}", 303)
         return RedirectResponse(f"/timers?{urlencode({'key': text} if text else {})}", 303)
 
-    async def _outcomes(self, request: Request, caller: Caller) -> Response:
+    async def _outcomes(self, request: Request, _: Caller) -> Response:
         asked = _given(request.query_params, "kind")
-        found = await self._api.requests.outcomes(OutcomesAsked(**asked))
-        return self._page(request, caller, "outcomes.html", found=found, asked=asked, kinds=get_args(Kind)[1:])
+        found = await self._api.requests.outcomes(requests.OutcomesAsked(**asked))
+        return self._page(request, "outcomes.html", found=found, asked=asked, kinds=get_args(Kind)[1:])
 
     async def _value_text(self, value: Content | None) -> tuple[str, str] | None:
         """Return how a value is shown, and its text; None if it was not asked for."""
@@ -287,14 +258,14 @@ class HtmlPages:
     async def _rejected(self, request: Request, caller: Caller) -> Response:
         asked = _given(request.query_params, "code", "topic", "record")
         if "record" in asked:
-            each = await self._api.rejected.record(caller, RejectedRecordAsked(record=asked["record"]))
-            return self._page(request, caller, "record.html", each=each, shown=await self._value_text(each.value))
-        found = await self._api.rejected.latest(RejectedAsked(**asked, limit=200))
-        return self._page(request, caller, "rejected.html", found=found, asked=asked)
+            each = await self._api.rejected.record(caller, requests.RejectedRecordAsked(record=asked["record"]))
+            return self._page(request, "record.html", each=each, shown=await self._value_text(each.value))
+        found = await self._api.rejected.latest(requests.RejectedAsked(**asked, limit=200))
+        return self._page(request, "rejected.html", found=found, asked=asked)
 
     async def _new(self, request: Request, caller: Caller) -> Response:
-        pending = await self._api.reads.pending(caller, PendingAsked())
-        return self._page(request, caller, "new.html", topics=sorted(pending.topics))
+        pending = await self._api.reads.pending(caller, requests.PendingAsked())
+        return self._page(request, "new.html", topics=sorted(pending.topics))
 
     # -- changes
 
@@ -309,16 +280,16 @@ class HtmlPages:
         done = await self._api.actions.act(caller, action, action.request_model(**asked))
         named = _given(form, "id", "id_base64", "origin") or {"origin": done.sent[0]}
         back = "/timer" if action.about == "timer" else "/"
-        return self._page(request, caller, "done.html", action=action, done=done, back=back, asked=named)
+        return self._page(request, "done.html", action=action, done=done, back=back, asked=named)
 
     async def _count(self, request: Request, caller: Caller) -> Response:
         form = request.state.form
         selector = _given(form, "origins") if form.get("scope") == "ticked" else _selector_in(form)
         if not selector and "scope" in form:
             raise HTTPException(400, "no row is ticked: tick rows, or choose all that match")
-        counted = await self._api.actions.count(caller, SelectionAsked(selector=selector))
+        counted = await self._api.actions.count(caller, requests.SelectionAsked(selector=selector))
         actions = [each for each in SELECTION_ACTIONS if form.get("action", each.name) == each.name]
-        return self._page(request, caller, "counted.html", counted=counted, selector=selector, actions=actions)
+        return self._page(request, "counted.html", counted=counted, selector=selector, actions=actions)
 
     async def _act_on_selection(self, action: Action, request: Request, caller: Caller) -> Response:
         form = request.state.form
@@ -328,37 +299,35 @@ class HtmlPages:
             action, selector, lambda progress: self._api.actions.act_on_selection(caller, action, asked, progress)
         )
         if started.task.done():
-            return self._done(request, caller, started)
+            return self._done(request, started)
         return RedirectResponse(f"/selection/progress?{urlencode({'action': started.name})}", 303)
 
-    async def _progress(self, request: Request, caller: Caller) -> Response:
-        started = self._background.get(request.query_params.get("action", ""))
+    async def _progress(self, request: Request, _: Caller) -> Response:
+        started = self._background.kept.get(request.query_params.get("action", ""))
         if started is None:
             raise HTTPException(404, "this instance has no such action any more: the result is in its audit log")
         if not started.task.done():
-            return self._page(request, caller, "progress.html", action=started.action, progress=started.progress)
+            return self._page(request, "progress.html", action=started.action, progress=started.progress)
         try:
-            return self._done(request, caller, started)
+            return self._done(request, started)
         except (HTTPException, BridgeError, ValueError) as raised:  # of the action: this page itself is as it should be
-            return self._page(request, caller, "error.html", reason=http_error(raised).detail)
+            return self._page(request, "error.html", reason=guard.http_error(raised).detail)
 
-    def _done(self, request: Request, caller: Caller, started: BackgroundAction) -> Response:
+    def _done(self, request: Request, started: BackgroundAction) -> Response:
         """Show the result. Raises the action's error."""
         done, asked = started.task.result(), started.selector
-        return self._page(request, caller, "done.html", action=started.action, done=done, back="/timers", asked=asked)
+        return self._page(request, "done.html", action=started.action, done=done, back="/timers", asked=asked)
 
     async def _redrive(self, request: Request, caller: Caller) -> Response:
         records = [each for each in request.state.form.get("record", "").split("\n") if each]
-        done = await self._api.rejected.redrive(caller, RedriveAsked(records=records))
-        return self._page(request, caller, "redriven.html", done=done)
+        done = await self._api.rejected.redrive(caller, requests.RedriveAsked(records=records))
+        return self._page(request, "redriven.html", done=done)
 
-    def _page(
-        self, request: Request, caller: Caller | None, template: str, status: int = 200, **values: Any
-    ) -> Response:
+    def _page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
+        caller: Caller | None = getattr(request.state, "caller", None)
         form_key = "" if caller is None else self._access.form_key(_form_of(request, caller))
-        always = {"form_key": form_key, "has_session": bool(_session(request)), "path": request.url.path}
-        always["is_open"] = self._access.is_open
-        text = self._templates.get_template(template).render(caller=caller, **always, **values)
+        always = {"caller": caller, "form_key": form_key, "path": request.url.path, "is_open": self._access.is_open}
+        text = self._templates.get_template(template).render(has_session=bool(_session(request)), **always, **values)
         return HTMLResponse(text, status)
 
 
@@ -389,9 +358,9 @@ def _form_of(request: Request, caller: Caller) -> str:
     return f"{_session(request)} {caller.name}"
 
 
-async def _form(request: Request, max_bytes: int = MAX_BODY_BYTES) -> dict[str, str]:
+async def _form(request: Request, max_bytes: int = guard.MAX_BODY_BYTES) -> dict[str, str]:
     """Parse a form; fields with the same name become lines of one text. Raises HTTPException."""
-    body = await body_of(request, max_bytes)
+    body = await guard.body_of(request, max_bytes)
     try:
         pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MAX_FIELDS)
     except ValueError:
@@ -418,6 +387,5 @@ def _zoned(text: str) -> str:
 
 def _origins(asked: Mapping[str, str], found: GroupFound, history: LatestReceipts) -> set[str]:
     """Return the requests of the timers that are shown."""
-    pending = {timer.origin_text for timer in found.timers}
-    told = {each.origin for each in history.receipts if each.origin}
-    return pending | told | {asked["origin"]} if "origin" in asked else pending | told
+    told = (asked.get("origin"), *(each.origin for each in history.receipts))
+    return {*filter(None, told), *(timer.origin_text for timer in found.timers)}
