@@ -3,11 +3,12 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 from starlette.exceptions import HTTPException
@@ -17,18 +18,9 @@ from bridge.loop.loop import Bridge
 from bridge.observe.recent_traffic import Deliveries, joined_traffic, lateness_ms
 from bridge.observe.status import Status
 from bridge.page import guard as audit
+from bridge.page.api import responses
 from bridge.page.api.requests import API, PendingAsked, Read, TimerAsked, TimersAsked
-from bridge.page.api.responses import (
-    Disk,
-    GroupFound,
-    GroupListing,
-    GroupPending,
-    Instance,
-    Lateness,
-    Overview,
-    Owned,
-    PartitionState,
-)
+from bridge.page.api.responses import GroupFound, GroupListing, GroupPending, Instance
 from bridge.page.guard import Reader
 from bridge.page.peers import Peers
 from bridge.page.server import LoopQueries
@@ -37,8 +29,9 @@ from bridge.ports import Clock
 from bridge.probes import deadline
 from bridge.query.search import Search, find_by_id, find_by_origin, merge_listings
 from bridge.query.summary import Pending, merge_pending, pending_in_bridge
-from kafka_timer import Sent
 from kafka_timer.origin import TimerPartition
+
+Counts = Mapping[TimerPartition, int]
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_BYTES = 512
@@ -46,7 +39,7 @@ _LISTED_PER_S = 1000
 """Timers that an instance lists in a second, at least: a selection of 20,000 may take longer than other questions."""
 
 
-def disk_of(folder: Path) -> Disk:
+def disk_of(folder: Path) -> responses.Disk:
     """Return the usage of `folder` and its disk; a file that is removed meanwhile does not count."""
     whole = shutil.disk_usage(folder)
     used = 0
@@ -55,15 +48,13 @@ def disk_of(folder: Path) -> Disk:
         for name in names:
             with suppress(OSError):
                 used += (Path(place) / name).stat().st_blocks * _BLOCK_BYTES
-    return Disk(used_bytes=used, free_bytes=whole.free, total_bytes=whole.total)
+    return responses.Disk(used_bytes=used, free_bytes=whole.free, total_bytes=whole.total)
 
 
 def resident_bytes() -> int | None:
-    """Return the resident memory, None on a system without /proc."""
-    try:
+    with suppress(OSError):  # no /proc
         return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
-    except OSError:
-        return None
+    return None
 
 
 @dataclass(frozen=True)
@@ -77,16 +68,17 @@ class GroupReads:
     _data_dir: Path
     _version: str
 
-    async def overview(self, caller: Caller) -> Overview:
+    async def overview(self, caller: Caller) -> responses.Overview:
         instances, missing = await self._peers.ask_all(caller, f"{API}/instance", Read(), Instance, self.instance)
         traffic = joined_traffic(each.traffic for each in instances)
         late = traffic.late
         owned = [
-            Owned(partition=name, owner=each.address, **state.model_dump())
+            responses.Owned(partition=name, owner=each.address, **state.model_dump())
             for each in instances
             for name, state in each.partitions.items()
         ]
-        return Overview(
+        unavailable = (pair for each in instances for pair in each.unavailable_topics.items())
+        return responses.Overview(
             at_ms=self._clock.now_ms(),
             pending=sum(each.pending or 0 for each in owned),
             late_p50_ms=lateness_ms(late, 0.5),
@@ -97,20 +89,20 @@ class GroupReads:
             out_per_s=traffic.out_per_s,
             partitions=sorted(owned, key=lambda each: _by_partition(each.partition)),
             paused_topics=sorted({topic for each in instances for topic in each.paused_topics}),
-            unavailable_topics=_earliest(each.unavailable_topics for each in instances),
+            unavailable_topics=dict(sorted(unavailable, key=lambda pair: -pair[1])),  # the earliest of each
             instances=sorted(instances, key=lambda each: each.address),
             missing=missing,
         )
 
     async def instance(self) -> Instance:
-        counts: dict[str, int] = {}
-        paused: set[str] = set()
-        lags: dict[TimerPartition, int] = {}
+        def find(bridge: Bridge) -> tuple[Counts, Counts, set[str]]:
+            queues = [owned.store.release_queue for owned in bridge.partitions.values()]
+            return bridge.pending, bridge.lags, {target for queue in queues for target in queue.paused()}
+
+        found: tuple[Counts, Counts, set[str]] = ({}, {}, set())
         with suppress(HTTPException):  # such as while the loop waits for a broker
-            pending, paused, lags = await self._queries.ask(
-                lambda bridge: (bridge.pending, _paused(bridge), bridge.lags)
-            )
-            counts = {str(timer_partition): count for timer_partition, count in pending.items()}
+            found = await self._queries.ask(find)
+        pending, lags, paused = found
         now_ms = self._clock.now_ms()
         return Instance(
             address=self._peers.address,
@@ -118,10 +110,8 @@ class GroupReads:
             at_ms=now_ms,
             not_ready=self._status.ready().reason,
             partitions={
-                str(timer_partition): PartitionState(
-                    **each._asdict(), lag=lags.get(timer_partition), pending=counts.get(str(timer_partition))
-                )
-                for timer_partition, each in sorted(self._status.partitions().items())
+                str(name): responses.PartitionState(**each._asdict(), lag=lags.get(name), pending=pending.get(name))
+                for name, each in self._status.partitions().items()
             },
             paused_topics=sorted(paused),
             unavailable_topics=dict(self._status.unavailable_targets),
@@ -132,12 +122,10 @@ class GroupReads:
         )
 
     async def pending(self, caller: Reader, asked: Annotated[PendingAsked, Query()]) -> GroupPending:
-        async def own() -> Pending:
-            now_ms = self._clock.now_ms()
-            return await self._queries.ask(
-                lambda bridge: pending_in_bridge(bridge, now_ms, asked.bucket, asked.topic, deadline())
-            )
+        def find(bridge: Bridge) -> Pending:
+            return pending_in_bridge(bridge, self._clock.now_ms(), asked.bucket, asked.topic, deadline())
 
+        own = partial(self._queries.ask, find)
         parts, missing = await self._peers.ask_all(caller, f"{API}/pending", asked, Pending, own)
         whole = merge_pending(parts)
         return GroupPending(**whole.model_dump(), next_due_ms=whole.next_due(), missing=missing)
@@ -159,44 +147,31 @@ class GroupReads:
 
     async def timer(self, caller: Caller, asked: TimerAsked) -> GroupFound:
         name = asked.name()
-        timer_partition = TimerPartition(name.topic, name.partition) if isinstance(name, Sent) else None
+        place = None if isinstance(name, bytes) else TimerPartition(name.topic, name.partition)
 
         def find(bridge: Bridge) -> GroupFound:
             now_ms = self._clock.now_ms()
             if isinstance(name, bytes):
                 timers = find_by_id(bridge, name, now_ms, with_value=asked.value)
             else:
-                place = TimerPartition(name.topic, name.partition)
-                timers = find_by_origin(bridge, place, name.offset, now_ms, with_value=asked.value)
-            partitions = [str(each) for each in bridge.partitions if timer_partition in (None, each)]
+                timers = find_by_origin(bridge, TimerPartition(*name[:2]), name.offset, now_ms, with_value=asked.value)
+            partitions = [str(each) for each in bridge.partitions if place in (None, each)]
             return GroupFound(at_ms=now_ms, timers=timers, partitions=partitions)
 
-        parts, missing = await self._peers.ask_all(
-            caller, f"{API}/timer", asked, GroupFound, lambda: self._queries.ask(find)
-        )
-        if timer_partition is not None:
-            missing = [each for each in missing if each.partition == str(timer_partition)]
+        own = partial(self._queries.ask, find)
+        parts, missing = await self._peers.ask_all(caller, f"{API}/timer", asked, GroupFound, own)
+        missing = [each for each in missing if place is None or each.partition == str(place)]
         timers = [timer for part in parts for timer in part.timers]
         partitions = [name for part in parts for name in part.partitions]
         if asked.value and not caller.is_from_peer:
             audit.log_action(caller, "read value", asked.named(), {"timers": len(timers)})
-        return GroupFound(
-            at_ms=self._clock.now_ms(), timers=timers, partitions=partitions, missing=missing, is_local=asked.local
-        )
+        covered: dict[str, Any] = {"partitions": partitions, "missing": missing, "is_local": asked.local}
+        return GroupFound(at_ms=self._clock.now_ms(), timers=timers, **covered)
 
 
-def _lateness_of(slot: Deliveries) -> Lateness:
+def _lateness_of(slot: Deliveries) -> responses.Lateness:
     p50_ms, p99_ms = lateness_ms(slot.late, 0.5), lateness_ms(slot.late, 0.99)
-    return Lateness(**slot.model_dump(exclude={"late"}), p50_ms=p50_ms, p99_ms=p99_ms)
-
-
-def _earliest(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    latest_first = sorted((each for part in parts for each in part.items()), reverse=True)
-    return dict(reversed(dict(latest_first).items()))
-
-
-def _paused(bridge: Bridge) -> set[str]:
-    return {target for owned in bridge.partitions.values() for target in owned.store.release_queue.paused()}
+    return responses.Lateness(**slot.model_dump(exclude={"late"}), p50_ms=p50_ms, p99_ms=p99_ms)
 
 
 def _by_partition(name: str) -> tuple[str, int]:

@@ -73,8 +73,6 @@ class KafkaPort(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
-
 
 class ConfluentKafkaPort:
     """KafkaPort by the settings of a bridge."""

@@ -37,27 +37,25 @@ class RejectedTopic:
 
     @in_thread
     def record(self, caller: Reader, asked: Annotated[RejectedRecordAsked, Query()]) -> RejectedRecord:
-        found = self._record(*self._place(asked.record))
-        if found is None:
+        place, offset = self._place(asked.record)
+        markers = self._kafka.redriven()
+        record = self._read(place, offset)
+        described = record and self._describe(place, record, markers)
+        if record is None or described is None:
             raise HTTPException(404, f"{asked.record} is no rejected record any more: retention deleted it")
         audit.log_action(caller, "read value", asked.model_dump(), {})
-        return found
+        shown = {"key": content(record.key), "value": content(record.value)}
+        headers = [Header(name=name, value=content(value)) for name, value in record.headers]
+        return RejectedRecord(**described.model_dump(), **shown, headers=headers)
 
-    def _record(self, place: TimerPartition, offset: int) -> RejectedRecord | None:
-        markers = self._kafka.redriven()
+    def _read(self, place: TimerPartition, offset: int) -> Record | None:
         with self._kafka.reader() as reader:
             is_known = place.partition < (reader.partitions(self._topic) or 0)
             first, end = reader.bounds(place) if is_known else (0, 0)
             if not first <= offset < end:
                 return None
-            record = next(chain.from_iterable(reader.requests(place, offset, offset + 1)), None)
-        described = None if record is None else self._describe(place, record, markers)
-        if record is None or described is None or record.offset != offset:
-            return None
-        headers = [Header(name=name, value=content(value)) for name, value in record.headers]
-        return RejectedRecord(
-            **described.model_dump(), key=content(record.key), headers=headers, value=content(record.value)
-        )
+            records = chain.from_iterable(reader.requests(place, offset, offset + 1))
+            return next((each for each in records if each.offset == offset), None)
 
     @in_thread
     def redrive(self, caller: Operator, asked: RedriveAsked) -> Redriven:

@@ -47,11 +47,7 @@ def _shift_ms(value: object) -> int:
     return -ms if str(value).startswith("-") else ms
 
 
-def _shift_text(ms: int) -> str:
-    return "-" * (ms < 0) + duration_text(abs(ms))
-
-
-_WithUnit = PlainSerializer(_shift_text, when_used="unless-none")
+_WithUnit = PlainSerializer(lambda ms: "-" * (ms < 0) + duration_text(abs(ms)), when_used="unless-none")
 
 
 def _place(value: object) -> object:
@@ -95,27 +91,6 @@ class Selector(Question):
         None, description="topic/partition/offset of their first requests, separated by spaces."
     )
 
-    @property
-    def is_empty(self) -> bool:
-        return self == Selector()
-
-    def filter_(self, **more: Any) -> TimerFilter:
-        """Return the filter; `more`: its other fields."""
-        origins = [Sent.parse(each) for each in (self.origins or "").split()]
-        name, equals, value = (self.header or "").partition("=")
-        return TimerFilter(
-            topic=self.topic or None,
-            key_prefix=(self.key_prefix or "").encode(),
-            key_part=(self.key or "").encode(),
-            origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
-            header=(name, value.encode() if equals else None) if name else None,
-            rule=self.rule or "",
-            is_paused=self.paused,
-            due_from_ms=self.due_from or 0,
-            due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
-            **more,
-        )
-
     def digest(self) -> str:
         text = json.dumps(self.model_dump(exclude_none=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -132,7 +107,18 @@ class TimersAsked(Selector, Read):
     content: bool = Field(False, description="True: with key, rule, and the beginning of the value.")
 
     def search_filter(self) -> TimerFilter:
-        return self.filter_(
+        origins = [Sent.parse(each) for each in (self.origins or "").split()]
+        name, equals, value = (self.header or "").partition("=")
+        return TimerFilter(
+            topic=self.topic or None,
+            key_prefix=(self.key_prefix or "").encode(),
+            key_part=(self.key or "").encode(),
+            origins=frozenset((TimerPartition(*each[:2]), each.offset) for each in origins),
+            header=(name, value.encode() if equals else None) if name else None,
+            rule=self.rule or "",
+            is_paused=self.paused,
+            due_from_ms=self.due_from or 0,
+            due_to_ms=MAX_INT64 if self.due_to is None else self.due_to,
             after=None if self.after is None else SearchPosition.parse(self.after),
             limit=self.limit,
             bucket_ms=self.bucket,
@@ -257,7 +243,7 @@ class SelectionAsked(Question):
 
     @model_validator(mode="after")
     def _narrows(self) -> "SelectionAsked":
-        if self.selector.is_empty:
+        if self.selector == Selector():
             raise ValueError("an empty selector would take all timers: give a topic at least")
         return self
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 
@@ -61,7 +62,7 @@ class SendProgress:
 
 @dataclass(frozen=True)
 class RequestSender:
-    """`receipts`: which receipts the bridge sends. Thread-safe."""
+    """`_mode`: which receipts the bridge sends. Thread-safe."""
 
     _kafka: KafkaPort
     _receipts_topic: str
@@ -71,9 +72,8 @@ class RequestSender:
 
     def send(self, requests: Mapping[str, SendRequests], progress: SendProgress, *, has_receipts: bool = True) -> None:
         """Send requests, by timer topic. Raises BridgeError if one is not acknowledged, ValueError if one is wrong."""
-        awaits = has_receipts and self._mode != "none"
         ends: dict[TimerPartition, int] = {}
-        if awaits:
+        if has_receipts and self._mode != "none":
             with self._kafka.reader() as reader:
                 ends = {place: end for place, (_, end) in self._bounds(reader).items()}
         for topic, send in requests.items():
@@ -87,7 +87,10 @@ class RequestSender:
     @in_thread
     def receipts(self, asked: Annotated[Named, Query()]) -> LatestReceipts:
         name = asked.name()
-        return self._latest(lambda each: _is_about(each, name), _LATEST_RECEIPTS)
+        if isinstance(name, bytes):
+            return self._latest(lambda each: each.id == printable(name), _LATEST_RECEIPTS)
+        origin = "/".join(map(str, name))
+        return self._latest(lambda each: origin in (each.origin, each.request), _LATEST_RECEIPTS)
 
     @in_thread
     def outcomes(self, asked: Annotated[OutcomesAsked, Query()]) -> LatestReceipts:
@@ -129,7 +132,9 @@ class RequestSender:
             end = max(begin, reader.bounds(place)[1])
             for records in reader.requests(place, begin, end):
                 ends[place] = records[-1].offset + 1
-                yield from filter(None, (_receipt(record.value) for record in records))
+                for record in records:
+                    with suppress(ValidationError):  # not written by a bridge
+                        yield Receipt.model_validate_json(record.value or b"")
             ends[place] = end
 
 
@@ -152,16 +157,3 @@ def _await_acknowledged(futures: "Iterable[Future[Sent]]", sent: list[str]) -> N
             failures.append(error)
     if failures:
         raise failures[0]
-
-
-def _is_about(receipt: Receipt, name: bytes | Sent) -> bool:
-    if isinstance(name, bytes):
-        return receipt.id == printable(name)
-    return "/".join(map(str, name)) in (receipt.origin, receipt.request)
-
-
-def _receipt(value: bytes | None) -> Receipt | None:
-    try:
-        return Receipt.model_validate_json(value or b"")
-    except ValidationError:  # not written by a bridge
-        return None
