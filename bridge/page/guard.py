@@ -15,8 +15,9 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends
@@ -74,6 +75,7 @@ async def body_of(request: Request, max_bytes: int = MAX_BODY_BYTES) -> bytes:
     return bytes(body)
 
 
+@dataclass
 class KnownHosts:
     """ASGI middleware: refuse requests whose Host header does not name this bridge (`is_known_host` says why).
 
@@ -81,10 +83,9 @@ class KnownHosts:
     names: patterns (* and ?) beside localhost. any_address: True if every IP address is known.
     """
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, any_address: bool = True) -> None:
-        self._app = app
-        self._names = tuple(names)
-        self._any_address = any_address
+    app: ASGIApp
+    names: Sequence[str] = ()
+    any_address: bool = field(default=True, kw_only=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope) if scope["type"] == "http" else Headers()
@@ -92,10 +93,10 @@ class KnownHosts:
             await JSONResponse({"reason": TWO_LENGTHS}, 400, {"connection": "close"})(scope, receive, send)
             return
         host = headers.get("host")
-        if is_known_host(host, self._names, any_address=self._any_address):
-            await self._app(scope, receive, send)
+        if is_known_host(host, self.names, any_address=self.any_address):
+            await self.app(scope, receive, send)
             return
-        known = "its IP address, localhost or a name in http_hosts" if self._any_address else "127.0.0.1 or localhost"
+        known = "its IP address, localhost or a name in http_hosts" if self.any_address else "127.0.0.1 or localhost"
         reason = f"Host {host!r}: not a known name of this bridge; ask it by {known}"
         await JSONResponse({"reason": reason}, 403)(scope, receive, send)
 
@@ -105,13 +106,17 @@ def known_hosts(settings: Settings) -> Middleware:
 
 
 def log_action(caller: Caller, action: str, request: dict[str, Any], result: dict[str, Any]) -> None:
-    request = _redacted(request)
     head = f"who={caller.name} where={json.dumps(caller.address)} act={secrets.token_hex(4)} did={action}"
-    log.info("%s what=%s came=%s", head, *(json.dumps(_truncated(each), default=str) for each in (request, result)))
-    for name, each in (request | result).items():
-        if isinstance(each, list):
-            for at in range(_ITEMS_PER_LINE, len(each), _ITEMS_PER_LINE):
-                log.info("%s more=%s", head, json.dumps({name: each[at : at + _ITEMS_PER_LINE]}, default=str))
+    parts, more = (_redacted(request), dict(result)), list[str]()
+    for part in parts:
+        for name, each in part.items():
+            if isinstance(each, list) and len(each) > _ITEMS_PER_LINE:
+                first, *others = (each[at : at + _ITEMS_PER_LINE] for at in range(0, len(each), _ITEMS_PER_LINE))
+                part[name] = [*first, f"and {len(each) - _ITEMS_PER_LINE} more"]
+                more += (json.dumps({name: items}, default=str) for items in others)
+    log.info("%s what=%s came=%s", head, *(json.dumps(part, default=str) for part in parts))
+    for text in more:
+        log.info("%s more=%s", head, text)
 
 
 @contextmanager
@@ -133,20 +138,9 @@ def _redacted(request: dict[str, Any]) -> dict[str, Any]:
     return {name: _SHOWN[name](each) if name in _SHOWN else each for name, each in known.items()}
 
 
-def _truncated(request: dict[str, Any]) -> dict[str, Any]:
-    """Return it with only the first items of each list."""
-    return {
-        name: [*each[:_ITEMS_PER_LINE], f"and {len(each) - _ITEMS_PER_LINE} more"]
-        if isinstance(each, list) and len(each) > _ITEMS_PER_LINE
-        else each
-        for name, each in request.items()
-    }
-
-
 def caller_of(request: Request, access: Authenticator) -> Caller:
     """Authenticate by the header Authorization. Raises HTTPException."""
-    found = caller_without_token(request, access)
-    if found is not None:  # without a token, a form of another site must not be taken
+    if (found := caller_without_token(request, access)) is not None:  # a form of another site must not be taken
         if request.method == "POST" and request.headers.get("content-type", "").partition(";")[0] != "application/json":
             raise HTTPException(400, "send JSON, as Content-Type: application/json")
         return found
@@ -155,11 +149,11 @@ def caller_of(request: Request, access: Authenticator) -> Caller:
     if kind.lower() == "bearer":
         caller = caller_by_token(request, access, given)
     elif kind == "Pass" and request.method == "GET":
-        caller = access.verify_peer_token(given, f"{request.url.path}?{request.url.query}")
+        caller = access.verify_peer_token(given, f"{request.url.path}?{request.url.query}", address_of(request))
     if caller is None:
         log_refusal(request, access, "refused: no known token")
         raise HTTPException(401, "give a token of this bridge, as Authorization: Bearer <token>")
-    return caller._replace(address=address_of(request))
+    return caller
 
 
 def caller_without_token(request: Request, access: Authenticator) -> Caller | None:
@@ -189,7 +183,7 @@ def caller_by_token(request: Request, access: Authenticator, token: str) -> Call
         raise HTTPException(429, reason, {"Retry-After": str(wait_s)})
     caller = access.caller_by_token(token)
     access.wrong_tokens.count(address, is_right=caller is not None)
-    return caller
+    return caller and caller._replace(address=address)
 
 
 def require_operator(caller: Caller) -> Caller:

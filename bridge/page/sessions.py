@@ -19,6 +19,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -152,6 +153,7 @@ def peer_key(tokens: Iterable[Token]) -> bytes:
     return hashlib.scrypt(source, salt=b"timer-bridge peers", n=1 << 15, r=8, p=1, maxmem=64 << 20, dklen=32)
 
 
+@dataclass(eq=False)
 class Authenticator:
     """Authenticate callers by token, session or peer token.
 
@@ -159,24 +161,19 @@ class Authenticator:
     Raises SettingsError if two tokens have the same name.
     """
 
-    def __init__(
-        self,
-        tokens: Iterable[Token],
-        now_s: Callable[[], float],
-        address: str = "",
-        key: bytes = b"",
-        proxy: TrustedProxy | None = None,
-    ) -> None:
-        self.proxy = proxy
-        self.now_s = now_s
-        self.wrong_tokens = WrongTokens(now_s)
+    tokens: Iterable[Token]
+    now_s: Callable[[], float]
+    address: str = ""
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    proxy: TrustedProxy | None = None
+
+    def __post_init__(self) -> None:
+        self.wrong_tokens = WrongTokens(self.now_s)
         self.warnings = LogRateLimit(log)
-        self._address = address
-        self._key = key or secrets.token_bytes(32)
         self._tokens: dict[str, Token] = {}
         self._sessions: dict[str, tuple[Caller, float]] = {}
         self._form_key = secrets.token_bytes(32)
-        for token in tokens:
+        for token in self.tokens:
             if token.name in self._tokens:
                 raise SettingsError(f"tokens: two are named {token.name}: the audit log could not tell who it was")
             self._tokens[token.name] = token
@@ -187,11 +184,9 @@ class Authenticator:
 
     def caller_by_token(self, secret: str) -> Caller | None:
         """Return who has this token, in constant time."""
-        given, found = digest_of(secret), None
-        for token in self._tokens.values():
-            if hmac.compare_digest(token.digest, given):
-                found = Caller(token.name, token.role)
-        return found
+        given = digest_of(secret)
+        found = [each for each in self._tokens.values() if hmac.compare_digest(each.digest, given)]
+        return Caller(found[-1].name, found[-1].role) if found else None
 
     def log_in(self, caller: Caller) -> str:
         """Return the id of a new session."""
@@ -219,18 +214,18 @@ class Authenticator:
         """Return a token for one read, `path_query`, at the peer `address`; it is valid nowhere else."""
         return self._signer(address, path_query).sign(f"{caller.name}.{int(self.now_s()) + _PEER_TOKEN_S}").decode()
 
-    def verify_peer_token(self, text: str, path_query: str) -> Caller | None:
+    def verify_peer_token(self, text: str, path_query: str, sender: str = "") -> Caller | None:
         """Return its caller, who may only read, or None if the token is not valid."""
         try:
-            name, _, end_s = self._signer(self._address, path_query).unsign(text).decode().rpartition(".")
+            name, _, end_s = self._signer(self.address, path_query).unsign(text).decode().rpartition(".")
         except BadSignature:
             return None
         is_good = (name in self._tokens or self.proxy is not None) and self.now_s() < int(end_s)
-        return Caller(name, "read", is_from_peer=True) if is_good else None
+        return Caller(name, "read", sender, is_from_peer=True) if is_good else None
 
     def _signer(self, address: str, path_query: str) -> Signer:
         salt = f"pass {address} {path_query}".encode()
-        return Signer(self._key, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)
+        return Signer(self.key, salt=salt, key_derivation="hmac", digest_method=hashlib.sha256)
 
 
 def access_of(settings: Settings) -> Authenticator:

@@ -150,7 +150,7 @@ class HtmlPages:
         if caller is None:
             guard.log_refusal(request, self._access, "no session: unknown token")
             return self._page(request, "login.html", 401, next=back, is_wrong=True)
-        guard.log_action(caller._replace(address=guard.address_of(request)), "login", {}, {})
+        guard.log_action(caller, "login", {}, {})
         response = RedirectResponse(back, 303)
         session, secure = self._access.log_in(caller), _is_behind_tls(request)
         response.set_cookie(COOKIE, session, SESSION_S, httponly=True, samesite="strict", secure=secure)
