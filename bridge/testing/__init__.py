@@ -14,10 +14,9 @@ before or after the effect (`Crash`). `FakeInstance.start` starts a new one on t
 Start with TimerWorld, one bridge with its topics; use FakeKafka and FakeInstance to control single instances.
 """
 
-from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance, FakePreparation
-from bridge.testing.fake_kafka import Entry, FakeKafka
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
 from bridge.testing.fake_sink import FakePublishing, FakeSink
 from bridge.testing.fake_source import FakeControl, FakeSource
 from bridge.testing.timeline import FakeClock, Timeline

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from bridge.errors import BridgeError
@@ -12,9 +13,8 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import prepare_store, refresh_standby
-from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
-from bridge.testing.fake_kafka import FakeKafka
+from bridge.testing.fake_kafka import FakeGroup, FakeKafka
 from bridge.testing.fake_sink import FakeSink
 from bridge.testing.fake_source import FakeControl, FakeSource
 from bridge.testing.timeline import FakeClock, nothing_happens
@@ -75,50 +75,41 @@ class FakeInstance:
         """Start a new process on the current disks. A running one is killed."""
         self.kill()
         self._group.expire(self._last_member)
-        kafka, group, topic = self._kafka, self._group, self.options.journal_topic
+        kafka, group, fuse, rng = self._kafka, self._group, self.fuse, self._rng
+        topic, meanwhile, note = self.options.journal_topic, self._meanwhile, self._note
         others = {timer_topic: own.journal_topic for timer_topic, own in self.options.topics.items()}
-        fuse, rng = self.fuse, self._rng
-        self.source = FakeSource(kafka, group, self.name, fuse=fuse, rng=rng)
-        self.source.on_start = self._on_start
+        self.control = FakeControl(kafka, fuse=fuse, rng=rng)
+        news = self.control.has_news
+        self.source = FakeSource(
+            kafka, group, self.name, fuse=fuse, rng=rng, on_start=self._on_start, has_other_news=news
+        )
         self._last_member = self.source.member
         self.sink = FakeSink(
-            *(kafka, group, self.name, topic),
-            other_journals=others,
-            fuse=fuse,
-            rng=rng,
-            meanwhile=self._meanwhile,
-            note=self._note,
+            kafka, group, self.name, topic, fuse=fuse, rng=rng, meanwhile=meanwhile, other_journals=others, note=note
         )
         self.set_faults(self._fault_chance, self._unknown_chance)
-        self.history = history = FakeHistory(
-            kafka, group, topic, other_journals=others, fuse=fuse, rng=rng, meanwhile=self._meanwhile
-        )
-        self.control = FakeControl(kafka, fuse=fuse, rng=rng)
-        self.source.has_other_news = self.control.has_news
+        self.history = FakeHistory(kafka, group, topic, fuse=fuse, rng=rng, meanwhile=meanwhile, other_journals=others)
         self.status = Status(lambda: kafka.timeline.now_ms / 1000)
         self.status.traffic = self.metrics.traffic
+        prepare = partial(FakePreparation, self, self.history)
+        standbys = None
+        if (interval_ms := self._standby_interval_ms) is not None:
+            refresh = partial(prepare, is_refresh=True)
+            standbys = Standbys(self.clock, self.status, refresh, sorted(group.owner), interval_ms)
         self.bridge = Bridge(
             clock=self.clock,
             source=self.source,
-            history=history,
+            history=self.history,
             sink=self.sink,
             disk_for=self.disk_for,
             options=self.options,
-            prepare=lambda partition: FakePreparation(self, partition, history, rng),
+            prepare=prepare,
             control=ControlState(self.control, others.keys() | {partition.topic for partition in group.owner}),
             status=self.status,
             metrics=self.metrics,
-            standbys=self._standbys(),
+            standbys=standbys,
         )
         self.is_running = True
-
-    def _standbys(self) -> Standbys | None:
-        if self._standby_interval_ms is None:
-            return None
-        history, rng = self.history, self._rng
-        refresh = lambda partition: FakePreparation(self, partition, history, rng, is_refresh=True)  # noqa: E731
-        partitions = sorted(self._group.owner)
-        return Standbys(self.clock, self.status, refresh, partitions, self._standby_interval_ms)
 
     def turn(self) -> None:
         """Run one turn. Raises the bridge's errors, and `Crash` if the fuse was armed."""
@@ -187,17 +178,16 @@ class FakeInstance:
 
 @dataclass(eq=False)
 class FakePreparation:
-    """A recovery process on the instance's disk. With `rng` it takes some time and may die at any call."""
+    """A recovery process on the instance's disk. With an `rng` it takes some time and may die at any call."""
 
-    _instance: "FakeInstance"
-    _partition: TimerPartition
+    _instance: FakeInstance
     _history: FakeHistory
-    _rng: Random | None
-    refused: OSError | UnreadableError | None = None
+    _partition: TimerPartition
     is_refresh: bool = False
+    refused: OSError | UnreadableError | None = None
 
     def is_done(self) -> bool:
-        rng = self._rng
+        rng = self._history.rng
         if self._instance.holds_preparations or (rng is not None and rng.random() < 0.6):
             return False
         if self._history.must_wait(self._partition):
@@ -206,8 +196,8 @@ class FakePreparation:
         return True
 
     def give_up(self) -> None:
-        if self._rng is not None:
-            self._work(self._rng.randint(1, 60))
+        if self._history.rng is not None:
+            self._work(self._history.rng.randint(1, 60))
 
     def _work(self, steps: int | None) -> None:
         instance, partition, fuse = self._instance, self._partition, Fuse()

@@ -18,20 +18,22 @@ It behaves like Kafka in all that the bridge relies on:
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from random import Random
 
 from bridge.ports import Record
-from bridge.testing.fake_group import FakeGroup as FakeGroup
 from bridge.testing.timeline import Timeline as Timeline
+from bridge.testing.timeline import nothing_happens
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.control import Skipped, control_record
 from kafka_timer.headers import Headers
 from kafka_timer.murmur2 import murmur2 as murmur2
 from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
+from timer.testing import Fuse
 
 MAX_METADATA_CHARACTERS = 1024
 
@@ -83,17 +85,17 @@ class Entry:
         return is_decided and not self.is_marker
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Partition:
     """A partition's log: entries from `first` on, and its open transactions."""
 
-    def __init__(self, topic: str, number: int) -> None:
-        self.topic = topic
-        self.number = number
-        self.first = 0
-        self.skew_ms = 0
-        """How far the leader's clock is ahead."""
-        self._entries: list[Entry] = []
-        self.open: dict[FakeTransaction, int] = {}
+    topic: str
+    number: int
+    first: int = 0
+    skew_ms: int = 0
+    """How far the leader's clock is ahead."""
+    open: dict[FakeTransaction, int] = field(default_factory=dict)
+    _entries: list[Entry] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -149,24 +151,20 @@ class Topic:
     turn: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class FakeKafka:
     """A Kafka cluster in memory. With `rng`, markers may lag, and a dead client's commit may arrive late."""
 
-    def __init__(
-        self,
-        timeline: Timeline,
-        rng: Random | None = None,
-        *,
-        transaction_timeout_ms: int = 10_000,
-        marker_lag_ms: int = 5,
-    ) -> None:
-        self.timeline = timeline
-        self.topics: dict[str, Topic] = {}
-        self.commits: list[FakeTransaction] = []
-        """Committed transactions, in the order of the coordinator's decisions."""
-        self._rng = rng
-        self._timeout_ms = transaction_timeout_ms
-        self._lag_ms = marker_lag_ms
+    timeline: Timeline
+    rng: Random | None = None
+    _: KW_ONLY
+    transaction_timeout_ms: int = 10_000
+    marker_lag_ms: int = 5
+    topics: dict[str, Topic] = field(default_factory=dict, init=False)
+    commits: list[FakeTransaction] = field(default_factory=list, init=False)
+    """Committed transactions, in the order of the coordinator's decisions."""
+
+    def __post_init__(self) -> None:
         self._epochs: dict[str, int] = {}
         self._unfinished: dict[str, list[FakeTransaction]] = {}
         self._positions = itertools.count()
@@ -257,7 +255,7 @@ class FakeKafka:
     def begin(self, owner: str) -> FakeTransaction:
         transaction = FakeTransaction(owner, self.timeline.now_ms)
         self._unfinished.setdefault(owner, []).append(transaction)
-        self.timeline.at(self.timeline.now_ms + self._timeout_ms, lambda: self.abort(transaction))
+        self.timeline.at(self.timeline.now_ms + self.transaction_timeout_ms, lambda: self.abort(transaction))
         return transaction
 
     def send_offsets(self, transaction: FakeTransaction, group: str, progress: dict[TimerPartition, Progress]) -> None:
@@ -270,13 +268,15 @@ class FakeKafka:
             return
         transaction.state = State.COMMITTED
         self.commits.append(transaction)
-        if not self._draw(0.15):
+        if not draw(self.rng, 0.15):
             self._complete(transaction)
             return
         for log in transaction.partitions:
-            if self._draw(0.5):
+            if draw(self.rng, 0.5):
                 log.end_transaction(transaction, self.timeline.now_ms + log.skew_ms)
-        self.timeline.at(self.timeline.now_ms + 1 + self._below(self._lag_ms), lambda: self._complete(transaction))
+        self.timeline.at(
+            self.timeline.now_ms + 1 + self._below(self.marker_lag_ms), lambda: self._complete(transaction)
+        )
 
     def abort(self, transaction: FakeTransaction) -> None:
         if transaction.state is State.OPEN:
@@ -285,10 +285,11 @@ class FakeKafka:
 
     def leave_in_flight(self, transaction: FakeTransaction) -> None:
         """Let the commit of a client that died arrive now, later or never."""
-        if self._draw(0.3):
+        if draw(self.rng, 0.3):
             self.commit(transaction)
-        elif self._draw(0.5):
-            self.timeline.at(self.timeline.now_ms + self._below(self._timeout_ms), lambda: self.commit(transaction))
+        elif draw(self.rng, 0.5):
+            arrives_ms = self.timeline.now_ms + self._below(self.transaction_timeout_ms)
+            self.timeline.at(arrives_ms, lambda: self.commit(transaction))
 
     def _complete(self, transaction: FakeTransaction) -> None:
         """Write the missing markers, the one of the offsets last."""
@@ -308,17 +309,14 @@ class FakeKafka:
 
     def stable_offset(self, group: str, timer_partition: TimerPartition) -> tuple[int, str | None] | None:
         """Return the committed offset and its metadata, after no transaction can change it any more."""
-        self.wait_stable(group, timer_partition)
+        while not self.is_stable(group, timer_partition):
+            assert self.timeline.run_next(), "an open transaction without an end"
         found = self._offsets.get((group, timer_partition))
         return None if found is None else found[1:]
 
     def is_stable(self, group: str, timer_partition: TimerPartition) -> bool:
         """Return True if no transaction can change the committed offset any more."""
         return not any((group, timer_partition) in t.offsets for each in self._unfinished.values() for t in each)
-
-    def wait_stable(self, group: str, timer_partition: TimerPartition) -> None:
-        while not self.is_stable(group, timer_partition):
-            assert self.timeline.run_next(), "an open transaction without an end"
 
     def commit_offset(
         self, group: str, timer_partition: TimerPartition, offset: int, metadata: str | None = None
@@ -335,8 +333,109 @@ class FakeKafka:
         while log.last_stable < end:
             assert self.timeline.run_next(), "an open transaction without an end"
 
-    def _draw(self, chance: float) -> bool:
-        return self._rng is not None and self._rng.random() < chance
-
     def _below(self, most: int) -> int:
-        return self._rng.randrange(most) if self._rng is not None else 0
+        return self.rng.randrange(most) if self.rng is not None else 0
+
+
+def draw(rng: Random | None, chance: float) -> bool:
+    return rng is not None and rng.random() < chance
+
+
+class FakeGroup:
+    """Members and the owner of each partition. Every change of an owner begins a new generation.
+
+    A partition is revoked when its owner polls, and assigned to another member after that. A member whose session has
+    timed out (`expire`) notices it later; another member may own its partitions by then.
+    """
+
+    def __init__(self, name: str, partitions: Sequence[TimerPartition]) -> None:
+        self.name = name
+        self.generation = 0
+        self.wanted: dict[TimerPartition, str | None] = dict.fromkeys(partitions)
+        self.owner: dict[TimerPartition, str | None] = dict.fromkeys(partitions)
+        self.members: list[str] = []
+        self._joined: Counter[str] = Counter()
+
+    def join(self, name: str) -> str:
+        """Return the new member's id: `name`, or if it was used before, `name#1`, `name#2` ..."""
+        member = f"{name}#{self._joined[name]}" if self._joined[name] else name
+        self._joined[name] += 1
+        self.members.append(member)
+        self._rebalance()
+        return member
+
+    def expire(self, member: str) -> None:
+        """Remove a member at once, without a notice to it. A clean leave calls this too."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        for partition, owner in self.owner.items():
+            if owner == member:
+                self.owner[partition] = None
+        self._rebalance()
+
+    def add(self, partitions: Sequence[TimerPartition]) -> None:
+        """Add partitions of a topic that has grown."""
+        self.wanted |= dict.fromkeys(partitions)
+        self.owner |= dict.fromkeys(partitions)
+        self._rebalance()
+
+    def move(self, partition: TimerPartition, member: str) -> None:
+        """Make the assignor assign `partition` to `member`."""
+        self.wanted[partition] = member
+
+    def has_change(self, member: str, held: set[TimerPartition]) -> bool:
+        """Return True if `serve` would change ownership."""
+        if member not in self.members:
+            return True
+        for partition, wanted_by in self.wanted.items():
+            if partition in held if wanted_by != member else self.owner[partition] is None:
+                return True
+        return False
+
+    def serve(self, member: str, held: set[TimerPartition]) -> tuple[list[TimerPartition], list[TimerPartition]]:
+        """Return the partitions that `member` gives up and those that it gets."""
+        revoked = sorted(partition for partition in held if self.wanted[partition] != member)
+        for partition in revoked:
+            self.owner[partition] = None
+        assigned = sorted(s for s in self.wanted if self.wanted[s] == member and self.owner[s] is None)
+        for partition in assigned:
+            self.owner[partition] = member
+        if revoked or assigned:
+            self.generation += 1
+        return revoked, assigned
+
+    def accepts(self, group_metadata: object) -> bool:
+        """Return True if the coordinator accepts offsets with this group metadata."""
+        return group_metadata in [(member, self.generation) for member in self.members]
+
+    def _rebalance(self) -> None:
+        """Rebalance with as few moves as possible."""
+        self.generation += 1
+        load: dict[str, list[TimerPartition]] = {member: [] for member in self.members}
+        homeless: list[TimerPartition] = []
+        for partition, member in self.wanted.items():
+            load.get(member or "", homeless).append(partition)
+        for partition in homeless:
+            if load:
+                load[min(load, key=lambda m: len(load[m]))].append(partition)
+        while load and max(map(len, load.values())) - min(map(len, load.values())) > 1:
+            most, least = (pick(load, key=lambda m: len(load[m])) for pick in (max, min))
+            load[least].append(load[most].pop())
+        self.wanted = dict.fromkeys(self.wanted) | {s: m for m, own in load.items() for s in own}
+
+
+@dataclass(eq=False, repr=False)
+class FakePort:
+    """What ports of one process share. A step of a call may end the process (`fuse`); `meanwhile`, others may act."""
+
+    kafka: FakeKafka
+    group: FakeGroup
+    _: KW_ONLY
+    fuse: Fuse = field(default_factory=Fuse)
+    rng: Random | None = None
+    meanwhile: Callable[[str], None] = nothing_happens
+
+    def step(self, where: str) -> None:
+        self.fuse.step(where)
+        self.meanwhile(where)

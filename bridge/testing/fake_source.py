@@ -1,90 +1,79 @@
 """Source and Control over the fake Kafka."""
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import KW_ONLY, dataclass, field
 from random import Random
 
 from bridge.errors import BrokerUnavailableError
 from bridge.ports import Membership, Ownership, Polled, Record
-from bridge.testing.fake_group import FakeGroup
-from bridge.testing.fake_kafka import Entry, FakeKafka, record_of
+from bridge.testing.fake_kafka import Entry, FakeKafka, FakePort, record_of
 from kafka_timer.control import DEFAULT_TOPIC as CONTROL_TOPIC
 from kafka_timer.origin import TimerPartition
 from timer.testing import Fuse
 
 
-class FakeSource:
+@dataclass(eq=False, repr=False)
+class FakeSource(FakePort):
     """Implements Source. `poll` lets time pass until a record or a rebalance comes, or the timeout.
 
     With `rng` a poll returns a part of the records, as a fetch does.
     """
 
-    def __init__(
-        self, kafka: FakeKafka, group: FakeGroup, member: str, *, fuse: Fuse | None = None, rng: Random | None = None
-    ) -> None:
-        self._kafka = kafka
-        self._group = group
-        self._name = member
-        self._member = group.join(member)
-        self._fuse = fuse or Fuse()
-        self._rng = rng
+    member: str
+    """Its member id; a new one after it was expelled and joined again."""
+    _: KW_ONLY
+    on_start: Callable[[TimerPartition], None] = lambda _: None
+    """Called when a partition is started."""
+    has_other_news: Callable[[], bool] = lambda: False
+    """Returns True to end a waiting poll. A real one returns after `max_wait_ms` at the latest."""
+    membership: Membership = field(default_factory=Membership, init=False)
+    is_busy: bool = field(default=False, init=False)
+    """As of the last poll."""
+    opened: dict[TimerPartition, int] = field(default_factory=dict, init=False)
+    """The readable end of each partition when it was started."""
+    leaves_out: int = field(default=0, init=False)
+    """Number of offsets after the requested one at which reading starts."""
+
+    def __post_init__(self) -> None:
+        self._name = self.member
+        self.member = self.group.join(self._name)
         self._held: set[TimerPartition] = set()
         self._positions: dict[TimerPartition, int] = {}
         self._paused: set[TimerPartition] = set()
         self._undecodable: dict[TimerPartition, int] = {}
         self._woken = False
-        self.membership = Membership()
-        self.is_busy = False
-        """As of the last poll."""
-        self.opened: dict[TimerPartition, int] = {}
-        """The readable end of each partition when it was started."""
-        self.on_start: Callable[[TimerPartition], None] = lambda _: None
-        """Called when a partition is started."""
-        self.has_other_news: Callable[[], bool] = lambda: False
-        """Returns True to end a waiting poll. A real one returns after `max_wait_ms` at the latest."""
-        self.leaves_out = 0
-        """Number of offsets after the requested one at which reading starts."""
-        self.lag = 0 if rng is None else rng.choice((0, 0, 1, 5))
+        self.lag = 0 if self.rng is None else self.rng.choice((0, 0, 1, 5))
         """Number of polls before it notices that the group has expelled it; random with `rng`."""
 
-    @property
-    def member(self) -> str:
-        """Its member id; a new one after it was expelled and joined again."""
-        return self._member
-
     def poll(
-        self,
-        timeout_ms: int,
-        max_records: int,
-        paused: Set[TimerPartition] = frozenset(),
-        *,
-        is_busy: bool = False,
+        self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset(), *, is_busy: bool = False
     ) -> Polled:
         self.is_busy = is_busy
         if paused != self._paused:
-            self._fuse.step("source.pause")
+            self.fuse.step("source.pause")
         self._paused = set(paused)
-        self._fuse.step("source.poll")
-        self._kafka.timeline.wait(max(0, timeout_ms), self._has_news)
+        self.fuse.step("source.poll")
+        self.kafka.timeline.wait(max(0, timeout_ms), self._has_news)
         self._woken = False
         ownership = self._serve()
         polled = Polled(ownership, self._take(max_records), undecodable=self._undecodable.copy())
-        self._refresh()
-        self._fuse.step("source.poll done")
+        self.membership.refresh((self.member, self.group.generation), is_member=True)
+        self.fuse.step("source.poll done")
         return polled
 
     def start(self, partition: TimerPartition, offset: int) -> None:
-        self._fuse.step("source.start")
+        self.fuse.step("source.start")
         assert partition in self._held, f"{partition} is not ours"
         self._positions[partition] = offset + self.leaves_out
         self._undecodable.pop(partition, None)
         self._paused.discard(partition)
-        log = self._kafka.partition(partition)
+        log = self.kafka.partition(partition)
         bad = (e.offset for e in log.committed(self._positions[partition], log.last_stable) if e.is_undecodable)
         self.opened[partition] = next(bad, log.last_stable)
         self.on_start(partition)
 
     def rewind(self, partition: TimerPartition, offset: int) -> None:
-        self._fuse.step("source.rewind")
+        self.fuse.step("source.rewind")
         if partition in self._held:
             self._positions[partition] = offset
             self._undecodable.pop(partition, None)
@@ -93,33 +82,30 @@ class FakeSource:
         self._woken = True
 
     def close(self) -> None:
-        self._fuse.step("source.close")
-        self._group.expire(self._member)
+        self.fuse.step("source.close")
+        self.group.expire(self.member)
 
     def _has_news(self) -> bool:
-        if self._woken or self.has_other_news() or self._group.has_change(self._member, self._held):
+        if self._woken or self.has_other_news() or self.group.has_change(self.member, self._held):
             return True
         for partition, position in self._positions.items():
-            is_behind = position < self._kafka.partition(partition).end and partition not in self._paused
+            is_behind = position < self.kafka.partition(partition).end and partition not in self._paused
             ahead = next(self._ahead(partition), None) if is_behind else None
             if ahead is not None and self._undecodable.get(partition) != ahead.offset:
                 return True
         return False
 
-    def _refresh(self) -> None:
-        self.membership.refresh((self._member, self._group.generation), is_member=True)
-
     def _serve(self) -> Ownership:
-        if self._member not in self._group.members:
+        if self.member not in self.group.members:
             if self.lag > 0:
                 self.lag -= 1
                 return Ownership()
             self._forget(lost := sorted(self._held))
-            self._member = self._group.join(self._name)
+            self.member = self.group.join(self._name)
             return Ownership(lost=lost)
-        if not self._group.has_change(self._member, self._held):
+        if not self.group.has_change(self.member, self._held):
             return Ownership()
-        revoked, assigned = self._group.serve(self._member, self._held)
+        revoked, assigned = self.group.serve(self.member, self._held)
         self._forget(revoked)
         self._held |= set(assigned)
         return Ownership(revoked=revoked, assigned=assigned)
@@ -132,15 +118,15 @@ class FakeSource:
             self._paused.discard(partition)
 
     def _ahead(self, partition: TimerPartition) -> Iterator[Entry]:
-        log, position = self._kafka.partition(partition), self._positions[partition]
+        log, position = self.kafka.partition(partition), self._positions[partition]
         return log.committed(position, log.last_stable) if position < log.end else iter(())
 
     def _take(self, room: int) -> dict[TimerPartition, list[Record]]:
         taken: dict[TimerPartition, list[Record]] = {}
         partitions = [partition for partition in sorted(self._positions) if partition not in self._paused]
-        if self._rng is not None:
-            self._rng.shuffle(partitions)
-            room = min(room, self._rng.choice((1, 3, 10, room)))
+        if self.rng is not None:
+            self.rng.shuffle(partitions)
+            room = min(room, self.rng.choice((1, 3, 10, room)))
         for partition in partitions:
             records = []
             for entry, _ in zip(self._ahead(partition), range(room), strict=False):

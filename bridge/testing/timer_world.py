@@ -13,21 +13,21 @@ from random import Random
 from typing import Any
 
 from bridge.partition.options import StoreOptions, TurnOptions
-from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_instance import FakeInstance
-from bridge.testing.fake_kafka import Entry, FakeKafka
+from bridge.testing.fake_kafka import Entry, FakeGroup, FakeKafka
 from bridge.testing.timeline import Timeline, nothing_happens
 from kafka_timer.headers import Headers
 from kafka_timer.origin import TimerPartition
 from schemas.rules import Rules
 
 TIMERS = "timer.requests"
+_OWN = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")
 _DAY_MS = 86_400_000
 
 
 def usual_options() -> TurnOptions:
     """Return the default options, with a smaller wheel."""
-    own = frozenset({TIMERS, "timer.journal", "timer.rejected", "timer.receipts"})
+    own = frozenset(_OWN)
     rules = Rules(max_delay_ms=366 * _DAY_MS, roll_window_ms=2 * _DAY_MS, own_topics=own, passed_on=frozenset())
     return TurnOptions(rules=rules, store=StoreOptions(tick_ms=10_000, slots=30_000), max_wait_ms=_DAY_MS)
 
@@ -93,8 +93,7 @@ class TimerWorld:
         self.kafka = FakeKafka(Timeline(start_ms))
         self.options = options or usual_options()
         others = self.options.topics
-        own = (TIMERS, "timer.journal", "timer.rejected", "timer.receipts")
-        for topic in (*own, *others, *(other.journal_topic for other in others.values()), *topics):
+        for topic in (*_OWN, *others, *(other.journal_topic for other in others.values()), *topics):
             self.kafka.create(topic)
         self.group = FakeGroup("timers", [TimerPartition(topic, 0) for topic in (TIMERS, *others)])
         self.bridge = FakeInstance(self.kafka, self.group, self.options, rng=rng, meanwhile=meanwhile)

@@ -15,7 +15,7 @@ from bridge.partition import recover
 from bridge.partition.options import StoreOptions, TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.ports import Outgoing, Polled
-from bridge.testing import Crash, Entry, FakeInstance, FakeSink, FakeSource, SimDisk
+from bridge.testing import Crash, Entry, FakeInstance, FakePublishing, FakeSink, FakeSource, SimDisk
 from bridge.testing.fake_kafka import FakeGroup, FakeKafka, Timeline
 from bridge.testing.timeline import nothing_happens
 from bridge.testing.timer_world import TIMERS, TimerWorld
@@ -784,7 +784,7 @@ def test_intake_stops_when_what_waits_for_a_transaction_in_flight_fills_the_next
     most = 20
     world = World(replace(SMALL, max_poll_records=most))
     with monkeypatch.context() as stuck:
-        stuck.setattr(world.bridge.sink, "is_done", lambda _: False)
+        stuck.setattr(FakePublishing, "is_done", lambda _: False)
         for number in range(10 * most):
             world.send(str(number), 0)
         for _ in range(30):

@@ -19,9 +19,9 @@ from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint
 from bridge.ports import Since
-from bridge.testing.fake_group import FakeGroup
 from bridge.testing.fake_history import FakeHistory
 from bridge.testing.fake_instance import FakeInstance
+from bridge.testing.fake_kafka import FakeGroup
 from bridge.testing.timeline import FakeClock, Timeline
 from bridge.testing.timer_world import TIMERS, TimerWorld, usual_options
 from kafka_timer.origin import TimerPartition

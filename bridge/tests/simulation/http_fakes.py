@@ -157,7 +157,7 @@ class MemorySide:
 
 class _Reader(FakeHistory):
     def partitions(self, topic: str) -> int | None:
-        return len(self._kafka.topics[topic].partitions) if topic in self._kafka.topics else None
+        return len(self.kafka.topics[topic].partitions) if topic in self.kafka.topics else None
 
 
 class Answer(NamedTuple):

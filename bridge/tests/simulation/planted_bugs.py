@@ -186,7 +186,7 @@ def _with(owner: Any, name: str, wrong: Callable[[Any], object]) -> Callable[[Pa
 
 def _write_journal(sink: FakeSink, journal: dict[TimerPartition, bytes]) -> None:
     for timer_partition, value in journal.items():
-        sink._kafka.produce(sink.journal_of(timer_partition), value, partition=timer_partition.partition)
+        sink.kafka.produce(sink.journal_of(timer_partition), value, partition=timer_partition.partition)
 
 
 def journal_before(patches: Patches) -> None:
@@ -209,7 +209,7 @@ def journal_behind(patches: Patches) -> None:
 
     def end(self: FakeSink, under_way: FakePublishing) -> Committed | Aborted:
         fate = _end(self, under_way)
-        self._fuse.step("sink.journal")
+        self.fuse.step("sink.journal")
         if isinstance(fate, Committed):
             _write_journal(self, under_way.transaction.journal)
         return fate
