@@ -103,6 +103,8 @@ class OutcomeOptions(RequestOptions):
             if outcome.state == "delivered" and outcome.due_ms is not None:
                 text = f", {duration_text(outcome.at_ms - outcome.due_ms)} late"
             typer.echo(json.dumps({"outcome": outcome._asdict()}) if self.as_json else f"{outcome.state}{text}")
+        if expected == "replaced":  # in another partition, a cancel has ended it
+            states = [expected if state == "cancelled" else state for state in states]
         if not enough(state == expected for state in states):
             raise typer.Exit(4)
 
@@ -295,7 +297,7 @@ def replace(context: Context, id_: Id, all_partitions: Everywhere = False) -> No
     asked, raw = message.asked(), message.raw()
     with message.client(*message.chosen()) as client:
         if all_partitions:
-            sent = client.replace_everywhere(id_, message.topic, raw, **asked)[:1]
+            sent = client.replace_everywhere(id_, message.topic, raw, **asked)
         else:
             sent = [client.replace(id_, message.topic, raw, **asked)]
         message.report(client, "replaced", f"replacement of {id_}", sent)

@@ -282,6 +282,10 @@ def test_a_cancel_by_another_partitioner_tells_where_the_timer_may_be(served: Se
     assert len(served.outcomes(2 + len(ids))) == 2 + len(ids)
     until(lambda: "by CRC32" in log.read_text(), "the warning")  # it is logged after the commit
     assert log.read_text().count("by CRC32") == 1
+    send(differ[0], headers_for(served.names.target, delay="1h", id=differ[0]))
+    everywhere = ["--in", "1h", "--all-partitions", "--wait", "--config", str(served.config)]
+    replaced = served.command("replace", differ[0], served.names.target, "w", *everywhere)
+    assert (replaced.returncode, "cancelled\n" in replaced.stdout) == (0, True), replaced
 
 
 @pytest.mark.broker
