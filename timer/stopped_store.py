@@ -11,9 +11,8 @@ same facts.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,6 +23,10 @@ from timer.format.checkpoint import CLOSED, FORMAT, NAME, Checkpoint, sound_text
 from timer.format.unit import TIMER_ROW, Rows, hash_of, isin, topic_hash
 from timer.index.due_counts import DueCounts
 from timer.schedule.queues import in_order
+from timer.wheel.stopped import WheelRows
+
+if TYPE_CHECKING:
+    from timer.rocksdb.stopped import RocksRows
 
 _BODIES_AT_ONCE = 64
 _FORMAT = re.compile(rb'{"format":(\d+)')
@@ -69,37 +72,12 @@ def read_checkpoint(disk: Disk) -> Checkpoint:
     )
 
 
-class StoredRows(Protocol):
-    """The pending timers of a stopped store. Raises CorruptStoreError."""
-
-    def live(self) -> Iterator[Rows]:
-        """Yield pending rows block by block in the order of the log; of the wheel, the out-of-order ones last."""
-
-    def bodies(self, rows: Rows) -> list[Body]: ...
-
-    def files(self) -> dict[str, int]:
-        """Return the size of each file of the logs, as they are now."""
-
-    def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:
-        """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id.
-
-        is_closed: the store was closed cleanly at its checkpoint.
-        """
-
-    def damaged(self, unit: int, what: str) -> CorruptStoreError:
-        """Return an error that names `unit`."""
-
-    def close(self) -> None: ...
-
-
-def _rows_of(disk: Disk, checkpoint: Checkpoint) -> StoredRows:
+def _rows_of(disk: Disk, checkpoint: Checkpoint) -> "WheelRows | RocksRows":
     """Open the rows of the checkpoint's engine. Imported here: RocksDB is loaded only if it is used."""
     if checkpoint.engine == "rocksdb":
         from timer.rocksdb.stopped import RocksRows
 
         return RocksRows(disk, checkpoint)
-    from timer.wheel.stopped import WheelRows
-
     return WheelRows(disk, checkpoint)
 
 
@@ -110,6 +88,7 @@ class StoppedStore:
         self._disk = disk
         self.checkpoint = read_checkpoint(disk)
         self.rows = _rows_of(disk, self.checkpoint)
+        self.live, self.files = self.rows.live, self.rows.files
 
     def __enter__(self) -> "StoppedStore":
         return self
@@ -122,15 +101,8 @@ class StoppedStore:
         """True if the store was closed cleanly at its checkpoint."""
         return self._disk.read(CLOSED) == self.checkpoint.to_bytes()
 
-    def files(self) -> dict[str, int]:
-        return self.rows.files()
-
-    def live(self) -> Iterator[Rows]:
-        return self.rows.live()
-
     def timers(self, rows: Rows) -> list[StoredTimer]:
-        bodies = self.rows.bodies(rows)
-        return [StoredTimer(*each) for each in zip(rows["visit_ms"].tolist(), bodies, strict=True)]
+        return list(map(StoredTimer, rows["visit_ms"].tolist(), self.rows.bodies(rows)))
 
     def soonest(self, limit: int) -> list[StoredTimer]:
         """Return the first `limit` pending timers in the order of release. Memory for `limit` timers only."""
@@ -208,7 +180,7 @@ def _verified(store: StoppedStore) -> Verified:
     return Verified(None, store.closed, live, len(by_tick))
 
 
-def _compare(stored: StoredRows, rows: Rows) -> None:
+def _compare(stored: "WheelRows | RocksRows", rows: Rows) -> None:
     """Raise CorruptStoreError if a unit of `rows` has no frame or another one."""
     try:
         bodies = stored.bodies(rows)

@@ -1,22 +1,19 @@
 """Read and verify the database of a stopped store with the engine `rocksdb`, at its checkpoint."""
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
-from timer.format.body import Body
 from timer.format.checkpoint import DATABASE, Checkpoint
-from timer.format.unit import Rows
 from timer.rocksdb.database import BINDINGS_FILE, Database
 from timer.rocksdb.timers import RocksTimers
 
 
 class RocksRows:
-    """See timer.stopped_store.StoredRows."""
+    """As timer.wheel.stopped.WheelRows."""
 
     def __init__(self, disk: Disk, checkpoint: Checkpoint) -> None:
         self._name = f"{DATABASE}/{checkpoint.database}"
@@ -35,18 +32,10 @@ class RocksRows:
             opened.callback(self._database.close)
             self._opened = opened.pop_all()
         self._timers = RocksTimers(self._database, checkpoint.tick_ms)
-
-    def close(self) -> None:
-        self._opened.close()
+        self.close, self.live, self.bodies = self._opened.close, self._timers.all_rows, self._timers.bodies
 
     def files(self) -> dict[str, int]:
         return {f"{self._name}/{path.name}": path.stat().st_size for path in sorted(self._folder.iterdir())}
-
-    def live(self) -> Iterator[Rows]:
-        return self._timers.all_rows()
-
-    def bodies(self, rows: Rows) -> list[Body]:
-        return self._timers.bodies(rows)
 
     def damaged(self, unit: int, what: str) -> CorruptStoreError:
         return CorruptStoreError(self._name, f"unit {unit}: {what}")

@@ -28,7 +28,7 @@ from timer.wheel.timer_wheel import SLOT, SLOT_SIZE, slot_checks
 
 
 class WheelRows:
-    """See timer.stopped_store.StoredRows."""
+    """The pending timers of a stopped store. Raises CorruptStoreError."""
 
     def __init__(self, disk: Disk, checkpoint: Checkpoint) -> None:
         self._disk = disk
@@ -42,6 +42,7 @@ class WheelRows:
         self._frames.close()
 
     def files(self) -> dict[str, int]:
+        """Return the size of each file of the logs, as they are now."""
         found = {}
         for folder in (UNITS, IDS, BODIES):
             for name in self._disk.names(folder):
@@ -50,11 +51,10 @@ class WheelRows:
         return found
 
     def live(self) -> Iterator[Rows]:
-        checkpoint = self._checkpoint
-        held = np.array(checkpoint.held, np.int64)
-        scan = LiveScan(
-            self._units, checkpoint, checkpoint.progress.settled, held, np.empty(0, np.int64), ranges_at(checkpoint)
-        )
+        """Yield pending rows block by block in the order of the log, the out-of-order ones last."""
+        found, none = self._checkpoint, np.empty(0, np.int64)
+        held = np.array(found.held, np.int64)
+        scan = LiveScan(self._units, found, found.progress.settled, held, none, ranges_at(found))
         ended = EndedUnits(self._units.per_segment)
         scan.mark(ended, LiveCounts())
         yield from scan.live(ended)
@@ -64,9 +64,11 @@ class WheelRows:
         return self._frames.bodies(rows)
 
     def damaged(self, unit: int, what: str) -> CorruptStoreError:
+        """Return an error that names `unit`."""
         return self._units.damaged(unit, what)
 
     def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:  # noqa: ARG002
+        """Check what a start reads besides the live timers. by_tick, with_id: numbers of these in order, with an id."""
         for start, end in self._units.blocks(0):
             self._units.read_rows(start, end, is_checked=True)
         data = self._disk.read(CLOSED)
