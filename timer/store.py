@@ -51,8 +51,7 @@ class StoreQueries(ABC):
 
     @property
     @abstractmethod
-    def pending(self) -> int:
-        """Number of pending timers, as staged."""
+    def pending(self) -> int: ...
 
     @abstractmethod
     def low_offset(self) -> int | None:
@@ -70,7 +69,6 @@ class StoreQueries(ABC):
 
     @property
     def targets(self) -> int:
-        """Number of target topics with pending timers."""
         return self.dues.targets
 
     def has_target(self, target: str) -> bool:
@@ -80,7 +78,6 @@ class StoreQueries(ABC):
         return self.dues.counts()
 
     def due_hours(self) -> dict[str, dict[int, int]]:
-        """Return, by target topic, the start of each hour (epoch ms) and the number of timers due in it."""
         return self.dues.hours()
 
     def due_ranges(
@@ -153,11 +150,12 @@ class Store(ABC):
         """found: names the files of this store; all other files are deleted."""
         self._disk = disk
         self._options = options
-        self._next_offset = progress.next_offset
+        self.next_offset = progress.next_offset
+        """C as staged: all requests below it are stored, rejected or settled."""
         self._low_offset = progress.low_offset
-        self._committed = progress
+        self.committed_progress = progress
+        """Progress of the last transaction that is known to be committed."""
         self._writer: CheckpointWriter | None = None
-        """The running checkpoint."""
         self._writing: tuple[object, ...] = ()
         self._checkpointed: tuple[object, ...] = ()
         """The states of the running checkpoint and of the last one."""
@@ -191,18 +189,12 @@ class Store(ABC):
     # -- appending
 
     @property
-    def next_offset(self) -> int:
-        """C as staged: all requests below it are stored, rejected or settled."""
-        return self._next_offset
-
-    @property
     def settled(self) -> Key:
         """K as staged."""
         return self.release_queue.settled
 
     @property
     def pending(self) -> int:
-        """Number of pending timers, as staged."""
         return self.queries.pending
 
     def add(self, batch: Batch, next_offset: int) -> None:
@@ -217,7 +209,7 @@ class Store(ABC):
             queue.push(run)
             if len(ended):
                 queue.end(ended)
-        self._next_offset = next_offset
+        self.next_offset = next_offset
         queue.has_staged = True
 
     @abstractmethod
@@ -229,17 +221,12 @@ class Store(ABC):
     def advance_progress(self) -> Progress:
         """Move L to the lowest pending offset. Return (C, K, L) as staged: what the next transaction commits."""
         low_offset = self.queries.low_offset()
-        self._low_offset = max(self._low_offset, self._next_offset if low_offset is None else low_offset)
-        return Progress(self._next_offset, self.settled, self._low_offset, era=self._committed.era)
-
-    @property
-    def committed_progress(self) -> Progress:
-        """Progress of the last transaction that is known to be committed."""
-        return self._committed
+        self._low_offset = max(self._low_offset, self.next_offset if low_offset is None else low_offset)
+        return Progress(self.next_offset, self.settled, self._low_offset, era=self.committed_progress.era)
 
     def committed(self, progress: Progress, *, is_all: bool = True) -> None:
         """Record that the transaction with `progress` is committed. is_all: nothing was staged after it."""
-        self._committed = progress
+        self.committed_progress = progress
         if is_all:
             self.release_queue.has_staged = False
 
@@ -266,7 +253,7 @@ class Store(ABC):
             return False
         found = partial(
             Checkpoint,
-            progress=self._committed,
+            progress=self.committed_progress,
             tick_ms=self._options.tick_ms,
             slots=self._options.slots,
             pending=self.pending,
@@ -284,24 +271,23 @@ class Store(ABC):
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         """Start to write the checkpoint. checkpoint: makes it from what this engine knows."""
 
-    def continue_checkpoint(self) -> bool:
-        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
-        return self._continue_checkpoint(is_last=False)
-
     def finish_checkpoint(self) -> None:
-        """Wait for the running checkpoint. Raises OSError if it failed."""
-        self._continue_checkpoint(is_last=True)
+        self.continue_checkpoint(waits=True)
 
-    def _continue_checkpoint(self, *, is_last: bool) -> bool:
+    def continue_checkpoint(self, *, waits: bool = False) -> bool:
+        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped.
+
+        waits: True to wait for its end.
+        """
         writer = self._writer
         if writer is None:
             return True
         try:
             if writer.replacing is None:
-                if not _is_done(writer.logs, is_last=is_last):
+                if not _is_done(writer.logs, waits=waits):
                     return False
                 writer.replacing = self._disk.start_replace(NAME, writer.checkpoint.to_bytes())
-            if not _is_done(writer.replacing, is_last=is_last):
+            if not _is_done(writer.replacing, waits=waits):
                 return False
         except OSError:
             self._writer = None
@@ -331,8 +317,7 @@ class Store(ABC):
         """Run one bounded step of a compaction; start one if it is worth it."""
 
 
-def _is_done(syncing: Syncing, *, is_last: bool) -> bool:
-    """Return True if `syncing` is done; wait for it if `is_last`."""
-    if is_last:
+def _is_done(syncing: Syncing, *, waits: bool) -> bool:
+    if waits:
         syncing.wait()
-    return is_last or syncing.done()
+    return waits or syncing.done()

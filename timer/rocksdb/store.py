@@ -88,7 +88,7 @@ class RocksStore(Store):
     # -- checkpoints
 
     def _state(self) -> tuple[object, ...]:
-        return self._committed, self._timers.end_unit, self.pending
+        return self.committed_progress, self._timers.end_unit, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         """RocksDB writes its files here: the only part of a checkpoint for which a turn waits."""

@@ -67,7 +67,7 @@ class WheelStore(Store):
         self._truncate_to_checkpoint(found)
         if not self._restore_snapshot():
             origins, key_ranges = (_origins(held), _origins(ended)), self.release_queue.key_ranges()
-            self._rebuild(LiveScan(self._units, found, self._committed.settled, *origins, key_ranges))
+            self._rebuild(LiveScan(self._units, found, self.committed_progress.settled, *origins, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
         """Remove everything that was written after the checkpoint."""
@@ -168,7 +168,7 @@ class WheelStore(Store):
     # -- checkpoints and compaction
 
     def _state(self) -> tuple[object, ...]:
-        return self._committed, self._units.end, self._bodies.end, self.pending
+        return self.committed_progress, self._units.end, self._bodies.end, self.pending
 
     def _write(self, checkpoint: Callable[..., Checkpoint]) -> CheckpointWriter:
         dead_units, dead_bodies = self._deletable()

@@ -1111,7 +1111,7 @@ def test_a_damaged_body_does_not_move_progress_beyond_pending_timers(caplog: pyt
     disk, bridge = world.bridge.disks[PARTITION], world.bridge.bridge
     store = bridge.partitions[PARTITION].store
     assert isinstance(store, WheelStore)
-    position = int(store._units.read(1, 2)["body"][0])
+    position = int(store._units.read_rows(1, 2)[0]["body"][0])
     (name,) = disk.names(BODIES)
     file = disk.open(f"{BODIES}/{name}")
     file.overwrite(position + 17, bytes([file.read(position + 17, 1)[0] ^ 0x40]))
