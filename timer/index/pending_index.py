@@ -3,7 +3,7 @@
 A segment without pending bytes can be deleted when its wake-up times have passed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +51,8 @@ class LiveCounts:
 
         In the order of a set, as the golden store has them. A reader takes any order.
         """
-        return np.array([(segment, *self._segments[segment]) for segment in set(self._segments)], np.int64).reshape(
-            -1, 5
-        )
+        rows = [(segment, *self._segments[segment]) for segment in set(self._segments)]
+        return np.array(rows, np.int64).reshape(-1, 5)
 
     @classmethod
     def restored(cls, state: Ints) -> "LiveCounts":
@@ -104,8 +103,8 @@ class EndedUnits:
         self._per_segment = per_segment
         self._flags: dict[int, NDArray[np.bool_]] = {}
 
-    def mark(self, units: Ints) -> None:
-        for unit in units.tolist():
+    def mark(self, units: Iterable[int]) -> None:
+        for unit in units:
             segment, within = divmod(unit, self._per_segment)
             if segment not in self._flags:
                 self._flags[segment] = np.zeros(self._per_segment, np.bool_)
@@ -114,7 +113,7 @@ class EndedUnits:
     def state(self) -> Ints:
         """Return the ended units."""
         found = [segment * self._per_segment + np.flatnonzero(flags) for segment, flags in self._flags.items()]
-        return np.concatenate(found).astype(np.int64) if found else np.empty(0, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *found])
 
     def flags(self, start: int, end: int) -> NDArray[np.bool_]:
         """Return the flags of units [start, end) of one segment."""

@@ -67,7 +67,7 @@ class WheelTimers(StoreQueries):
         if len(in_order):
             self._wheel.settle(in_order["visit_ms"])
         if has_ended:
-            self.index.ended.mark(rows["unit"])
+            self.index.ended.mark(rows["unit"].tolist())
         self.index.remove(rows)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
@@ -251,8 +251,7 @@ class LiveScan:
     def __post_init__(self) -> None:
         self._waits_then = ranges_at(self._checkpoint)
         self._held_then = np.array(self._checkpoint.held, np.int64)
-        self._counted = 0
-        self._ids = 0
+        self._counted = self._ids = 0
         self._out_of_order_then: set[int] = set()
         self.held: dict[int, Rows] = {}
         """The pending out-of-order row (one TIMER_ROW) by origin."""
@@ -275,16 +274,11 @@ class LiveScan:
             self._last = start, units, run
             self._ids += int((run["id_hash"] != 0).sum())
             marks = units[units["magic"] & MAGIC_DELETE != 0]
-            if len(marks):
-                ended.mark(np.array(self._ended_by(marks, end), np.int64))
+            marked = [self._log.number(at) for at in marks["body"].tolist()]
+            if max(marked, default=-1) >= end:
+                raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(marked)}")
+            ended.mark(unit for unit in marked if self._log.has(unit))  # the files of others are deleted
             live.retain_until(self._log.segment(start), int(run["visit_ms"].max()))
-
-    def _ended_by(self, marks: Rows, end: int) -> list[int]:
-        """Return the units that `marks` name, without those of deleted files. The marks are below unit `end`."""
-        found = [self._log.number(at) for at in marks["body"].tolist()]
-        if max(found) >= end:
-            raise CorruptStoreError(UNITS, f"a delete mark below unit {end} for unit {max(found)}")
-        return [unit for unit in found if self._log.has(unit)]
 
     def live(self, ended: EndedUnits) -> Iterator[Rows]:
         """Run pass 2: yield rows above K in the order of the log. Raises CorruptStoreError if the count is wrong."""

@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
     def restore(self, index: PendingIndex) -> None:
         """Restore the state into an empty `index`."""
         index.ids = IdIndex.restored(self.id_hashes, self.id_units)
-        index.ended.mark(self.ended)
+        index.ended.mark(self.ended.tolist())
         index.units = LiveCounts.restored(self.live_units)
         index.bodies = LiveCounts.restored(self.live_bodies)
         index.dues.restore(self.topics, self.due_hours, self.elsewhere)
@@ -62,10 +62,9 @@ class Snapshot(NamedTuple):
 
     def is_possible(self, checkpoint: Checkpoint) -> bool:
         """True if a store with this checkpoint can have this state: units within its log, counts that add up."""
-        slots, units = len(self.id_units), checkpoint.units_end
-        hashes, counts = [topic[0] for topic in self.topics], self.due_hours[:, 2]
-        files = [(self.live_units, {s for first, last in checkpoint.segments for s in range(first, last + 1)})]
-        files.append((self.live_bodies, set(checkpoint.bodies)))
+        slots, units, counts = len(self.id_units), checkpoint.units_end, self.due_hours[:, 2]
+        segments = [position // checkpoint.segment_bytes for position in checkpoint.unit_files()]
+        files = (self.live_units, segments), (self.live_bodies, checkpoint.bodies)
         return (
             slots == len(self.id_hashes)
             and slots.bit_count() == 1
@@ -76,8 +75,8 @@ class Snapshot(NamedTuple):
             and _within(counts, 1, checkpoint.pending)
             and _within(self.elsewhere, 0, MAX_INT64)
             and sum(counts.tolist()) == checkpoint.pending
-            and set(self.due_hours[:, 0].tolist()) == set(hashes)
-            and all(set(rows[:, 0].tolist()) <= named for rows, named in files)
+            and set(self.due_hours[:, 0].tolist()) == {hash_ for hash_, *_ in self.topics}
+            and all(set(rows[:, 0].tolist()) <= set(named) for rows, named in files)
         )
 
 
@@ -110,17 +109,14 @@ class _Head(BaseModel):
 
 def write(disk: Disk, checkpoint: Checkpoint, state: Snapshot) -> None:
     """Write the snapshot and wait until it is durable. Raises OSError."""
-    file = disk.open(RESUME)
-    try:
+    crc = 0
+    with closing(disk.open(RESUME)) as file:
         file.truncate(0)
-        crc = 0
         for part in _parts(checkpoint, state):
             file.append(part)
             crc = zlib.crc32(part, crc)
         file.append(crc.to_bytes(4, "big"))
         disk.start_sync([file]).wait()
-    finally:
-        file.close()
 
 
 def _parts(checkpoint: Checkpoint, state: Snapshot) -> Iterator[bytes]:
@@ -179,30 +175,26 @@ def _closed(disk: Disk) -> bytes | None:
 
 def _read(file: File, checkpoint_crc: int) -> Snapshot | None:
     end = file.size() - 4
-    crc, at = 0, 0
-    while at < end:
-        chunk = file.read(at, min(_CHUNK_BYTES, end - at))
-        crc, at = zlib.crc32(chunk, crc), at + len(chunk)
-    if end <= 0 or file.read(end, 4) != crc.to_bytes(4, "big"):
-        return None
     line = _first_line(file, end)
     try:
         head = _Head.model_validate_json(line)
     except ValidationError:
         return None
     sizes = {name: _dtype(name).itemsize * prod(head.arrays[name]) for name in _ARRAYS}
-    if head.checkpoint != checkpoint_crc or len(line) + 1 + sum(sizes.values()) != end:
-        return None
     at = len(line) + 1
-    arrays = {}
+    if head.checkpoint != checkpoint_crc or at + sum(sizes.values()) != end:
+        return None
+    crc, arrays = zlib.crc32(line + b"\n"), {}
     for name, size in sizes.items():
         data = np.empty(size, np.uint8)
         for start in range(0, size, _CHUNK_BYTES):
-            some = min(_CHUNK_BYTES, size - start)
-            data[start : start + some] = np.frombuffer(file.read(at + start, some), np.uint8)
+            some = file.read(at + start, min(_CHUNK_BYTES, size - start))
+            data[start : start + len(some)] = np.frombuffer(some, np.uint8)
+            crc = zlib.crc32(some, crc)
         arrays[name] = data.view(_dtype(name)).reshape(head.arrays[name])
         at += size
-    return Snapshot(**arrays, topics=head.topics)
+    is_sound = file.read(end, 4) == crc.to_bytes(4, "big")
+    return Snapshot(**arrays, topics=head.topics) if is_sound else None
 
 
 def _first_line(file: File, end: int) -> bytes:

@@ -101,7 +101,7 @@ class WheelStore(Store):
             self._restore_rows(row)
         newly_ended = joined(scan.newly_ended)
         if len(newly_ended):
-            index.ended.mark(newly_ended["unit"])
+            index.ended.mark(newly_ended["unit"].tolist())
             first = self._units.end
             is_chained = np.zeros(len(newly_ended), np.bool_)
             marks = delete_marks(newly_ended, self._units.positions(newly_ended["unit"]), is_chained)

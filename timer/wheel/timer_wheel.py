@@ -82,8 +82,7 @@ class Wheel:
         self._empty = EmptyTicks()
 
     def close(self) -> None:
-        """Release the buffer."""
-        del self._table
+        del self._table  # the buffer may be released now
 
     def plan(self, visits_ms: Ints, positions: Ints, is_timer: NDArray[np.bool_]) -> "Links":
         """Return how units join their chains. Changes nothing.
@@ -136,12 +135,12 @@ class Wheel:
 
     def allocate(self, extents: Ints) -> None:
         """Allocate `extents`. Raises OSError if the disk is full."""
-        is_used = self._is_used[extents]
-        if not is_used.all():
-            for extent in np.unique(extents[~is_used]).tolist():
-                at = extent * _EXTENT_BYTES
-                self._mapping.allocate(at, min(_EXTENT_BYTES, self._table.nbytes - at))
-                self._is_used[extent] = True
+        if self._is_used[extents].all():
+            return
+        for extent in np.unique(extents[~self._is_used[extents]]).tolist():
+            at = extent * _EXTENT_BYTES
+            self._mapping.allocate(at, min(_EXTENT_BYTES, self._table.nbytes - at))
+            self._is_used[extent] = True
 
     def settle(self, visits_ms: Ints) -> None:
         """Remove settled units from the counts; a slot without pending units is free."""
