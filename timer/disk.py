@@ -94,17 +94,14 @@ class Disk(Protocol):
     def names(self, folder: str) -> list[str]:
         """Return sorted names (without the folder) of the files in `folder`, none if it is missing."""
 
-    def remove(self, name: str) -> None:
-        """Remove a file, if it exists."""
+    def remove(self, name: str) -> None: ...
 
     def folder(self, name: str) -> Path:
         """Return the real path of a folder whose files a library keeps, and create it if missing."""
 
-    def remove_folder(self, name: str) -> None:
-        """Remove such a folder and all that is in it, if it exists."""
+    def remove_folder(self, name: str) -> None: ...
 
-    def free_bytes(self) -> int:
-        """Return the free bytes of the device."""
+    def free_bytes(self) -> int: ...
 
     def start_sync(self, files: Sequence[File]) -> Syncing:
         """Start to make durable what `files` hold now."""
@@ -259,7 +256,6 @@ class RealDisk:
         return self._later(lambda: _replace(path, data))
 
     def close(self) -> None:
-        """Wait for running syncs and close."""
         self._syncer.shutdown(wait=True)
 
     def _made(self, name: str) -> Path:
@@ -299,8 +295,6 @@ class ReadOnlyFile(RealFile):
 
 
 class ReadOnlyDisk(RealDisk):
-    """One existing folder."""
-
     def __init__(self, root: Path) -> None:
         self._root = root
 

@@ -41,8 +41,6 @@ class EmptyStoreError(NoStoreError):
 
 
 class StoredTimer(NamedTuple):
-    """A pending timer: its wake-up time and its body."""
-
     visit_ms: int
     body: Body
 
@@ -112,7 +110,6 @@ class StoppedStore:
         return self.timers(kept)
 
     def with_id(self, id_: bytes) -> list[StoredTimer]:
-        """Return the pending timer with `id_`, or none."""
         hash_ = hash_of(id_)
         found = [timer for rows in self.live() for timer in self.timers(rows[rows["id_hash"] == hash_])]
         return [timer for timer in found if timer.body.id == id_]

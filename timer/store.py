@@ -121,8 +121,7 @@ class StoreQueries(ABC):
         """Return the bodies of `rows`, in their order."""
 
     @abstractmethod
-    def peek(self, row: Rows) -> Peek:
-        """Return the beginning of the body of `row`, one TIMER_ROW."""
+    def peek(self, row: Rows) -> Peek: ...
 
 
 @dataclass(slots=True)
@@ -190,7 +189,6 @@ class Store(ABC):
 
     @property
     def settled(self) -> Key:
-        """K as staged."""
         return self.release_queue.settled
 
     @property
@@ -302,8 +300,7 @@ class Store(ABC):
     def _is_durable(self, written: CheckpointWriter) -> None:
         """Delete what the durable checkpoint does not name."""
 
-    def _has_failed(self, failed: CheckpointWriter) -> None:  # noqa: B027
-        """Note that the checkpoint was not written."""
+    def _has_failed(self, failed: CheckpointWriter) -> None: ...  # noqa: B027
 
     @property
     def is_writing(self) -> bool:

@@ -100,11 +100,9 @@ class _Node:
                 self.given_up.add(sector)
 
     def touch(self, start: int, end: int) -> None:
-        """Mark [start, end) as written."""
         self.given_up.difference_update(range(start // SECTOR, _sectors(end)))
 
     def found(self, rng: Random) -> bytes:
-        """Return the bytes after a loss of power."""
         return _mixed(self.kept, self._reaching(self.now), rng)
 
     def _reaching(self, data: bytes | bytearray) -> bytes:
@@ -237,7 +235,6 @@ class SimMapping:
         return self._buffer
 
     def _are_used(self) -> NDArray[np.bool_]:
-        """Return which sectors are not zeros."""
         data = np.frombuffer(bytes(self._node.now), np.uint8)
         return np.logical_or.reduceat(data, np.arange(0, len(data), SECTOR))
 
@@ -246,8 +243,7 @@ class SimMapping:
             raise self._disk.append_error()
         self._has_room[at // SECTOR : _sectors(at + size)] = True
 
-    def drop_page_cache(self) -> None:
-        """Do nothing: memory has no page cache."""
+    def drop_page_cache(self) -> None: ...
 
     def close(self) -> None:
         """Close. As with the real one, no view of the buffer may exist."""
@@ -415,7 +411,6 @@ class SimDisk:
         self._sync_error = OSError(error, "simulated")
 
     def mend(self) -> None:
-        """Make appends and reads succeed again."""
         self._appends_left = math.inf
         for node in self._now.values():
             node.is_unreadable = False
@@ -482,7 +477,6 @@ class SimDisk:
             raise DeadHandleError("this disk belongs to an earlier process: use reopen()")
 
     def room_for(self, size: int) -> int:
-        """Return how many bytes of an append are written."""
         self._appends_left -= 1
         return size if self._appends_left >= 0 else int(size * self._taken_share)
 

@@ -43,7 +43,6 @@ class Batch:
         self._ended.append(row)
 
     def timers(self) -> list[TimerToAdd]:
-        """Return the timers to add."""
         return [row for row in self._rows if row is not None]
 
     def places(self) -> list[tuple[int, int]]:
@@ -51,7 +50,6 @@ class Batch:
         return [(visit_ms, body.origin_offset) for body, visit_ms, _ in self.timers()]
 
     def ended(self) -> Rows:
-        """Return the rows of stored timers that end."""
         return joined(self._ended)
 
     def rows(self, first_unit: int) -> tuple[Rows, Ints, NDArray[np.bool_], list[bytes]]:

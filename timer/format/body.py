@@ -60,7 +60,6 @@ class Body(NamedTuple):
 
 
 def frame_size(body: Body) -> int:
-    """Return the bytes of `pack(body)`."""
     texts = (body.id, body.key, body.value, body.headers)
     return HEAD_SIZE + len(body.target) + sum(len(text) for text in texts if text is not None)
 
@@ -86,7 +85,6 @@ def pack(body: Body) -> bytes:
 
 
 def _unpack_head(frame: bytes, position: int) -> tuple[int, ...]:
-    """Return the fixed fields of the frame at `position`."""
     if len(frame) < HEAD_SIZE:
         what = f"truncated frame: {len(frame)} bytes, the header needs {HEAD_SIZE}"
         raise CorruptStoreError(f"body log at {position}", what)

@@ -45,7 +45,6 @@ class DueRange(NamedTuple):
 
 
 def joined_ranges(parts: Iterable[Mapping[str, DueRange]]) -> dict[str, DueRange]:
-    """Return the ranges of all `parts`, by topic."""
     found: dict[str, DueRange] = {}
     for part in parts:
         for topic, (pending, first_ms, last_ms) in part.items():
@@ -64,8 +63,6 @@ def joined_hours(parts: Iterable[Mapping[str, Mapping[int, int]]]) -> dict[str, 
 
 
 class _Topic:
-    """The counts of one topic."""
-
     def __init__(self, name: str) -> None:
         self.name = name
         self.pending = 0
@@ -90,7 +87,6 @@ class _Topic:
                 yield day * _HOURS + within, int(counts[within])
 
     def due_by(self, hour: int) -> int:
-        """Return the number of timers due by the end of `hour`."""
         last, within = divmod(hour, _HOURS)
         before = sum(int(counts.sum()) for day, counts in self._days.items() if day < last)
         return before + (int(self._days[last][: within + 1].sum()) if last in self._days else 0)
@@ -156,7 +152,6 @@ class DueCounts:
         return topics, np.array(hours, np.int64).reshape(-1, 3), np.array(elsewhere, np.int64).reshape(-1, 2)
 
     def restore(self, topics: list[TopicState], hours: Ints, elsewhere: Ints) -> None:
-        """Restore `state` into empty counts."""
         for hash_, name, first_ms, last_ms in topics:
             topic = self._topics[hash_] = _Topic(name)
             topic.first_ms, topic.last_ms = first_ms, last_ms

@@ -144,7 +144,6 @@ class IdIndex:
         return found
 
     def remove(self, hashes: Ints, units: Ints) -> None:
-        """Remove pairs; missing ones are ignored."""
         self._live -= self._table.remove(hashes, units)
         if self._old is not None:
             removed = self._old.remove(hashes, units)

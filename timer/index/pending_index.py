@@ -61,7 +61,6 @@ class LiveCounts:
         return counts
 
     def retain_until(self, segment: int, visit_ms: int) -> None:
-        """Keep `segment` until `visit_ms` has passed."""
         own = self._of(segment)
         own[_LAST_MS] = max(own[_LAST_MS], visit_ms)
 
@@ -111,7 +110,6 @@ class EndedUnits:
             self._flags[segment][within] = True
 
     def state(self) -> Ints:
-        """Return the ended units."""
         found = [segment * self._per_segment + np.flatnonzero(flags) for segment, flags in self._flags.items()]
         return np.concatenate([np.empty(0, np.int64), *found])
 

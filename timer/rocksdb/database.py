@@ -165,7 +165,6 @@ class Database:
         self.write(changes)
 
     def remove(self, rows: Rows, state: bytes) -> None:
-        """Remove `rows`; the state becomes `state`."""
         changes = WriteBatch(raw_mode=True)
         delete = changes.delete
         log, ids, origins = (self.handles[name] for name in ("log", "ids", "origins"))
@@ -219,7 +218,6 @@ class Database:
             yield rows_of(values)
 
     def visits_ms(self, start_ms: int) -> Iterator[tuple[int, int]]:
-        """Yield (wake-up time, unit) of the rows in order from `start_ms` on."""
         with _errors(self._folder):
             for found in self._db.keys(from_key=key(start_ms)):
                 yield int.from_bytes(found[:KEY_SIZE], "big"), int.from_bytes(found[-KEY_SIZE:], "big")
@@ -227,13 +225,11 @@ class Database:
     # -- in the order of the requests
 
     def log(self, first_unit: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the unit and the value of each timer from `first_unit` on."""
         with _errors(self._folder):
             for found, value in self._families["log"].items(from_key=key(first_unit)):
                 yield int.from_bytes(found, "big"), value
 
     def values(self, units: Ints) -> list[bytes]:
-        """Return the value of each of `units`. Raises CorruptStoreError if one is missing."""
         if not len(units):
             return []
         with _errors(self._folder):

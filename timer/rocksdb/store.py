@@ -31,8 +31,6 @@ from timer.store import CheckpointWriter, Store
 
 
 class RocksStore(Store):
-    """See the module."""
-
     def __init__(
         self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
     ) -> None:

@@ -65,7 +65,6 @@ class RocksTimers(StoreQueries):
     # -- changes
 
     def add(self, rows: Rows, in_order: NDArray[np.bool_], frames: list[bytes]) -> None:
-        """Store `rows`. On OSError nothing has changed."""
         if not len(rows):
             return
         self.database.add(rows, frames, in_order.tolist())

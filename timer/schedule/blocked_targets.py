@@ -63,7 +63,6 @@ class BlockedTarget:
         return self._wait
 
     def pending_in(self, after: Key, until: Key) -> KeyRanges:
-        """Return the ranges of pending keys in (after, until]."""
         if not self.gaps:
             return [(after, until)]
         starts, ends = [self.after, *(gap[1] for gap in self.gaps)], [*(gap[0] for gap in self.gaps), END]
@@ -81,7 +80,6 @@ class BlockedTarget:
         self.look_ms = 0
 
     def first_ms(self) -> int | None:
-        """Return the first wake-up time of its rows in memory."""
         return earliest(self.rows.first_ms, self.held.first_ms)
 
     def push(self, run: Rows) -> None:

@@ -29,7 +29,6 @@ def _is_above(run: Rows, key: Key) -> NDArray[np.bool_]:
 
 
 def in_key_ranges(run: Rows, ranges: KeyRanges) -> NDArray[np.bool_]:
-    """Return which rows have a key in one of `ranges`."""
     found = np.zeros(len(run), np.bool_)
     for after, until in ranges:
         found |= _is_above(run, after) & ~_is_above(run, until)
@@ -63,8 +62,7 @@ class PendingTimers(Protocol):
     def dues(self) -> DueCounts: ...
 
     @property
-    def end_unit(self) -> int:
-        """Return the number of the next timer that will be stored."""
+    def end_unit(self) -> int: ...
 
     def next_tick(self, after: int, until: int) -> int | None:
         """Return the first tick in (after, until] with a pending timer in order."""
@@ -85,7 +83,6 @@ class EmptyTicks:
         """No tick in (first, second] has a pending timer."""
 
     def forget(self) -> None:
-        """To be called when timers were added."""
         self._span = (0, -1)
 
     def next(self, after: int, until: int, search: Callable[[int, int], int | None]) -> int | None:

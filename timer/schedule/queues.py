@@ -23,7 +23,6 @@ _MAX_RUNS = 16
 
 
 def in_order(run: Rows) -> Rows:
-    """Return `run` sorted by (visit_ms, origin offset)."""
     return run[np.lexsort((run["origin"], run["visit_ms"]))]
 
 
@@ -47,7 +46,6 @@ class RowQueue:
         return sum(len(run) for run in self._runs)
 
     def rows(self) -> Rows:
-        """Return all rows, sorted."""
         return in_order(joined(self._runs))
 
     def push(self, run: Rows) -> None:
@@ -93,8 +91,6 @@ class RowQueue:
 
 
 class OutOfOrderTimers:
-    """Rows of TIMER_ROW; the bodies are on disk."""
-
     def __init__(self) -> None:
         self.queue = RowQueue()
         """Rows whose target is not blocked."""
@@ -105,7 +101,6 @@ class OutOfOrderTimers:
         return len(self._units)
 
     def has(self, units: Ints) -> NDArray[np.bool_]:
-        """Return which of `units` are out of order."""
         if not self._units:
             return np.zeros(len(units), np.bool_)
         return np.fromiter((unit in self._units for unit in units.tolist()), np.bool_, len(units))

@@ -57,8 +57,7 @@ class Gate(Protocol):
     def allowance(self, target: str, now_ms: int) -> int | None:
         """Return how many may leave; None: any number."""
 
-    def spend(self, target: str, timers: int, now_ms: int) -> None:
-        """Count `timers` that leave."""
+    def spend(self, target: str, timers: int, now_ms: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -91,7 +90,6 @@ class Room:
         return run
 
     def spend(self, run: Rows) -> None:
-        """Subtract the timers and bytes of `run`."""
         if len(run) == 0:
             return
         self.size_bytes -= int(run["body_size"].sum(dtype=np.int64))

@@ -56,8 +56,6 @@ NOTHING_DUE = Due(NO_ROWS, NO_ROWS)
 
 
 class _Turn(NamedTuple):
-    """What may leave in one turn."""
-
     now_ms: int
     old_ms: int
     """Timers with wake-up times up to this have waited too long; -1: none."""
@@ -67,8 +65,6 @@ class _Turn(NamedTuple):
 
 
 class ReleaseQueue:
-    """The order of release of one store, as staged."""
-
     def __init__(self, timers: PendingTimers, settled: Key, waits: Collection[Wait]) -> None:
         self._timers = timers
         self._tick_ms = timers.tick_ms
@@ -101,7 +97,6 @@ class ReleaseQueue:
             yield self.load_tick(tick)
 
     def push(self, run: Rows) -> None:
-        """Add rows in order that were just stored."""
         self._blocked.push(run)
         opened = run[run["visit_ms"] // self._tick_ms <= self._cursor]
         self._queue.push(self._blocked.without(opened))
@@ -215,7 +210,6 @@ class ReleaseQueue:
                 self._cursor = tick
 
     def _release(self, rows: Rows) -> Rows:
-        """Remove out-of-order rows, which leave, from the engine."""
         if len(rows):
             self.out_of_order.forget(rows)
             self._timers.remove(rows, NO_ROWS)
@@ -266,7 +260,6 @@ class ReleaseQueue:
 
     @property
     def waits(self) -> tuple[Wait, ...]:
-        """All blocked targets, as staged."""
         return tuple(each.wait() for each in self._blocked.values())
 
     def blocked_hashes(self) -> list[int]:
@@ -280,7 +273,6 @@ class ReleaseQueue:
         return any(after < place <= until for after, until in blocked.wait().stretches)
 
     def pause(self, target: str, *, is_paused: bool) -> None:
-        """Pause `target`, or let its timers leave again."""
         blocked = self._block(target, self.settled) if is_paused else self._blocked.named(target)
         if blocked is not None:
             blocked.pause(is_paused=is_paused)
@@ -290,7 +282,6 @@ class ReleaseQueue:
         return {blocked.target for blocked in self._blocked.values() if blocked.is_paused}
 
     def must_wait(self, target: str) -> bool:
-        """True if new timers of `target` have to wait."""
         return self._blocked.named(target) is not None
 
     def oldest_open_ms(self) -> int:
@@ -299,7 +290,6 @@ class ReleaseQueue:
         return oldest.visit_ms // self._tick_ms * self._tick_ms
 
     def backlogs(self, now_ms: int) -> list[Backlog]:
-        """Return the backlog of each blocked target."""
         dues, hour = self._timers.dues, now_ms // HOUR_MS
         found = []
         for each in self._blocked.values():

@@ -38,8 +38,6 @@ _LOOKED_AT_UNITS = 16
 
 
 class WheelTimers(StoreQueries):
-    """The pending timers of a store. Raises CorruptStoreError."""
-
     def __init__(self, units: UnitLog, bodies: FrameLog, wheel: Wheel) -> None:
         self._units = units
         self._bodies = bodies
@@ -95,7 +93,6 @@ class WheelTimers(StoreQueries):
         return run
 
     def _previous_unit(self, position: int, unit: int) -> int:
-        """Return the number of the unit before `unit` in its chain, -1 for the first."""
         number = self._units.number(position) if position >= 0 else -1
         if number >= unit:
             raise CorruptStoreError(f"timer, unit {unit}", f"previous is {number}, which is not before it")
@@ -156,7 +153,6 @@ class WheelTimers(StoreQueries):
         return NO_ROWS
 
     def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
-        """Yield the pending rows among units [start, end) by segment."""
         while start < end:
             stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
             yield self.rows(start, stop)
@@ -302,7 +298,6 @@ class LiveScan:
             raise CorruptStoreError(UNITS, f"{found} live units, the checkpoint counts {expected}")
 
     def _count(self, units: Rows, run: Rows) -> None:
-        """Count what was pending at the checkpoint."""
         held = isin(run["origin"], self._held_then)
         settled = self._checkpoint.progress.settled
         self._counted += int((pending_in_order(units, run, settled, self._waits_then) & ~held).sum())

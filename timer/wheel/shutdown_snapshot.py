@@ -46,13 +46,11 @@ class Snapshot(NamedTuple):
 
     @classmethod
     def of(cls, index: PendingIndex, out_of_order: Rows) -> "Snapshot":
-        """Return the state of a store."""
         topics, due_hours, elsewhere = index.dues.state()
         counts = (index.ended.state(), index.units.state(), index.bodies.state(), due_hours, elsewhere)
         return cls(*index.ids.state(), *counts, out_of_order, topics)
 
     def restore(self, index: PendingIndex) -> None:
-        """Restore the state into an empty `index`."""
         index.ids = IdIndex.restored(self.id_hashes, self.id_units)
         index.ended.mark(self.ended.tolist())
         index.units = LiveCounts.restored(self.live_units)
@@ -90,8 +88,6 @@ _COLUMNS = {"live_units": 5, "live_bodies": 5, "due_hours": 3, "elsewhere": 2}
 
 
 class _Head(BaseModel):
-    """The line of JSON."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     checkpoint: int

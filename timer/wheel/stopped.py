@@ -42,7 +42,6 @@ class WheelRows:
         self._frames.close()
 
     def files(self) -> dict[str, int]:
-        """Return the size of each file of the logs, as they are now."""
         found = {}
         for folder in (UNITS, IDS, BODIES):
             for name in self._disk.names(folder):
@@ -64,7 +63,6 @@ class WheelRows:
         return self._frames.bodies(rows)
 
     def damaged(self, unit: int, what: str) -> CorruptStoreError:
-        """Return an error that names `unit`."""
         return self._units.damaged(unit, what)
 
     def check(self, by_tick: Counter[int], with_id: int, *, is_closed: bool) -> None:  # noqa: ARG002

@@ -36,8 +36,6 @@ def _origins(origins: Collection[int]) -> Ints:
 
 
 class WheelStore(Store):
-    """See the module."""
-
     def __init__(
         self, disk: Disk, options: StoreOptions, progress: Progress, found: Checkpoint | None, waits: Collection[Wait]
     ) -> None:
@@ -70,7 +68,6 @@ class WheelStore(Store):
             self._rebuild(LiveScan(self._units, found, self.committed_progress.settled, *origins, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
-        """Remove everything that was written after the checkpoint."""
         self._units.truncate(found.units_end)
         self._bodies.truncate(found.body_end)
         self._timers.low_unit = found.low_unit
@@ -151,7 +148,6 @@ class WheelStore(Store):
         return rows, is_in_order
 
     def _with_delete_marks(self, added: Rows, ended: Rows) -> Rows:
-        """Return `added` and a delete mark for each of `ended`."""
         if len(ended) == 0:
             return added
         units = np.empty(len(added) + len(ended), UNIT)  # np.concatenate would change the byte order

@@ -43,7 +43,6 @@ def _name(folder: str, base: int) -> str:
 
 
 def delete_other_files(disk: Disk, folder: str, bases: Collection[int]) -> None:
-    """Delete all files of `folder` except those of `bases`."""
     kept = {f"{base:020d}" for base in bases}
     for name in disk.names(folder):
         if name not in kept:
@@ -142,8 +141,6 @@ class _Segments:
 
 
 class _Log:
-    """The files of a log, in one folder or in several."""
-
     def __init__(self, *folders: _Segments) -> None:
         self._folders = folders
 
@@ -159,7 +156,6 @@ class _Log:
         return [file for folder in self._folders for file in folder.take_dirty()]
 
     def restore_dirty(self) -> None:
-        """Put the files taken last back, as their sync has failed."""
         for folder in self._folders:
             folder.restore_dirty()
 
@@ -204,15 +200,12 @@ class UnitLog(_Log):
         return segment * self.per_segment + within // UNIT_SIZE
 
     def segment(self, number: int) -> int:
-        """Return the segment (0, 1, ...) of a unit."""
         return number // self.per_segment
 
     def has(self, number: int) -> bool:
-        """True if the file of unit `number` exists."""
         return self.segment(number) * self._segment_bytes in self._segments.files
 
     def segments(self) -> list[int]:
-        """Return existing segments, ascending."""
         return [base // self._segment_bytes for base in self._segments.bases]
 
     def blocks(self, first: int, size: int = _BLOCK_UNITS) -> Iterator[tuple[int, int]]:
@@ -287,13 +280,11 @@ class UnitLog(_Log):
         return data
 
     def repoint(self, number: int, body_position: int) -> None:
-        """Set the body position of unit `number`."""
         segment, within = divmod(number, self.per_segment)
         at = within * UNIT_SIZE + BODY_FIELD.start
         self._segments.overwrite(segment * self._segment_bytes, at, body_position.to_bytes(8, "big"))
 
     def truncate(self, end: int) -> None:
-        """Remove units from `end` on."""
         if end > self.end:
             raise CorruptStoreError(self._segments.folder, f"{self.end} units, but {end} were synced")
         segment, within = divmod(end, self.per_segment)
@@ -334,7 +325,6 @@ class FrameLog(_Log):
         return ends - sizes
 
     def read_upto(self, position: int, size: int) -> bytes:
-        """Return at most `size` bytes from `position` on, of one file."""
         base = self._segments.base_of(position)
         return self._segments.files[base].read(position - base, size)
 
@@ -347,11 +337,9 @@ class FrameLog(_Log):
 
     @property
     def bases(self) -> list[int]:
-        """First positions of the files, ascending."""
         return self._segments.bases
 
     def bases_of(self, positions: Ints) -> Ints:
-        """Return the first position of the file of each of `positions`."""
         index = np.searchsorted(self._segments.bases, positions, side="right") - 1
         if len(index) and int(index.min()) < 0:
             self._segments.base_of(int(positions.min()))  # raises
@@ -367,12 +355,10 @@ class FrameLog(_Log):
             raise CorruptStoreError(f"{self._segments.folder} at {position}", "no file holds this frame")
 
     def file_end(self, position: int) -> int:
-        """Return the end of the file that holds `position`."""
         base = self._segments.base_of(position)
         return base + self._segments.files[base].size()
 
     def truncate(self, end: int) -> None:
-        """Remove bytes from `end` on."""
         for base in [base for base in self._segments.bases if base >= end]:
             self._segments.drop(base)
         if end and (not self._segments.bases or self.file_end(end - 1) < end):

@@ -134,7 +134,6 @@ class Wheel:
         return index, slots
 
     def allocate(self, extents: Ints) -> None:
-        """Allocate `extents`. Raises OSError if the disk is full."""
         if self._is_used[extents].all():
             return
         for extent in np.unique(extents[~self._is_used[extents]]).tolist():
@@ -159,7 +158,6 @@ class Wheel:
         return (int(slot["first"]), int(slot["last"]), int(slot["num"]))
 
     def next_time(self, after: int, until: int) -> int | None:
-        """Return the first tick in (after, until] with a pending unit."""
         return self._empty.next(after, until, self._search)
 
     def _search(self, after: int, until: int) -> int | None:
