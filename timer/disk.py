@@ -249,7 +249,7 @@ class RealDisk:
                 opened.callback(os.close, descriptor)
                 descriptors.append(descriptor)
             opened.pop_all()
-        return self._later(lambda: _sync_all(descriptors))
+        return self._later(lambda: sync_all(descriptors))
 
     def start_replace(self, name: str, data: bytes) -> RealSyncing:
         path = self._made(name)
@@ -267,7 +267,7 @@ class RealDisk:
         return RealSyncing(self._syncer.submit(work))
 
 
-def _sync_all(descriptors: list[int]) -> None:
+def sync_all(descriptors: list[int]) -> None:
     try:
         for descriptor in descriptors:
             os.fsync(descriptor)
@@ -281,9 +281,9 @@ def _replace(path: Path, data: bytes) -> None:
     with closing(RealFile(scratch)) as file:
         file.truncate(0)
         file.append(data)
-        _sync_all([file.duplicate()])
+        sync_all([file.duplicate()])
     scratch.rename(path)
-    _sync_all([os.open(path.parent, os.O_RDONLY)])
+    sync_all([os.open(path.parent, os.O_RDONLY)])
 
 
 def _refuse(*_asked: object, **_named: object) -> NoReturn:

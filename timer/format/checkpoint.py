@@ -10,16 +10,8 @@ import zlib
 from itertools import pairwise
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    field_serializer,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kafka_timer.headers import MAX_INT64
 from schemas.journal import CopyInFlight, Wait
@@ -82,19 +74,19 @@ class Checkpoint(BaseModel):
     def engine(self) -> Engine:
         return "wheel" if self.database is None else "rocksdb"
 
-    @model_serializer(mode="wrap")
-    def _without_no_database(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _without_no_database(self, serialize: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialize(self)
         if self.database is None:
             del fields["database"]
         return fields
 
-    @field_serializer("progress")
+    @pydantic.field_serializer("progress")
     def _without_no_era(self, progress: Progress) -> tuple[object, ...]:
         """Leave out an absent progress generation, so that all versions write the same bytes."""
         return tuple(progress) if progress.era else tuple(progress[:-1])
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _names_files(self) -> "Checkpoint":
         """Check that the files are ascending, within the ends and of a possible number."""
         ends = [-1, *(number for run in self.segments for number in run)]

@@ -15,25 +15,16 @@ import errno
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rocksdict import (
-    AccessType,
-    BlockBasedOptions,
-    Cache,
-    Checkpoint,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    SliceTransform,
-    WriteBatch,
-    WriteOptions,
-)
+import rocksdict
+from rocksdict import Cache, Options, ReadOptions, WriteBatch
 
+from timer.disk import sync_all
 from timer.errors import CorruptStoreError
 from timer.format.checkpoint import DATABASE
 from timer.format.unit import TIMER_ROW, Ints, Rows
@@ -90,12 +81,12 @@ def _errors(folder: Path) -> Iterator[None]:
 
 def _options(cache: Cache, *, by_prefix: bool = False) -> Options:
     """Return the options of a column family. by_prefix: it is asked for all keys with the same first part."""
-    table = BlockBasedOptions()
+    table = rocksdict.BlockBasedOptions()
     table.set_block_cache(cache)
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    options.set_compression_type(DBCompressionType.lz4())
+    options.set_compression_type(rocksdict.DBCompressionType.lz4())
     options.set_db_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_keep_log_file_num(1)
@@ -105,7 +96,7 @@ def _options(cache: Cache, *, by_prefix: bool = False) -> Options:
     options.set_level_zero_stop_writes_trigger(80)
     if by_prefix:
         table.set_bloom_filter(_BITS_PER_KEY, block_based=False)
-        options.set_prefix_extractor(SliceTransform.create_fixed_prefix(KEY_SIZE))
+        options.set_prefix_extractor(rocksdict.SliceTransform.create_fixed_prefix(KEY_SIZE))
     options.set_block_based_table_factory(table)
     return options
 
@@ -115,15 +106,15 @@ class Database:
 
     def __init__(self, folder: Path, *, is_read_only: bool = False) -> None:
         self._folder = folder
-        access = AccessType.read_only(False) if is_read_only else AccessType.read_write()
+        access = rocksdict.AccessType.read_only(False) if is_read_only else rocksdict.AccessType.read_write()
         cache = Cache(_SMALL_CACHE_BYTES) if is_read_only else _CACHE  # verify has to read the files
         options = {name: _options(cache, by_prefix=name in ("ids", "origins")) for name in _FAMILIES}
         with _errors(folder):
             # Any: the binding types keys as whatever they may be without raw mode.
-            self._db: Any = Rdict(str(folder), _options(cache), options, access)
+            self._db: Any = rocksdict.Rdict(str(folder), _options(cache), options, access)
             self._families: dict[str, Any] = {name: self._db.get_column_family(name) for name in _FAMILIES}
             self.handles = {name: self._db.get_column_family_handle(name) for name in _FAMILIES}
-        self._no_log = WriteOptions()
+        self._no_log = rocksdict.WriteOptions()
         self._no_log.disable_wal = True  # type: ignore[assignment,method-assign]  # a property, not a method
 
     def close(self) -> None:
@@ -181,12 +172,8 @@ class Database:
     def checkpoint(self, folder: Path) -> None:
         """Make a durable copy in `folder`, which must not exist. Files are linked, not copied."""
         with _errors(folder):
-            Checkpoint(self._db).create_checkpoint(str(folder))
-        parent = os.open(folder.parent, os.O_RDONLY)  # RocksDB makes what is in the folder durable, not its name
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(folder))
+        sync_all([os.open(folder.parent, os.O_RDONLY)])  # RocksDB makes what is in the folder durable, not its name
 
     def state(self) -> bytes:
         with _errors(self._folder):
@@ -209,13 +196,9 @@ class Database:
         options = ReadOptions()
         options.set_iterate_upper_bound(key(end_ms))
         with _errors(self._folder):
-            values: list[bytes] = []
-            for value in self._db.values(from_key=key(start_ms), read_opt=options):
-                values.append(value)
-                if len(values) == most:
-                    yield rows_of(values)
-                    values = []
-            yield rows_of(values)
+            values = self._db.values(from_key=key(start_ms), read_opt=options)
+            while some := list(islice(values, most)):
+                yield rows_of(some)
 
     def visits_ms(self, start_ms: int) -> Iterator[tuple[int, int]]:
         with _errors(self._folder):
@@ -251,12 +234,9 @@ class Database:
         options, prefix = ReadOptions(), first.to_bytes(KEY_SIZE, "big", signed=True)
         options.set_prefix_same_as_start(True)
         with _errors(self._folder):
-            found: list[int] = []
-            for each in self._families[index].keys(from_key=prefix, read_opt=options):
-                if not each.startswith(prefix):
-                    break
-                found.append(int.from_bytes(each[KEY_SIZE:], "big"))
-            return found
+            found = self._families[index].keys(from_key=prefix, read_opt=options)
+            own = takewhile(lambda each: each.startswith(prefix), found)
+            return [int.from_bytes(each[KEY_SIZE:], "big") for each in own]
 
     def count(self, index: str) -> int:
         """Return the number of keys in a family. Reads them all, with their checksums."""
@@ -273,10 +253,7 @@ def link(source: Path, target: Path) -> None:
 
 def _link_or_copy(source: str, target: str) -> str:
     if source.endswith(".sst"):
-        try:
+        with suppress(PermissionError):  # a file system without links
             os.link(source, target)
-        except PermissionError:  # a file system without links
-            shutil.copy2(source, target)
-    else:
-        shutil.copy2(source, target)
-    return target
+            return target
+    return shutil.copy2(source, target)

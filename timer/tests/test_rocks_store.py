@@ -218,7 +218,7 @@ def test_a_full_disk_is_told_as_such_and_loses_nothing(tmp_path: Path, monkeypat
     store.add(batch_of(START_MS + 2, first=1), 2)
     store.committed(store.advance_progress())
     with monkeypatch.context() as full:
-        full.setattr(database, "Checkpoint", Full)
+        full.setattr("rocksdict.Checkpoint", Full)
         with pytest.raises(OSError, match="No space left") as told:
             store.start_checkpoint(0, (), ())
     assert told.value.errno == errno.ENOSPC

@@ -42,7 +42,7 @@ from timer.index import id_index as origin_index
 from timer.index.id_index import OriginIndex
 from timer.options import Engine
 from timer.rocksdb import store as rocks_store
-from timer.rocksdb.timers import RocksTimers
+from timer.rocksdb.store import RocksTimers
 from timer.schedule.blocked_targets import BlockedTarget, BlockedTargets
 from timer.schedule.release_queue import Due, ReleaseQueue
 from timer.store import Store
