@@ -131,11 +131,6 @@ def _delete_unused_folders() -> None:
         shutil.rmtree(_unused_folders.pop(), ignore_errors=True)
 
 
-def _open_databases(folder: str, names: list[str]) -> list[str]:  # noqa: ARG001
-    """Return the names that a copy leaves out: a database that is open changes its files meanwhile."""
-    return [name for name in names if name.startswith("open-")]
-
-
 def _sectors(size: int) -> int:
     return -(-size // SECTOR)
 
@@ -257,35 +252,30 @@ class SimSyncing:
 
     disk: "SimDisk"
     names: frozenset[str]
-    work: Callable[[], None]
+    work: Callable[[bool], None]
+    """Its argument is False if the work fails."""
     scratch: str = ""
-    failing: Callable[[], None] = lambda: None
     finished: bool = False
     error: OSError | None = None
 
     def done(self) -> bool:
         self.disk.step("disk.done")
-        if not self.finished and not self.disk.still_busy():
-            self.disk.finish(self)
-        if self.error is not None:
-            raise self.error
-        return self.finished
+        return (self.finished or not self.disk.still_busy()) and self._end()
 
     def wait(self) -> None:
         self.disk.step("disk.wait")
+        self._end()
+
+    def _end(self) -> bool:
         if not self.finished:
             self.disk.finish(self)
         if self.error is not None:
             raise self.error
+        return True
 
-    def finish(self) -> None:
-        self.finished = True
-        self.work()
-
-    def fail(self, error: OSError) -> None:
-        self.finished = True
-        self.error = error
-        self.failing()
+    def finish(self, error: OSError | None = None) -> None:
+        self.finished, self.error = True, error
+        self.work(error is None)
 
 
 class SimDisk:
@@ -315,11 +305,11 @@ class SimDisk:
 
     def open(self, name: str) -> SimFile:
         self.step("disk.open")
-        return SimFile(self, name, self._node(name))
+        return SimFile(self, name, self._now.setdefault(name, _Node()))
 
     def map(self, name: str, size: int) -> SimMapping:
         self.step("disk.map")
-        node = self._node(name)
+        node = self._now.setdefault(name, _Node())
         if len(node.now) != size:
             node.now = bytearray(size)
         return SimMapping(self, node)
@@ -363,25 +353,22 @@ class SimDisk:
         parts = [(file.name, file.alive_node()) for file in files if isinstance(file, SimFile)]
         copies = [bytes(node.now) for _, node in parts]
 
-        def work() -> None:
+        def work(succeeds: bool) -> None:  # noqa: FBT001
             for (name, node), copy in zip(parts, copies, strict=True):
-                node.write_all(copy)
-                if self._now.get(name) is node:
+                (node.write_all if succeeds else node.give_up)(copy)
+                if succeeds and self._now.get(name) is node:
                     self._kept[name] = node
 
-        def failing() -> None:
-            for (_, node), copy in zip(parts, copies, strict=True):
-                node.give_up(copy)
-
-        return self._begin(SimSyncing(self, frozenset(name for name, _ in parts), work, failing=failing))
+        return self._begin(SimSyncing(self, frozenset(name for name, _ in parts), work))
 
     def start_replace(self, name: str, data: bytes) -> SimSyncing:
         self.step("disk.start_replace")
         data, scratch = bytes(data), f"{name}.new"
 
-        def work() -> None:
-            self._now.pop(scratch, None)
-            self._now[name] = self._kept[name] = _Node(data, data)
+        def work(succeeds: bool) -> None:  # noqa: FBT001
+            if succeeds:
+                self._now.pop(scratch, None)
+                self._now[name] = self._kept[name] = _Node(data, data)
 
         return self._begin(SimSyncing(self, frozenset({name}), work, scratch=scratch))
 
@@ -432,7 +419,8 @@ class SimDisk:
             self.kill()
         found: dict[str, _Node] = {}
         for name in sorted(self._now.keys() | self._kept.keys()):
-            node = self._survivor(name, rng)
+            now, kept = self._now.get(name), self._kept.get(name)
+            node = now if now is kept or rng.random() < 0.5 else kept
             if node is not None:
                 self.may_be_torn |= node.is_overwritten
                 content = node.found(rng)
@@ -450,7 +438,8 @@ class SimDisk:
         twin = SimDisk(self._rng, fuse)
         twin.may_be_torn = self.may_be_torn
         if self._folders is not None:
-            shutil.copytree(self._folders, twin._real_folders(), dirs_exist_ok=True, ignore=_open_databases)
+            ignored = shutil.ignore_patterns("open-*")  # a database that is open changes its files meanwhile
+            shutil.copytree(self._folders, twin._real_folders(), dirs_exist_ok=True, ignore=ignored)
         twin._now, twin._kept = deepcopy((self._now, self._kept))
         return twin
 
@@ -489,7 +478,7 @@ class SimDisk:
     def finish(self, work: SimSyncing) -> None:
         """Finish `work`, and before it earlier work on the same names."""
         if self._sync_error is not None:
-            work.fail(self._sync_error)
+            work.finish(self._sync_error)
             self._sync_error = None
         for earlier in itertools.takewhile(lambda other: other is not work, list(self._busy)):
             if not earlier.names.isdisjoint(work.names):
@@ -501,24 +490,11 @@ class SimDisk:
     def _begin(self, syncing: SimSyncing) -> SimSyncing:
         self._busy.append(syncing)
         if self._rng is not None and self._rng.random() < 0.3:
-            self._write_back(self._rng)
+            for name, node in self._now.items():
+                if self._rng.random() < 0.5:  # the kernel writes some of the sectors, in any order
+                    node.kept = node.found(self._rng)
+                    self._kept[name] = node
         if not self.still_busy():
             self.finish(syncing)
         self.step("disk.start done")
         return syncing
-
-    def _write_back(self, rng: Random) -> None:
-        for name, node in self._now.items():
-            if rng.random() < 0.5:
-                node.kept = node.found(rng)  # the kernel writes some of the sectors, in any order
-                self._kept[name] = node
-
-    def _node(self, name: str) -> _Node:
-        if name not in self._now:
-            self._now[name] = _Node()
-        return self._now[name]
-
-    def _survivor(self, name: str, rng: Random) -> _Node | None:
-        """Return the folder's entry for `name`: the current one, or the last durable one."""
-        now, kept = self._now.get(name), self._kept.get(name)
-        return now if now is kept or rng.random() < 0.5 else kept
