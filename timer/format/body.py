@@ -91,8 +91,11 @@ def _unpack_head(frame: bytes, position: int) -> tuple[int, ...]:
     return HEAD.unpack_from(frame)
 
 
-def unpack(frame: bytes, position: int) -> Body:
-    """Return the body of `frame`, which was read at `position`. Raises CorruptStoreError if it is damaged."""
+def unpack(frame: bytes, position: int, expected_origin: int | None = None) -> Body:
+    """Return the body of `frame`, which was read at `position`.
+
+    Raises CorruptStoreError if it is damaged, or not that of `expected_origin`.
+    """
     # One of the hottest functions: slices of bytes and a plain tuple take half the time of their alternatives.
     (
         size,
@@ -112,6 +115,8 @@ def unpack(frame: bytes, position: int) -> Body:
     ) = _unpack_head(frame, position)
     if size != len(frame) or version != _VERSION or zlib.crc32(frame[_CHECKED_FROM:]) != checksum:
         raise CorruptStoreError(f"body log at {position}", "the checksum does not match the frame")
+    if expected_origin is not None and origin_offset != expected_origin:
+        raise CorruptStoreError(f"body log at {position}", f"origin {origin_offset}, not {expected_origin}")
     id_at = HEAD_SIZE + target_size
     key_at = id_at + id_size
     value_at = key_at + key_size

@@ -181,9 +181,8 @@ _FACTOR = -7046029254386353131
 
 
 def _hashes_of(origins: Ints) -> Ints:
-    mixed = origins.astype(np.int64) * np.int64(_FACTOR)
-    hashes: Ints = mixed ^ (mixed >> 32)
-    return hashes
+    mixed: Ints = origins.astype(np.int64) * np.int64(_FACTOR)
+    return mixed ^ (mixed >> 32)
 
 
 class OriginIndex:

@@ -15,6 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
@@ -47,7 +48,7 @@ class RocksTimers(StoreQueries):
     def __init__(self, database: Database, tick_ms: int) -> None:
         self.tick_ms = tick_ms
         self.database = database
-        self.dues = DueCounts(self._target_of)
+        self.dues = DueCounts(lambda row: self.peek(row).target)
         self.end_unit = 0
         self._removed: set[int] = set()
         self._removed_rows: list[Rows] = []
@@ -148,12 +149,9 @@ class RocksTimers(StoreQueries):
         return self._lowest[1]
 
     def list_pending(self, first: int) -> tuple[Rows, int | None]:
-        values: list[bytes] = []
-        for unit, value in self.database.log(max(first, self._low_unit)):
-            if len(values) == _BLOCK_ROWS:
-                return self._without_removed(rows_of(values)), unit
-            values.append(value[:ROW_SIZE])
-        return self._without_removed(rows_of(values)), None
+        log = self.database.log(max(first, self._low_unit))
+        rows = rows_of(value for _, value in islice(log, _BLOCK_ROWS))
+        return self._without_removed(rows), next((unit for unit, _ in log), None)
 
     def all_rows(self) -> Iterator[Rows]:
         following: int | None = 0
@@ -164,7 +162,7 @@ class RocksTimers(StoreQueries):
     def bodies(self, rows: Rows) -> list[Body]:
         values = self.database.values(rows["unit"])
         units, origins = rows["unit"].tolist(), rows["origin"].tolist()
-        return [_body(value, *row) for value, *row in zip(values, units, origins, strict=True)]
+        return [unpack(value[ROW_SIZE:], *row) for value, *row in zip(values, units, origins, strict=True)]
 
     def pending_at(self, unit: int) -> Rows:
         value = None if unit in self._removed else self.database.value(unit)
@@ -197,16 +195,6 @@ class RocksTimers(StoreQueries):
     @property
     def size_bytes(self) -> int:
         return self.database.size_bytes
-
-    def _target_of(self, row: Rows) -> str:
-        return self.peek(row).target
-
-
-def _body(value: bytes, unit: int, origin_offset: int) -> Body:
-    body = unpack(value[ROW_SIZE:], unit)
-    if body.origin_offset != origin_offset:
-        raise CorruptStoreError(DATABASE, f"unit {unit} is of origin {body.origin_offset}, not {origin_offset}")
-    return body
 
 
 class RocksStore(Store):

@@ -290,12 +290,11 @@ class ReleaseQueue:
         return oldest.visit_ms // self._tick_ms * self._tick_ms
 
     def backlogs(self, now_ms: int) -> list[Backlog]:
-        dues, hour = self._timers.dues, now_ms // HOUR_MS
         found = []
         for each in self._blocked.values():
-            first_ms = each.first_ms()
+            first_ms, timers = each.first_ms(), self._timers.dues.due_by(each.hash, now_ms // HOUR_MS)
             since_ms = first_ms if first_ms is not None and first_ms <= now_ms else None
-            found.append(Backlog(each.target, each.is_paused, dues.due_by(each.hash, hour), since_ms))
+            found.append(Backlog(each.target, each.is_paused, timers, since_ms))
         return found
 
     def next_release_ms(self, may_leave_ms: Callable[[str], int], most_wait_ms: int) -> int | None:

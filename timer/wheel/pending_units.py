@@ -145,18 +145,15 @@ class WheelTimers(StoreQueries):
             for rows in self.all_rows():
                 index.add(rows)
             self.index.origins = index
-        for start, end in self.index.origins.places(origin_offset):
-            for rows in self._rows_between(max(start, self.low_unit), min(end, self._units.end)):
+        for first, last in self.index.origins.places(origin_offset):
+            for start, end in self._units.blocks(max(first, self.low_unit)):
+                rows = self.rows(start, min(end, last)) if start < last else NO_ROWS
                 found: Rows = rows[rows["origin"] == origin_offset]
                 if len(found):
                     return found
+                if end >= last:
+                    break
         return NO_ROWS
-
-    def _rows_between(self, start: int, end: int) -> Iterator[Rows]:
-        while start < end:
-            stop = min(end, (self._units.segment(start) + 1) * self._units.per_segment)
-            yield self.rows(start, stop)
-            start = stop
 
     def bodies(self, rows: Rows) -> list[Body]:
         return self._bodies.bodies(rows)

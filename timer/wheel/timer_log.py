@@ -386,7 +386,7 @@ class FrameLog(_Log):
             data = self.read(base, end - base)
             for i in range(at, upto):
                 offset = positions[i] - base
-                bodies.append(_unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
+                bodies.append(unpack(data[offset : offset + sizes[i]], positions[i], origins[i]))
             at = upto
         return bodies
 
@@ -411,10 +411,3 @@ class FrameLog(_Log):
         if (found.size, found.origin_offset) != (row["body_size"][0], row["origin"][0]):
             raise CorruptStoreError(f"body log at {position}", f"not the body of origin {row['origin'][0]}")
         return found
-
-
-def _unpack(frame: bytes, position: int, origin_offset: int) -> Body:
-    body = unpack(frame, position)
-    if body.origin_offset != origin_offset:
-        raise CorruptStoreError(f"body log at {position}", f"origin {body.origin_offset}, not {origin_offset}")
-    return body
