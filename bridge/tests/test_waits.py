@@ -16,7 +16,7 @@ ADMIN_CALLS = re.compile("(create|delete|describe|list|alter|incremental_alter)_
 """Methods of AdminClient. Without request_timeout they take librdkafka's 60 s; list_topics has a timeout instead."""
 EXCEPTIONS = {
     r"submitted.py: |commit_pipeline.py: flown\.submitted\.wait": "a transaction ends by its own time-outs",
-    r"(start_(replace|sync)\(.*\)|replacing|syncing)\.wait|timer/disk.py: self\._future\.result": "fsync ends or fails",
+    r"(start_(replace|sync)\(.*\)|replacing|syncing)\.wait|timer/disk.py: self\.future\.result": "fsync ends or fails",
     r"retry.py: self\._tasks\.get|cli/app.py: ended\.wait": "waits for work, or for a signal",
     r"(_commands?|producer|actions)\.py: (self\.)?(each|sent|sent\[0\]|replaced)\.result": "delivery.timeout.ms",
     r"consumer.py: self\._pace\.wait|timer/schedule/.*\.wait|page/.*: (progress|started\.task)\.result": "no wait",

@@ -59,9 +59,9 @@ def without_checksums() -> ExitStack:
     """Return a context in which every checksum of a store is 0. All stores of the targets are made and read in it."""
     stack = ExitStack()
     stack.enter_context(mock.patch("zlib.crc32", _zero))
-    # `stopped` first: it must not be imported while the function that it takes over is replaced.
-    for name in ("stopped.slot_checks", "timer_wheel.slot_checks", "timer_log.unit_checks"):
-        stack.enter_context(mock.patch(f"timer.wheel.{name}", _zeros))
+    # `stopped_store` first: it must not be imported while the function that it takes over is replaced.
+    for name in ("stopped_store.slot_checks", "wheel.timer_wheel.slot_checks", "wheel.timer_log.unit_checks"):
+        stack.enter_context(mock.patch(f"timer.{name}", _zeros))
     return stack
 
 
