@@ -12,7 +12,7 @@ import errno
 import mmap
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
@@ -241,19 +241,18 @@ class RealDisk:
 
     def start_sync(self, files: Sequence[File]) -> RealSyncing:
         real = [file for file in files if isinstance(file, RealFile)]
+        openings = [file.duplicate for file in real]
+        openings += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
         descriptors: list[int] = []
         with ExitStack() as opened:  # on an error, close those that are open
-            openings = [file.duplicate for file in real]
-            openings += [partial(os.open, folder, os.O_RDONLY) for folder in {file.folder for file in real}]
-            for descriptor in (opening() for opening in openings):
-                opened.callback(os.close, descriptor)
-                descriptors.append(descriptor)
+            for opening in openings:
+                descriptors.append(opening())
+                opened.callback(os.close, descriptors[-1])
             opened.pop_all()
-        return self._later(lambda: sync_all(descriptors))
+        return RealSyncing(self._syncer.submit(sync_all, descriptors))
 
     def start_replace(self, name: str, data: bytes) -> RealSyncing:
-        path = self._made(name)
-        return self._later(lambda: _replace(path, data))
+        return RealSyncing(self._syncer.submit(_replace, self._made(name), data))
 
     def close(self) -> None:
         self._syncer.shutdown(wait=True)
@@ -262,9 +261,6 @@ class RealDisk:
         path = self._root / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
-
-    def _later(self, work: Callable[[], None]) -> RealSyncing:
-        return RealSyncing(self._syncer.submit(work))
 
 
 def sync_all(descriptors: list[int]) -> None:

@@ -13,6 +13,7 @@ from timer.errors import CorruptStoreError, WheelFullError
 from timer.format.checkpoint import BODIES, DATABASE, IDS, NAME, UNITS, WHEEL, Checkpoint
 from timer.options import StoreOptions
 from timer.store import Store
+from timer.wheel.store import WheelStore
 from timer.wheel.timer_log import delete_other_files
 
 
@@ -53,10 +54,8 @@ def open_store(
     of `found`. Raises CorruptStoreError, WheelFullError, and OSError if the disk is full.
     """
     if (found.engine, found.tick_ms) != (options.engine, options.tick_ms):
-        raise ValueError(
-            f"engine {options.engine} with tick_ms {options.tick_ms}, the store was built by {found.engine} with"
-            f" {found.tick_ms}"
-        )
+        built = f"the store was built by {found.engine} with {found.tick_ms}"
+        raise ValueError(f"engine {options.engine} with tick_ms {options.tick_ms}, {built}")
     store = _engine(options)(disk, options, progress, found, waits)
     try:
         store.restore(found, held, ended)
@@ -67,11 +66,9 @@ def open_store(
 
 
 def _engine(options: StoreOptions) -> type[Store]:
-    """Return the class of the engine. Imported here: a bridge without that engine does not load its library."""
+    """Return the class of the engine. RocksDB is loaded only if it is used."""
     if options.engine == "rocksdb":
         from timer.rocksdb.store import RocksStore
 
         return RocksStore
-    from timer.wheel.store import WheelStore
-
     return WheelStore

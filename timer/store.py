@@ -273,10 +273,7 @@ class Store(ABC):
         self.continue_checkpoint(waits=True)
 
     def continue_checkpoint(self, *, waits: bool = False) -> bool:
-        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped.
-
-        waits: True to wait for its end.
-        """
+        """Return True if no checkpoint is running. Raises OSError if it failed; then it is dropped."""
         writer = self._writer
         if writer is None:
             return True

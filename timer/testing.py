@@ -387,10 +387,7 @@ class SimDisk:
             node.is_unreadable = True
 
     def fail_append(self, after: int, *, share: float = 0.5, error: int = errno.ENOSPC) -> None:
-        """Let every append after the next `after` raise OSError(error) with `share` of its bytes written.
-
-        Until `mend()`.
-        """
+        """Let every append after the next `after` raise OSError(error) after `share` of its bytes, until `mend()`."""
         self._appends_left, self._taken_share, self._errno = after, share, error
 
     def fail_sync(self, error: int = errno.EIO) -> None:

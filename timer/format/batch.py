@@ -77,7 +77,6 @@ class Batch:
 def _id_hashes(ids: Sequence[bytes | None]) -> Ints:
     """Return the hash of each id, 0 for None."""
     hashes = np.zeros(len(ids), np.int64)
-    if ids.count(None) == len(ids):
-        return hashes
-    hashes[[id_ is not None for id_ in ids]] = hashes_of([id_ for id_ in ids if id_ is not None])
+    if ids.count(None) < len(ids):
+        hashes[[id_ is not None for id_ in ids]] = hashes_of([id_ for id_ in ids if id_ is not None])
     return hashes

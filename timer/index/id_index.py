@@ -92,10 +92,7 @@ class _Table:
 
 
 def _slots_for(live: int) -> int:
-    slots = _MIN_SLOTS
-    while slots < live * 2:
-        slots *= 2
-    return slots
+    return max(_MIN_SLOTS, 1 << (2 * live - 1).bit_length())  # a power of two
 
 
 class IdIndex:

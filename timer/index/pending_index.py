@@ -47,10 +47,7 @@ class LiveCounts:
         own[_LAST_UNIT] = max(own[_LAST_UNIT], last_unit)
 
     def state(self) -> Ints:
-        """Return rows of (segment, bytes, last wake-up time, first unit, last unit).
-
-        In the order of a set, as the golden store has them. A reader takes any order.
-        """
+        """Return rows of (segment, bytes, last wake-up time, first unit, last unit), as a set orders the segments."""
         rows = [(segment, *self._segments[segment]) for segment in set(self._segments)]
         return np.array(rows, np.int64).reshape(-1, 5)
 

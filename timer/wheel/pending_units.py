@@ -69,10 +69,7 @@ class WheelTimers(StoreQueries):
         self.index.remove(rows)
 
     def read_tick(self, tick: int, settled: Key, waits: Waits) -> Rows:
-        """Return the pending rows of `tick`: along its chain if that is sparse, else block by block.
-
-        Raises CorruptStoreError, also if their number is not that of the slot.
-        """
+        """Return the pending rows of `tick`: along its chain if that is sparse, else block by block."""
         first, last, live = self._wheel.slot(tick)
         number, stop = self._units.number(last), self._units.number(first)
         found: list[Rows] = []

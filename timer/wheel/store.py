@@ -19,7 +19,7 @@ from timer.disk import Disk
 from timer.errors import UnreadableError
 from timer.format.batch import Batch
 from timer.format.checkpoint import BODIES, IDS, UNITS, WHEEL, Checkpoint, runs
-from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, UNIT, Ints, Rows, delete_marks, joined, units_of, visits_ms
+from timer.format.unit import MAGIC_UNCHAINED, TIMER_ROW, UNIT, Rows, delete_marks, joined, units_of, visits_ms
 from timer.index.id_index import IdIndex
 from timer.options import StoreOptions
 from timer.schedule.release_queue import ReleaseQueue
@@ -29,10 +29,6 @@ from timer.wheel.compaction import Compaction
 from timer.wheel.pending_units import LiveScan, WheelTimers
 from timer.wheel.timer_log import FrameLog, UnitLog, delete_other_files
 from timer.wheel.timer_wheel import SLOT_SIZE, Wheel
-
-
-def _origins(origins: Collection[int]) -> Ints:
-    return np.fromiter(origins, np.int64, len(origins))
 
 
 class WheelStore(Store):
@@ -64,8 +60,9 @@ class WheelStore(Store):
     def restore(self, found: Checkpoint, held: Collection[int], ended: Collection[int]) -> None:
         self._truncate_to_checkpoint(found)
         if not self._restore_snapshot():
-            origins, key_ranges = (_origins(held), _origins(ended)), self.release_queue.key_ranges()
-            self._rebuild(LiveScan(self._units, found, self.committed_progress.settled, *origins, key_ranges))
+            held_now, ended_now = (np.fromiter(each, np.int64, len(each)) for each in (held, ended))
+            settled, key_ranges = self.committed_progress.settled, self.release_queue.key_ranges()
+            self._rebuild(LiveScan(self._units, found, settled, held_now, ended_now, key_ranges))
 
     def _truncate_to_checkpoint(self, found: Checkpoint) -> None:
         self._units.truncate(found.units_end)
@@ -111,10 +108,8 @@ class WheelStore(Store):
 
     def _close_files(self) -> None:
         with ExitStack() as ends:
-            ends.callback(self._bodies.close)
-            ends.callback(self._units.close)
-            ends.callback(self._mapping.close)
-            ends.callback(self._wheel.close)
+            for each in (self._bodies, self._units, self._mapping, self._wheel):
+                ends.callback(each.close)
 
     def _save_snapshot(self, checkpoint: Checkpoint) -> None:
         with closing(self._disk.open(WHEEL)) as wheel:

@@ -302,10 +302,7 @@ class UnitLog(_Log):
 
 
 class FrameLog(_Log):
-    """The body log. A frame's position is that of its first byte, counted over all files.
-
-    bases: as in UnitLog.
-    """
+    """The body log. A frame's position is that of its first byte, counted over all files. bases: as in UnitLog."""
 
     def __init__(self, disk: Disk, folder: str, segment_bytes: int, bases: Collection[int]) -> None:
         self._segment_bytes = segment_bytes
@@ -402,10 +399,7 @@ class FrameLog(_Log):
         return end, upto
 
     def peek(self, row: Rows) -> Peek:
-        """Return the beginning of the body of `row`, one TIMER_ROW.
-
-        Raises CorruptStoreError if a torn unit points to another timer's body.
-        """
+        """Return the beginning of the body of `row`. Raises CorruptStoreError if a torn unit points to another body."""
         position = int(row["body"][0])
         found = peek(self.read_upto(position, PEEK_SIZE), position)
         if (found.size, found.origin_offset) != (row["body_size"][0], row["origin"][0]):

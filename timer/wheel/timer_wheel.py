@@ -120,10 +120,7 @@ class Wheel:
         self._table[index] = slots
 
     def _free_or_own(self, times: Ints) -> tuple[Ints, Rows]:
-        """Return the places and a copy of the slots of `times`, which are ascending and distinct.
-
-        Two share a slot only if they span a lap.
-        """
+        """Return the places and a copy of the slots of `times`, which are ascending and distinct."""
         index = times % self._slots
         self.allocate(index // EXTENT_SLOTS)
         slots = self._table[index]
