@@ -20,7 +20,7 @@ from bridge.observe.metrics import Metrics
 from bridge.observe.pause_reasons import PauseReasons, Reason
 from bridge.observe.status import undecodable_text
 from bridge.partition.limits import TokenBucket
-from bridge.partition.partition import IntakeOutcome, IntakeStop
+from bridge.partition.partition import IntakeStop
 from bridge.ports import Clock, Record, Source, UndecodableRecord
 from kafka_timer.origin import TimerPartition
 from schemas.sizes import size_text
@@ -56,8 +56,7 @@ class Admission:
 
         has_read: False if the poll asked for no records.
         """
-        timer_partition, partition = opened.name, opened.partition
-        waited = bool(partition.backlog)
+        timer_partition, partition, waited = opened.name, opened.partition, bool(opened.partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return  # as nearly always in a turn without a read
         if records:
@@ -67,7 +66,7 @@ class Admission:
             self._pause(timer_partition, IntakeStop.TURN_FULL.value)
             return
         is_over = self._is_over()
-        _, stop, detail = self._take_in_some(opened, records, now_ms, is_over)
+        stop, detail = self._take_in_some(opened, records, now_ms, is_over)
         match stop:
             case IntakeStop.DISK_FULL | IntakeStop.WHEEL_FULL | IntakeStop.TOO_MANY_HELD:
                 self._pause(timer_partition, stop.value, detail)
@@ -91,18 +90,17 @@ class Admission:
 
     def _take_in_some(
         self, opened: AssignedPartition, records: list[Record], now_ms: int, is_over: Callable[[], bool]
-    ) -> IntakeOutcome:
-        """Take in as many records as the rate of the timer topic and the disk allow."""
-        timer_partition, partition = opened.name, opened.partition
+    ) -> tuple[IntakeStop | None, str]:
+        """Take in as many records as rate and disk allow. Return why not all, with a text."""
+        partition, owners = opened.partition, self._partitions.open
         limit = self._rate_limit(opened, now_ms)
         most = None if limit is None else limit.allowance(now_ms, len(partition.backlog) + len(records))
-        outcome = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
+        taken, stop, detail = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
         if limit is not None:
-            limit.spend(outcome.taken)
-        if outcome.taken and (limit is not None or is_over()):  # so that they take turns
-            owners = self._partitions.open
-            owners[timer_partition] = owners.pop(timer_partition)
-        return outcome
+            limit.spend(taken)
+        if taken and (limit is not None or is_over()):  # so that they take turns
+            owners[opened.name] = owners.pop(opened.name)
+        return stop, detail
 
     def _rate_limit(self, opened: AssignedPartition, now_ms: int) -> TokenBucket | None:
         """Return the rate limit of the partition's timer topic, if it has one."""
@@ -155,13 +153,9 @@ class Admission:
 
     def next_ms(self, now_ms: int) -> list[int]:
         """Return when the rates let in the next requests that wait for them."""
-        owners = self._partitions.open
-        waiting = [
-            owners[timer_partition].partition
-            for timer_partition in self._pauses.of("rate")
-            if timer_partition in owners
-        ]
-        return [self._rate_limits[owned.partition.topic].next_ms(now_ms, len(owned.backlog)) for owned in waiting]
+        owners, buckets = self._partitions.open, self._rate_limits
+        waiting = [each for each in self._pauses.of("rate") if each in owners]
+        return [buckets[each.topic].next_ms(now_ms, len(owners[each].partition.backlog)) for each in waiting]
 
     # -- undecodable records
 

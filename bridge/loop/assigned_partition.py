@@ -15,18 +15,17 @@ nothing is to be done for it, it rests until its next checkpoint or timer: turns
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
 from typing import NamedTuple
 
 from bridge.errors import BridgeError, PartitionUnreadableError
-from bridge.loop.opening import RetryDelay
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.partition.draft import FrozenDraft
 from bridge.partition.options import has_passed
 from bridge.partition.partition import Partition
-from bridge.ports import BackgroundRecovery, Ports, Record
+from bridge.ports import BackgroundRecovery, Clock, Ports, Record
 from kafka_timer.origin import TimerPartition
 from schemas.progress import Progress
 from timer.disk import Disk
@@ -42,8 +41,6 @@ _REST_MS = 60_000
 """Pause of checkpoints after a read of Kafka without an answer: each try holds up all partitions."""
 _LAG_OFFSETS = 5000
 """Most offsets that are read to find out whether they hold any record."""
-
-
 _NO_REST = range(0)
 
 
@@ -65,7 +62,7 @@ _NEXT: Mapping[Phase, tuple[Phase, ...]] = {
 
 
 class _StallProbe(NamedTuple):
-    """Kafka was asked at `at_ms` (epoch ms) whether it holds more than was read, up to `offset`."""
+    """At `at_ms` (epoch ms), Kafka was asked whether it holds more than was read, up to `offset`."""
 
     offset: int
     at_ms: int
@@ -78,6 +75,12 @@ class _LagSample(NamedTuple):
     start: int
     end: int
     is_empty: bool | None
+
+
+def after(clock: Clock, wait_ms: int) -> Callable[[], bool]:
+    """Return a check whether `wait_ms` have passed since now."""
+    since_ms = clock.now_ms()
+    return lambda: has_passed(since_ms, clock.now_ms(), wait_ms)
 
 
 class AssignedPartition:
@@ -102,7 +105,7 @@ class AssignedPartition:
         self._source = ports.source
         self._history = ports.history
         self._warnings = LogRateLimit(log)
-        self._retry: RetryDelay | None = None
+        self._may_retry: Callable[[], bool] = lambda: True
         self._recovery: BackgroundRecovery | None = None
         self._barrier = 0
         """All requests from before the opening are below this offset."""
@@ -125,17 +128,16 @@ class AssignedPartition:
     def wait(self, ms: int) -> None:
         """Wait for this long before the next try."""
         self._step(Phase.WAITING)
-        self._retry, self._recovery = RetryDelay(self._clock, ms), None
+        self._may_retry, self._recovery = after(self._clock, ms), None
 
     def recover(self, recovery: BackgroundRecovery) -> None:
         self._step(Phase.RECOVERING)
         self._recovery = recovery
 
+    @property
     def may_open(self) -> bool:
         """True if the wait or the recovery is over."""
-        if self._recovery is not None:
-            return self._recovery.is_done()
-        return self._retry is None or self._retry.is_done()
+        return self._may_retry() if self._recovery is None else self._recovery.is_done()
 
     def end_recovery(self) -> OSError | UnreadableError | None:
         """Forget the recovery, which is done. Return the error of the disk that ended it, or None."""
@@ -156,17 +158,14 @@ class AssignedPartition:
 
     def start_reading(self, bounds: tuple[int, int]) -> None:
         """Read requests: our group owns the journal. bounds: of the timer partition, as `History.bounds`."""
-        first, barrier = bounds
+        first, self._barrier = bounds
         next_offset = self.partition.store.next_offset
         self._step(Phase.CATCHING_UP)
-        self._barrier = barrier
         if first > next_offset:
             log.error(
                 "%s: retention has taken %d offsets that were never read, from %d on: requests among them are lost;"
                 " raise retention.ms to 3 roll windows",
-                self.name,
-                first - next_offset,
-                next_offset,
+                *(self.name, first - next_offset, next_offset),
             )
         self._starts_at = max(first, next_offset)
         self._source.start(self.name, self._starts_at)
@@ -183,11 +182,10 @@ class AssignedPartition:
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool) -> FrozenDraft | None:
         """Freeze the draft of a turn at `now_ms` for a transaction at `at_ms`. None if nothing is to be published."""
-        partition = self.partition
-        if not partition.is_urgent(now_ms) and not (is_all and partition.has_news()):
+        if not self.partition.is_urgent(now_ms) and not (is_all and self.partition.has_news()):
             return None
         whole = is_all or self.is_checkpoint_due(now_ms)  # a checkpoint needs an empty draft
-        return partition.freeze(now_ms, at_ms, is_all=whole, is_caught_up=self.phase is Phase.OPEN)
+        return self.partition.freeze(now_ms, at_ms, is_all=whole, is_caught_up=self.phase is Phase.OPEN)
 
     def look(self, now_ms: int) -> None:
         """Find out when something is to be done without a new record, and whether it may rest until then."""
@@ -212,8 +210,7 @@ class AssignedPartition:
     def missed_records(self, first: int) -> list[Record]:
         """Return records between the start position and the first polled record: nearly always none, or markers.
 
-        librdkafka 2.16 once began one record too late, because an assignment had just been given up. Returns at most
-        one batch; the source yields what follows it.
+        librdkafka 2.16 once began one record too late, because an assignment had just been given up. One batch at most.
         """
         start, self._starts_at = self._starts_at, None
         if start is None or start >= first:
@@ -222,23 +219,24 @@ class AssignedPartition:
         if found:
             text = "%s: the Kafka client left out %d requests at its start: reading them again"
             log.warning(text, self.name, len(found))
-            self._starts_at = found[-1].offset + 1
-            self._source.rewind(self.name, self._starts_at)
+            self._read_from(found[-1].offset + 1)
         return found
 
+    def _read_from(self, offset: int) -> None:
+        self._starts_at = offset
+        self._source.rewind(self.name, offset)
+
     def lag(self, stable: int, end: int, *, is_undecodable: bool) -> int:
-        """Return the number of offsets that are not read; 0 if they hold only markers and aborted records.
+        """Return the number of offsets up to `end` that are not read; 0 if they hold only markers and aborted records.
 
         Such offsets are never polled. This asks Kafka for records if the position has not moved since the last check.
-        stable, end: as Kafka reports them. is_undecodable: the next record cannot be read.
         """
         start, before = self.partition.store.next_offset, self._lag_sample
         if start >= end:
             return 0
         sample = _LagSample(start, end, before.is_empty if (start, end) == before[:2] else None)
         is_little = end - start <= _LAG_OFFSETS  # the loop waits meanwhile
-        is_asked = sample == before and before.is_empty is None and stable == end and is_little
-        if is_asked and not is_undecodable:
+        if sample == before and before.is_empty is None and stable == end and is_little and not is_undecodable:
             sample = sample._replace(is_empty=self._is_empty(start, end))
         self._lag_sample = sample
         return 0 if sample.is_empty else end - start
@@ -266,8 +264,7 @@ class AssignedPartition:
         if is_stalled and is_empty is False:
             text = "%s: the Kafka client returns nothing from offset %d on, though there is more: reading again"
             log.warning(text, self.name, start)
-            self._starts_at = max(start, self._starts_at or 0)  # retention has taken what is below
-            self._source.rewind(self.name, self._starts_at)
+            self._read_from(max(start, self._starts_at or 0))  # retention has taken what is below
         return is_empty is True
 
     # -- checkpoints
@@ -283,22 +280,27 @@ class AssignedPartition:
             return False
         return has_passed(self._checkpoint_ms, now_ms, self._checkpoint_interval_ms + _LATEST_MS)
 
+    def _is_time_for_checkpoint(self, now_ms: int) -> bool:
+        may_read = self._unanswered_ms is None or has_passed(self._unanswered_ms, now_ms, _REST_MS)
+        return may_read and self.is_checkpoint_due(now_ms) and self.partition.is_quiet
+
     def starts_checkpoint(self, now_ms: int) -> bool:
         """True if `maintain` would start a checkpoint, for which it asks Kafka."""
-        partition, unanswered_ms = self.partition, self._unanswered_ms
-        may_read = unanswered_ms is None or has_passed(unanswered_ms, now_ms, _REST_MS)
-        return may_read and self.is_checkpoint_due(now_ms) and partition.is_quiet and partition.store.may_checkpoint
+        return self._is_time_for_checkpoint(now_ms) and self.partition.store.may_checkpoint
 
     def maintain(self, now_ms: int) -> bool:
         """Compact a little, continue the checkpoint that is being written, or start one that is due.
 
         Return False if Kafka gave no answer in time: other partitions come first. Raises CorruptStoreError.
         """
-        partition, self._maintained = self.partition, None
+        store, self._maintained = self.partition.store, None
         try:
-            self._maintain(now_ms)
-            if not partition.store.is_writing:
-                self._maintained = partition.committed_progress
+            store.compact_some()
+            if store.continue_checkpoint() and self._is_time_for_checkpoint(now_ms):
+                self._checkpoint_ms = now_ms
+                self._start_checkpoint()
+            if not store.is_writing:
+                self._maintained = self.partition.committed_progress
         except (OSError, PartitionUnreadableError) as wrong:
             self._warnings.warn(now_ms, "checkpoint", "%s: no checkpoint: %s", self.name, wrong)
             if isinstance(wrong, PartitionUnreadableError):
@@ -306,20 +308,13 @@ class AssignedPartition:
                 return False
         return True
 
-    def _maintain(self, now_ms: int) -> None:
-        store, is_due, unanswered_ms = self.partition.store, self.is_checkpoint_due(now_ms), self._unanswered_ms
-        store.compact_some()
-        may_read = unanswered_ms is None or has_passed(unanswered_ms, now_ms, _REST_MS)
-        if store.continue_checkpoint() and is_due and self.partition.is_quiet and may_read:
-            self._checkpoint_ms = now_ms
-            if store.may_checkpoint:
-                self._start_checkpoint()
-
     def _start_checkpoint(self) -> None:
-        """Start a checkpoint, unless another owner has gone on: its decisions may lie below the journal's end.
+        """Start a checkpoint if something is new, unless another owner has gone on.
 
         The order matters: the progress that is read includes all decisions below the journal's stable end.
         """
+        if not self.partition.store.may_checkpoint:
+            return
         _, journal_offset = self._history.journal_bounds(self.name)
         if self._history.progress(self.name) == self.partition.committed_progress:
             self.partition.start_checkpoint(journal_offset)
@@ -327,13 +322,11 @@ class AssignedPartition:
     def start_last_checkpoint(self) -> None:
         """Start the checkpoint that `finish_checkpoint` waits for."""
         with self._last_checkpoint():
-            store = self.partition.store
-            store.finish_checkpoint()  # one in progress may know less
-            if store.may_checkpoint:
-                self._start_checkpoint()
+            self.partition.store.finish_checkpoint()  # one in progress may know less
+            self._start_checkpoint()
 
     def finish_checkpoint(self) -> None:
-        """Write a last checkpoint before the store is closed, if it is not started yet."""
+        """Write a last checkpoint before the store is closed."""
         with self._last_checkpoint():
             self.start_last_checkpoint()
             self.partition.store.finish_checkpoint()

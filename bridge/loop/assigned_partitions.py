@@ -7,20 +7,23 @@
              --> lost: closed; it may be another instance's by now
              --> damaged: closed, rebuilt from Kafka
 
-The phases of one partition: bridge.loop.assigned_partition.
+A partition reads and releases only after its journal is known to be our group's (bridge.partition.journal). The phases
+of one partition: bridge.loop.assigned_partition.
 """
 
+import errno
 import logging
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from bridge.errors import PartitionUnreadableError, TopicGrownError
-from bridge.loop.assigned_partition import AssignedPartition, Phase
+from bridge.loop.assigned_partition import AssignedPartition, Phase, after
 from bridge.loop.control_state import ControlState
-from bridge.loop.opening import RETRY_MS, JournalClaims, OpeningErrors, asked_ahead
+from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
+from bridge.partition.journal import ours
 from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.partition import Partition
@@ -32,7 +35,7 @@ from bridge.partition.recover import (
     recover,
     require_rebuildable,
 )
-from bridge.ports import Ownership, Ports
+from bridge.ports import Clock, History, Ownership, Ports, Since
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
 from timer.errors import CorruptStoreError
@@ -43,6 +46,122 @@ _OPENING_MS = 3000
 """Openings of one turn take at most about this long; the others wait for the next turns, so that timers leave."""
 _SOUND_MS = 15_000
 """A store that was open for this long had no trouble with its disk."""
+RETRY_MS = 5000
+"""Time between two tries to open a partition: a try may take long, and the loop's thread serves all partitions."""
+_UNREADABLE_MS = 60_000
+"""A store that cannot be read is kept for this long if a rebuild would lose what Kafka no longer has."""
+_UNREADABLE = (
+    "%s: its local store cannot be read (%s), so its timers wait: check the disk of data_dir. It is opened again every"
+    " 5 s, and after a minute rebuilt from Kafka, without what retention has taken"
+)
+_FREE_ROOM = "free room on the disk of data_dir, or name another directory; nothing is lost, Kafka has it all"
+
+OpeningError = CorruptStoreError | PartitionUnreadableError | OSError
+
+
+@contextmanager
+def asked_ahead(history: History, partitions: Sequence[TimerPartition], since: Since | None = None) -> Iterator[None]:
+    """Ask Kafka about all of these partitions at once. The answers are for the calls inside the `with`."""
+    if not partitions:
+        yield
+        return
+    history.ask_ahead(partitions, since)
+    try:
+        yield
+    finally:
+        history.ask_ahead([])
+
+
+@dataclass(eq=False)
+class JournalClaims:
+    """The assigned partitions whose journal is known to be ours."""
+
+    _clock: Clock
+    _history: History
+    _journal_of: Callable[[str], str]
+
+    def __post_init__(self) -> None:
+        self._known: set[TimerPartition] = set()
+        self._may_read: Callable[[], bool] = lambda: True
+        self._may_claim: Callable[[], bool] | None = None
+
+    def __contains__(self, partition: TimerPartition) -> bool:
+        return partition in self._known
+
+    def forget(self, partition: TimerPartition) -> None:
+        self._known.discard(partition)
+
+    def look(self, partitions: Sequence[TimerPartition]) -> set[TimerPartition]:
+        """Return those whose journal is known to be ours. Raises ForeignJournalError.
+
+        Without an answer in time none is known, and the next read follows after 5 s: it holds up all partitions.
+        """
+        if not partitions or not self._may_read():
+            return set()
+        try:
+            found = ours(partitions, self._history, self._journal_of)
+        except PartitionUnreadableError as wrong:
+            log.warning("the owner of journals is not known: %s; asking again in 5 s", wrong)
+            self._may_read = after(self._clock, RETRY_MS)
+            return set()
+        self._may_read = lambda: True
+        self._known |= found
+        return found
+
+    def confirm(self, written: Sequence[TimerPartition]) -> tuple[set[TimerPartition], set[TimerPartition]]:
+        """Look for claims that were written. Return the partitions whose claim is first, and those to write again.
+
+        Raises ForeignJournalError if the claim of another group is the first.
+        """
+        confirmed = self.look(written)
+        missing = set(written) - confirmed
+        if not missing:
+            self._may_claim = None
+        elif self._may_claim is None:
+            self._may_claim = after(self._clock, RETRY_MS)
+        elif self._may_claim():  # retention may have taken a claim before it was read
+            self._may_claim = None
+            return confirmed, missing
+        return confirmed, set()
+
+
+class OpeningErrors:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._unreadable: dict[TimerPartition, tuple[int, CorruptStoreError]] = {}
+        """Since when (epoch ms) a store cannot be read, and the last error."""
+        self._warnings = LogRateLimit(log)
+
+    def note(self, partition: TimerPartition, error: OpeningError) -> None:
+        """Log that the partition is opened later, and what to do."""
+        now_ms = self._clock.now_ms()
+        match error:
+            case CorruptStoreError():
+                since_ms, _ = self._unreadable.get(partition, (now_ms, error))
+                self._unreadable[partition] = min(since_ms, now_ms), error
+                self._warnings.warn(now_ms, f"disk {partition}", _UNREADABLE, partition, error)
+            case PartitionUnreadableError():
+                text = "%s: its partition cannot be read (%s), so its timers wait; it is tried again every 5 s"
+                self._warnings.warn(now_ms, f"unreadable {partition}", text, partition, error)
+            case OSError():
+                is_limit = error.errno in (errno.EMFILE, errno.ENFILE)
+                remedy = "let it open more files (ulimit -n, LimitNOFILE)" if is_limit else _FREE_ROOM
+                text = "%s: its local store cannot be made ready (%s), so its timers wait: %s"
+                self._warnings.warn(now_ms, f"disk {partition}", text, partition, error, remedy)
+
+    def note_opened(self, partition: TimerPartition) -> None:
+        if partition not in self._unreadable:  # else the fault may come back
+            self._warnings.clear(f"disk {partition}")
+        self._warnings.clear(f"unreadable {partition}")
+
+    def lasting(self, partition: TimerPartition) -> CorruptStoreError | None:
+        """Return the error of a store that has been unreadable for too long."""
+        now_ms = self._clock.now_ms()
+        since_ms, error = self._unreadable.get(partition, (now_ms, None))
+        return error if now_ms - since_ms >= _UNREADABLE_MS else None
+
+    def forget_unreadable(self, partition: TimerPartition) -> None:
+        self._unreadable.pop(partition, None)
 
 
 @dataclass(eq=False)
@@ -69,10 +188,15 @@ class AssignedPartitions:
         self._errors = OpeningErrors(self._clock)
 
     def use(self, options: TurnOptions) -> None:
-        """Apply the limits of `options`: a timer topic has more partitions, so each has a smaller share."""
         self.options = options
         for timer_partition, opened in self.open.items():
             opened.partition.use(options.of(timer_partition.topic), self._breakers)
+        self.wake(self.open)
+
+    def wake(self, partitions: Iterable[TimerPartition]) -> None:
+        """End the rest of these open partitions."""
+        for timer_partition in partitions:
+            self.open[timer_partition].wake()
 
     # -- ownership
 
@@ -112,15 +236,11 @@ class AssignedPartitions:
                     self._step(assigned)
 
     def _require_known(self, timer_partition: TimerPartition) -> None:
-        """Raise TopicGrownError for a partition that was added after this run began.
-
-        Its journal partition may be missing, and the producers of this run may not know it yet.
-        """
+        """Raise TopicGrownError for a partition that was added after this run began: producers may not know it yet."""
         known = self._began_with.of(timer_partition.topic).partitions
         if known is not None and timer_partition.partition >= known:
-            raise TopicGrownError(
-                f"{timer_partition}: the topic has grown, it had {known} partitions: starting again with all"
-            )
+            text = f"the topic has grown, it had {known} partitions: starting again with all"
+            raise TopicGrownError(f"{timer_partition}: {text}")
 
     def give_up(self, timer_partition: TimerPartition, *, checkpoint: bool) -> None:
         """Close the partition, if it is ours; with a last checkpoint if asked for."""
@@ -167,11 +287,11 @@ class AssignedPartitions:
 
     def open_prepared(self) -> None:
         """Open the partitions whose recovery, or wait, is over."""
-        done = [each for each in self.opening.values() if each.may_open()]
+        done = [each for each in self.opening.values() if each.may_open]
         if done and not self._control.is_current:
             self._control.catch_up()
         began_ms = self._clock.now_ms()
-        with asked_ahead(self._history, [each.name for each in done], self._since) if done else nullcontext():
+        with asked_ahead(self._history, [each.name for each in done], self._since):
             for assigned in done:
                 if has_passed(began_ms, self._clock.now_ms(), _OPENING_MS):
                     return
@@ -251,9 +371,9 @@ class AssignedPartitions:
         self._metrics.recovery_finished(timer_partition)
 
     def confirmed(self) -> list[AssignedPartition]:
-        """Return those whose claim of the journal is committed and the first. Raises ForeignJournalError if it is not.
+        """Return those whose claim of the journal is committed and the first: call `start_reading` for each.
 
-        Call `start_reading` for each. Claims that cannot be found are written again after a while.
+        Claims that cannot be found are written again after a while. Raises ForeignJournalError.
         """
         claiming = [each for each in self.open.values() if each.phase is Phase.CLAIMING and each.partition.is_quiet]
         if not claiming:
@@ -263,10 +383,6 @@ class AssignedPartitions:
             if each.name in missing:
                 each.partition.claim()
         return [each for each in claiming if each.name in confirmed]
-
-    def start_reading(self, opened: AssignedPartition) -> None:
-        """Read requests of a partition whose claim is confirmed."""
-        opened.start_reading(self._history.bounds(opened.name))
 
     def apply_pauses(self, partition: Partition) -> None:
         """Apply the control topic's pauses. The journal carries them from the next transaction on."""

@@ -21,9 +21,9 @@ from bridge.errors import BridgeError
 from bridge.observe.log_rate_limit import LogRateLimit
 from bridge.observe.metrics import Metrics
 from bridge.partition.draft import Draft, FrozenDraft
+from bridge.partition.ids import is_by_crc32, other_place
 from bridge.partition.limits import CircuitBreakers
-from bridge.partition.partition import Damaged, Partition
-from bridge.partition.placement import is_by_crc32, other_place
+from bridge.partition.partition import Partition
 from bridge.ports import (
     MAX_IN_FLIGHT,
     Aborted,
@@ -35,8 +35,6 @@ from bridge.ports import (
     SubmittedTransaction,
     Transaction,
 )
-from kafka_timer.origin import TimerPartition
-from timer.errors import CorruptStoreError
 
 log = logging.getLogger(__name__)
 
@@ -49,15 +47,11 @@ _BUSY_RECORDS = 32
 _REFUSALS_LOGGED_MS = 1000
 
 
-class _Try(NamedTuple):
-    """Partitions with their parts of one transaction. tries: number of times that it was aborted."""
+class _InFlight(NamedTuple):
+    """tries: number of times that it was aborted before."""
 
     parts: Sequence[Part]
-    tries: int = 0
-
-
-class _InFlight(NamedTuple):
-    sent: _Try
+    tries: int
     submitted: SubmittedTransaction
     since_ms: int
 
@@ -74,8 +68,8 @@ class CommitPipeline:
 
     def __post_init__(self) -> None:
         self._in_flight: list[_InFlight] = []
-        self._waiting: list[_Try] = []
-        """Aborted ones, and those for which there was no room."""
+        self._waiting: list[tuple[Sequence[Part], int]] = []
+        """Aborted ones, with the number of times, and those for which there was no room."""
         self._refusals = LogRateLimit(log, _REFUSALS_LOGGED_MS)
         self._warned: set[str] = set()
         """Timer topics of which a misplaced id was logged."""
@@ -84,7 +78,7 @@ class CommitPipeline:
 
     @property
     def is_idle(self) -> bool:
-        """True if no transaction is in flight or has to be retried."""
+        """True if no transaction is in flight or waits."""
         return not self._in_flight and not self._waiting
 
     @property
@@ -97,26 +91,21 @@ class CommitPipeline:
         """Start (epoch ms) of the oldest transaction in flight; infinite if there is none."""
         return min((each.since_ms for each in self._in_flight), default=math.inf)
 
-    def submit(self, parts: Sequence[Part]) -> Damaged | None:
-        """Start one transaction, or two. If a partition's store is damaged, return it: all parts wait for `retry`."""
+    def submit(self, parts: Sequence[Part]) -> None:
+        """Start one transaction, or two."""
         records = Counter[str]()
         for owned, frozen in parts:
-            try:
-                records[owned.partition.topic] += len(frozen.outgoing())
-            except CorruptStoreError as error:
-                self._waiting.append(_Try(parts))
-                return Damaged(owned, error)
+            records[owned.partition.topic] += len(frozen.records)
         busy = {topic for topic, count in records.items() if count > _BUSY_RECORDS and len(records) > 1}
         costly, others = list[Part](), list[Part]()
         for owned, frozen in parts:
-            is_costly = self._is_costly(frozen.outgoing()) or owned.partition.topic in busy
+            is_costly = self._is_costly(frozen.records) or owned.partition.topic in busy
             (costly if is_costly else others).append((owned, frozen))
         for each in (others, costly):
             if each and self.has_room:
-                self._send(_Try(each))
+                self._send(each, 0)
             elif each:
-                self._waiting.append(_Try(each))
-        return None
+                self._waiting.append((each, 0))
 
     def _is_costly(self, outgoing: Sequence[Outgoing]) -> bool:
         if len(outgoing) > _COSTLY_RECORDS or self._sink.needs_look_up(outgoing):
@@ -133,34 +122,27 @@ class CommitPipeline:
         """Wait for all transactions in flight, or for those with one of these partitions. Aborted ones are queued."""
         began_ms = self._clock.now_ms()
         for each in list(self._in_flight):
-            if of is None or any(partition in of for partition, _ in each.sent.parts):
+            if of is None or any(partition in of for partition, _ in each.parts):
                 self._reap(each)
         self.waited_ms += self._clock.now_ms() - began_ms
 
-    def retry(self, owned: Container[Partition]) -> Damaged | None:
+    def retry(self, owned: Container[Partition]) -> None:
         """Send what waits, oldest first, as far as there is room. Apply pending rebalances first.
 
-        owned: the open partitions. Parts of others are left out: they may be another member's by now. If a partition's
-        store is damaged, return it with nothing of its transaction sent.
+        owned: the open partitions. Parts of others are left out: they may be another member's by now.
         """
         waiting, self._waiting = self._waiting, []
-        for place, sent in enumerate(waiting):
-            retries = sum(each.sent.tries > 0 for each in self._in_flight)
-            if not self.has_room or (sent.tries > 0 and retries >= MAX_RETRIES_IN_FLIGHT):
-                self._waiting.append(sent)
+        for waited, tries in waiting:
+            retries = sum(each.tries > 0 for each in self._in_flight)
+            if not self.has_room or (tries > 0 and retries >= MAX_RETRIES_IN_FLIGHT):
+                self._waiting.append((waited, tries))
                 continue
-            parts = [part for part in sent.parts if part[0] in owned]
+            parts = [part for part in waited if part[0] in owned]
             for partition, frozen in parts:
                 partition.recheck(frozen, self._clock.now_ms())
-                try:
-                    frozen.outgoing()
-                except CorruptStoreError as error:
-                    self._waiting += waiting[place:]
-                    return Damaged(partition, error)
             if parts:
-                self._send(sent._replace(parts=parts))
-                self._metrics.transaction_retries.inc(sent.tries > 0)
-        return None
+                self._send(parts, tries)
+                self._metrics.transaction_retries.inc(tries > 0)
 
     def _reap(self, flown: _InFlight) -> None:
         """Wait for the outcome of a transaction. If it cannot be known, forget all in flight: this bridge ends."""
@@ -172,48 +154,50 @@ class CommitPipeline:
         self._metrics.transaction_ended(outcome)
         self._in_flight.remove(flown)
         if isinstance(outcome, Committed):
-            self._advance(flown.sent.parts)
+            self._advance(flown.parts)
         else:
-            self._record_abort(flown.sent.parts, outcome)
-            self._waiting.append(_Try(flown.sent.parts, flown.sent.tries + 1))
+            self._record_abort(flown.parts, outcome)
+            self._waiting.append((flown.parts, flown.tries + 1))
 
     def _advance(self, parts: Sequence[Part]) -> None:
         now_ms = self._clock.now_ms()
         for owned, frozen in parts:
             owned.committed(frozen)
-            self._log_refusals(owned.partition, frozen.draft, now_ms)
-            self._warn_of_partitioner(owned.partition, frozen)
+            self._log_refusals(frozen.draft, now_ms)
+            if frozen.receipt_kinds["not-found"]:
+                self._warn_of_partitioner(frozen.draft)
         self._metrics.transaction_committed(parts, now_ms)
         if self._breakers:
             topics = {record.topic for _, frozen in parts for record in frozen.records}
             for target in self._breakers.committed(topics, now_ms):
                 log.info("%s: it takes records again; its timers leave", target)
 
-    def _log_refusals(self, partition: TimerPartition, draft: Draft, now_ms: int) -> None:
+    def _log_refusals(self, draft: Draft, now_ms: int) -> None:
         """Log refused requests and timers: one line a second for each timer topic and code."""
-        refused = [*((record.offset, why) for record, why in draft.decisions.refused), *draft.parked.items()]
+        at, refused = draft.partition, [(record.offset, why) for record, why in draft.decisions.refused]
+        refused += draft.parked.items()
         for code, times in Counter(why.code for _, why in refused).items():
             offset, detail = next((offset, why.detail) for offset, why in refused if why.code == code)
             text = "%s/%d: rejected as %s: %s"
-            self._refusals.warn(now_ms, f"{partition.topic} {code}", text, partition, offset, code, detail, times=times)
+            self._refusals.warn(now_ms, f"{at.topic} {code}", text, at, offset, code, detail, times=times)
 
-    def _warn_of_partitioner(self, at: TimerPartition, frozen: FrozenDraft) -> None:
+    def _warn_of_partitioner(self, draft: Draft) -> None:
         """Warn once for each timer topic of a sender that places ids by CRC32: its cancels miss the others' timers."""
-        count = frozen.options.partitions
-        if count is None or at.topic in self._warned or not frozen.receipt_kinds["not-found"]:
+        at, count = draft.partition, draft.options.partitions
+        if count is None or at.topic in self._warned:
             return
-        for each in frozen.draft.decisions.receipts:
+        for each in draft.decisions.receipts:
             if each.kind == "not-found" and each.id and is_by_crc32(each.id, at.partition, count):
                 self._warned.add(at.topic)
                 log.warning("%s/%d: not found: %s", at, each.request, other_place(each.id, at.partition, count))
                 break
 
-    def _send(self, sent: _Try) -> None:
-        outgoing = [record for _, frozen in sent.parts for record in frozen.records]
-        progress = {owned.partition: frozen.progress for owned, frozen in sent.parts}
-        journal = {owned.partition: each.journal.to_bytes() for owned, each in sent.parts if each.journal is not None}
-        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata, sent.tries)
-        self._in_flight.append(_InFlight(sent, self._sink.submit(transaction), self._clock.now_ms()))
+    def _send(self, parts: Sequence[Part], tries: int) -> None:
+        outgoing = [record for _, frozen in parts for record in frozen.records]
+        progress = {owned.partition: frozen.progress for owned, frozen in parts}
+        journal = {owned.partition: each.journal.to_bytes() for owned, each in parts if each.journal is not None}
+        transaction = Transaction(outgoing, journal, progress, self._membership.group_metadata, tries)
+        self._in_flight.append(_InFlight(parts, tries, self._sink.submit(transaction), self._clock.now_ms()))
 
     def _record_abort(self, parts: Sequence[Part], outcome: Aborted) -> None:
         """Prepare the retry: park refused records, open circuit breakers."""

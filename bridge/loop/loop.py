@@ -16,24 +16,22 @@ offset to read, K the last settled key (schemas.progress).
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 
 from bridge.errors import PartitionUnreadableError
 from bridge.garbage_collection import trim_malloc
 from bridge.loop.admission import Admission
 from bridge.loop.assigned_partition import AssignedPartition, Phase
-from bridge.loop.assigned_partitions import AssignedPartitions
+from bridge.loop.assigned_partitions import AssignedPartitions, asked_ahead
 from bridge.loop.commit_pipeline import CommitPipeline, Part
 from bridge.loop.control_state import ControlState
 from bridge.loop.monitors import Monitors
-from bridge.loop.opening import asked_ahead
-from bridge.loop.release_pace import ReleasePace
 from bridge.loop.standbys import Standbys
 from bridge.observe.metrics import Metrics
 from bridge.observe.status import Status
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.options import TurnOptions
-from bridge.partition.partition import Damaged, Partition
+from bridge.partition.partition import Partition
 from bridge.ports import BackgroundRecovery, Clock, History, Ownership, Polled, Ports, Sink, Source
 from kafka_timer.origin import TimerPartition
 from timer.disk import Disk
@@ -46,6 +44,39 @@ _READING_FIRST_WAIT_MS = 10
 _PREPARING_WAIT_MS = 50
 _TRANSACTION_WAIT_MS = 10
 """Soon enough to notice that a transaction was aborted."""
+
+
+TURN_MS = 120
+"""Time of a turn for timers that leave, without waits for transactions in flight. Intake has its own (admission.py)."""
+LEAST_TIMERS = 32
+
+
+class ReleasePace:
+    """How many timers of each partition may leave in a turn, so that a burst of some does not make others late.
+
+        4 partitions have 4,000 timers due at once    the turn takes 900 ms, and timers of others are as late
+        with a pace                                   some hundreds of each leave in a turn of 120 ms
+
+    A turn drafts the timers of all partitions, sends them in one transaction, and settles those of an earlier one. What
+    that takes depends on partitions, sizes, disk and brokers, so it is measured.
+    """
+
+    def __init__(self, most_timers: int) -> None:
+        """most_timers: of one partition in one transaction."""
+        self._most = most_timers
+        self.timers = LEAST_TIMERS
+
+    def adapt(self, took_ms: int, partitions: int, *, is_full: bool) -> None:
+        """Set the pace of the next turn.
+
+        took_ms: for timers that left in this turn. is_full: True if a partition may have had more of them due.
+        """
+        if took_ms > TURN_MS:
+            self.timers = max(LEAST_TIMERS, self.timers * TURN_MS // took_ms)
+        elif is_full:
+            self.timers = min(2 * self.timers, max(self._most, LEAST_TIMERS))
+        else:  # the next burst may be one of all partitions
+            self.timers = max(LEAST_TIMERS, self._most // max(1, partitions), self.timers // 2)
 
 
 class Bridge:
@@ -62,25 +93,20 @@ class Bridge:
         options: TurnOptions,
         prepare: Callable[[TimerPartition], BackgroundRecovery],
         control: ControlState,
-        status: Status | None = None,
-        metrics: Metrics | None = None,
+        status: Status,
+        metrics: Metrics,
         standbys: Standbys | None = None,
     ) -> None:
         """control: what operators ask for. status, metrics: outlive this run."""
-        self._clock = clock
-        self._source = source
-        self._history = history
-        self._control = control
-        self._metrics = metrics or Metrics()
-        self._status = status or Status()
+        self._clock, self._source, self._history, self._control = clock, source, history, control
+        self._metrics, self._status, self._standbys = metrics, status, standbys
         self._breakers = CircuitBreakers(options.rules.own_topics)
         ports = Ports(clock, source, history, disk_for, prepare)
-        self._partitions = AssignedPartitions(ports, options, control, self._status, self._metrics, self._breakers)
-        self._admission = Admission(clock, source, control, self._partitions, self._status.pauses, self._metrics)
-        self._pipeline = CommitPipeline(sink, clock, self._metrics, self._breakers, source.membership)
-        self.monitors = Monitors(clock, history, self._metrics, self._status.pauses, self._partitions, self._pipeline)
+        self._partitions = AssignedPartitions(ports, options, control, status, metrics, self._breakers)
+        self._admission = Admission(clock, source, control, self._partitions, status.pauses, metrics)
+        self._pipeline = CommitPipeline(sink, clock, metrics, self._breakers, source.membership)
+        self.monitors = Monitors(clock, history, metrics, status.pauses, self._partitions, self._pipeline)
         self._pace = ReleasePace(options.max_due_records)
-        self._standbys = standbys
         self._stopping = False
         self._now_ms = 0
         """Time of the turn, or of the wait before it."""
@@ -98,27 +124,26 @@ class Bridge:
     @property
     def phases(self) -> dict[TimerPartition, Phase]:
         """The phase of each assigned partition."""
-        partitions = self._partitions
-        return {timer_partition: each.phase for timer_partition, each in (partitions.opening | partitions.open).items()}
+        return {name: each.phase for name, each in (self._partitions.opening | self._partitions.open).items()}
 
     @property
     def partitions(self) -> Mapping[TimerPartition, Partition]:
         """The open partitions."""
-        return {timer_partition: opened.partition for timer_partition, opened in self._partitions.open.items()}
+        return {name: opened.partition for name, opened in self._partitions.open.items()}
 
     @property
     def pending(self) -> dict[TimerPartition, int]:
         """Pending timers of each partition that is ours."""
-        return {timer_partition: counts.total() for timer_partition, counts in self.pending_by_topic().items()}
+        return {name: counts.total() for name, counts in self.pending_by_topic().items()}
 
     @property
     def lags(self) -> dict[TimerPartition, int]:
-        """Return the offsets that are not read yet, of each partition for which they are known."""
-        return {timer_partition: each.lag for timer_partition, each in self._metrics.lags.items()}
+        """The offsets that are not read yet, of each partition for which they are known."""
+        return {name: each.lag for name, each in self._metrics.lags.items()}
 
     def pending_by_topic(self) -> dict[TimerPartition, Counter[str]]:
         """Pending timers of each partition that is ours, by target topic."""
-        return {timer_partition: owned.pending_by_topic() for timer_partition, owned in self.partitions.items()}
+        return {name: owned.pending_by_topic() for name, owned in self.partitions.items()}
 
     def due_ranges(self, is_over: Callable[[], bool] = lambda: False) -> dict[str, DueRange]:
         """Return, for each target topic, the number of pending timers in our partitions, first and last due time.
@@ -147,7 +172,6 @@ class Bridge:
     def use(self, options: TurnOptions) -> None:
         """Share the limits out again, after a timer topic has got more partitions."""
         self._partitions.use(options)
-        self._wake(self._partitions.open.values())
 
     @property
     def is_idle(self) -> bool:
@@ -155,7 +179,7 @@ class Bridge:
         return self._pipeline.is_idle and not any(each.partition.has_news() for each in self._awake)
 
     def release_memory(self) -> None:
-        """Give memory back to the system that only the next work will need."""
+        """Give memory back that only the next work will need."""
         for owned in self.partitions.values():
             owned.store.release_memory()
         trim_malloc()
@@ -219,7 +243,7 @@ class Bridge:
 
     @property
     def _awake(self) -> list[AssignedPartition]:
-        """The open partitions that do not rest. A turn makes no call for the others."""
+        """Those that do not rest. A turn makes no call for the others."""
         return [each for each in self._partitions.open.values() if self._now_ms not in each.rest]
 
     def _each(
@@ -236,33 +260,23 @@ class Bridge:
                 self._pipeline.drain([opened.partition])  # its outcome is known before it is closed
                 self._partitions.reopen(opened, wrong)
 
-    def _wake(self, partitions: Iterable[AssignedPartition]) -> None:
-        for each in partitions:
-            each.wake()
-
-    def _rebuild(self, damaged: Damaged) -> None:
-        """Rebuild an open partition."""
-        partition, wrong = damaged
-        self._partitions.reopen(self._partitions.open[partition.partition], wrong)
-
     def _open_and_close(self, ownership: Ownership) -> None:
         """Apply a rebalance, open what was prepared, and bring all open partitions to the control topic's state."""
         partitions = self._partitions
         if ownership:
             self._pipeline.drain()  # every outcome is known before a partition changes hands
         self._pipeline.reap()
-        if self._standbys is not None:
-            if ownership or partitions.opening:
-                self._standbys.give_up()
-            else:
-                self._standbys.step(partitions.open)
+        if self._standbys is not None and (ownership or partitions.opening):
+            self._standbys.give_up()
+        elif self._standbys is not None:
+            self._standbys.step(partitions.open)
         partitions.apply(ownership)
         if not self._stopping:  # else a long recovery would hold up the end
             partitions.open_prepared()
         if confirmed := partitions.confirmed():
-            self._each(lambda opened: partitions.start_reading(opened) if opened in confirmed else None)
+            self._each(lambda opened: opened.start_reading(self._history.bounds(opened.name)), confirmed)
         if self._control.poll():
-            self._wake(partitions.open.values())
+            partitions.wake(partitions.open)
             self._each(lambda opened: partitions.apply_pauses(opened.partition))
 
     def _admit(self, polled: Polled, now_ms: int) -> None:
@@ -271,7 +285,7 @@ class Bridge:
         self._admission.begin_turn(now_ms)
         self._admission.skip(polled.undecodable, records, now_ms)
         if records:
-            self._wake(self._partitions.open[name] for name in records)
+            self._partitions.wake(records)
             self._metrics.requests_polled(sum(map(len, records.values())), now_ms)
         self._each(
             lambda opened: self._admission.admit(opened, records.get(opened.name, []), now_ms, has_read=polled.has_read)
@@ -280,8 +294,8 @@ class Bridge:
     def _publish(self, now_ms: int) -> bool:
         """Draft the timers that leave now, and submit transactions. True if more may be due than the pace allows."""
         self._pipeline.reap()  # intake may have taken long
-        if not self._stopping and (damaged := self._pipeline.retry(self.partitions.values())):
-            self._rebuild(damaged)
+        if not self._stopping:
+            self._pipeline.retry(self.partitions.values())
         parts = list[Part]()
 
         def draft(opened: AssignedPartition) -> None:
@@ -292,15 +306,13 @@ class Bridge:
 
         group = self._next_group()
         self._each(draft, group)
-        if parts and (damaged := self._pipeline.submit(parts)):
-            self._rebuild(damaged)
+        self._pipeline.submit(parts)
         return any(each.is_full for each in group)
 
     def _next_group(self) -> list[AssignedPartition]:
-        """Return the partitions of the next transaction: those that have none in flight.
+        """Return the partitions of the next transaction: all that have none in flight, as it costs its targets.
 
-        All of them, as a transaction costs its targets rather than its records. But at most half of the partitions that
-        have more timers due than the pace allows, so that two transactions overlap.
+        But at most half of those that have more timers due than the pace allows, so that two transactions overlap.
         """
         if not self._pipeline.has_room:
             return []
@@ -313,10 +325,7 @@ class Bridge:
         return others + full[: (sum(each.is_full for each in opened) + 1) // 2]
 
     def _maintain(self, now_ms: int) -> None:
-        """Continue checkpoints, and start those that are due, with one question to Kafka for all of them.
-
-        After a read of Kafka without an answer, the others wait for the next turn.
-        """
+        """Continue checkpoints, and start those that are due: one question to Kafka, until it gives no answer."""
         answers = True
         starting = [each.name for each in self._awake if each.starts_checkpoint(now_ms)]
 
@@ -324,7 +333,7 @@ class Bridge:
             nonlocal answers
             answers = answers and opened.maintain(now_ms)
 
-        with asked_ahead(self._history, starting) if len(starting) > 1 else nullcontext():
+        with asked_ahead(self._history, starting if len(starting) > 1 else []):
             self._each(maintain)
 
     def _wait_ms(self) -> int:

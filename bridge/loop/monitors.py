@@ -17,7 +17,6 @@ commit: a broker that takes long for that seems to be ahead until the next check
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 from bridge.loop.assigned_partitions import AssignedPartitions
@@ -39,37 +38,6 @@ def skew_ms(stamped_ms: int, begun_ms: int, committed_ms: int) -> int:
     return max(0, stamped_ms - committed_ms) + min(0, stamped_ms - begun_ms)
 
 
-class OpenTransactions:
-    """State of the last check."""
-
-    def __init__(self) -> None:
-        self._seen: dict[TimerPartition, tuple[int, int]] = {}
-        self.now: dict[TimerPartition, Hang] = {}
-        """Open transactions that hang, as of the last check."""
-
-    def look(
-        self, ends: Mapping[TimerPartition, tuple[int, int]], now_ms: int, silent: Set[TimerPartition] = frozenset()
-    ) -> None:
-        """Compare with the last check.
-
-        ends: last stable offset and end of each partition. silent: partitions without an answer; they stay as they are.
-        """
-        kept = {partition: hang for partition, hang in self.now.items() if partition in silent}
-        self.now = kept | {hang.partition: hang for hang in self._compared(ends, now_ms)}
-        open_ = {partition: stable for partition, (stable, end) in ends.items() if stable < end}
-        known = self._seen
-        self._seen = {partition: seen for partition, seen in known.items() if partition in silent} | {
-            partition: known[partition] if known.get(partition, (-1, 0))[0] == stable else (stable, now_ms)
-            for partition, stable in open_.items()
-        }
-
-    def _compared(self, ends: Mapping[TimerPartition, tuple[int, int]], now_ms: int) -> Iterator[Hang]:
-        for partition, (stable, end) in ends.items():
-            offset, since_ms = self._seen.get(partition, (-1, 0))
-            if offset == stable < end:
-                yield Hang(partition, stable, since_ms, end - stable, now_ms)
-
-
 @dataclass(eq=False)
 class Monitors:
     """Warn in the log, and set the metrics, of what Kafka shows about our partitions."""
@@ -82,7 +50,9 @@ class Monitors:
     _pipeline: CommitPipeline
 
     def __post_init__(self) -> None:
-        self._open_transactions = OpenTransactions()
+        self._seen: dict[TimerPartition, tuple[int, int]] = {}
+        """By partition with an open transaction: its last stable offset, and since when (epoch ms)."""
+        self._hanging: dict[TimerPartition, Hang] = {}
         self._ahead_ms: int | None = None
         self._warnings = LogRateLimit(log)
 
@@ -98,27 +68,29 @@ class Monitors:
                 log.error(
                     "%s: retention has taken requests that are pending, from offset %d to %d: they are still delivered,"
                     " but a lost disk would lose them; raise retention.ms to 3 roll windows",
-                    partition,
-                    low,
-                    first - 1,
+                    *(partition, low, first - 1),
                 )
         self._metrics.lost_to_retention_checked(taken)
 
     def check_open_transactions(self) -> None:
         """Warn if an open transaction of a sender has hidden later records since the last check."""
-        owners = self._partitions.open
-        now_ms, before = self._clock.now_ms(), self._open_transactions.now
+        owners, now_ms = self._partitions.open, self._clock.now_ms()
+        before, seen = self._hanging, self._seen
         ends = self._history.stable_and_end_offsets(list(owners)) if owners else {}
-        silent = owners.keys() - ends.keys()
-        self._open_transactions.look(ends, now_ms, silent)
-        lags = {partition: lag for partition, lag in self._metrics.lags.items() if partition in silent} | {
-            partition: Lag(
-                owners[partition].lag(stable, end, is_undecodable=partition in self._pauses.undecodable), end - stable
-            )
-            for partition, (stable, end) in ends.items()
-        }
-        self._metrics.lags_checked(lags, self._open_transactions.now)
-        for partition, _, since_ms, waiting, _ in self._open_transactions.now.values():
+        silent = owners.keys() - ends.keys()  # without an answer: they stay as they are
+        self._hanging = {each: hang for each, hang in before.items() if each in silent}
+        self._seen = {each: open_ for each, open_ in seen.items() if each in silent}
+        lags = {each: lag for each, lag in self._metrics.lags.items() if each in silent}
+        for partition, (stable, end) in ends.items():
+            offset, since_ms = seen.get(partition, (-1, 0))
+            if offset == stable < end:
+                self._hanging[partition] = Hang(partition, stable, since_ms, end - stable, now_ms)
+            if stable < end:
+                self._seen[partition] = stable, since_ms if offset == stable else now_ms
+            is_undecodable = partition in self._pauses.undecodable
+            lags[partition] = Lag(owners[partition].lag(stable, end, is_undecodable=is_undecodable), end - stable)
+        self._metrics.lags_checked(lags, self._hanging)
+        for partition, _, since_ms, waiting, _ in self._hanging.values():
             self._warnings.warn(
                 now_ms,
                 f"hanging {partition}",
@@ -127,7 +99,7 @@ class Monitors:
                 " find-hanging and abort",
                 *(partition, (now_ms - since_ms) // 1000, waiting),
             )
-        for partition in before.keys() - self._open_transactions.now.keys():
+        for partition in before.keys() - self._hanging.keys():
             self._warnings.clear(f"hanging {partition}")
 
     def check_jump(self, monotonic_ms: int) -> None:
@@ -141,18 +113,13 @@ class Monitors:
     def check_clocks(self) -> None:
         """Measure the brokers' clocks against ours, and warn if they are far apart."""
         owners = self._partitions.open
-        written = {
-            partition: times for partition, times in self._metrics.journal_written_ms.items() if partition in owners
-        }
+        written = {each: times for each, times in self._metrics.journal_written_ms.items() if each in owners}
         stamped = self._history.newest_journal_times(list(written)) if written else {}
         now_ms = self._clock.now_ms()
         # A transaction in flight may have written a newer record.
         last_ms = None if self._pipeline.is_idle else now_ms
-        skews = {partition: skew for partition, skew in self._metrics.clock_skew_ms.items() if partition in written}
-        skews |= {
-            partition: skew_ms(at, written[partition][0], last_ms or written[partition][1])
-            for partition, at in stamped.items()
-        }
+        skews = {each: skew for each, skew in self._metrics.clock_skew_ms.items() if each in written}
+        skews |= {each: skew_ms(at, written[each][0], last_ms or written[each][1]) for each, at in stamped.items()}
         self._metrics.clocks_checked(skews)
         most_ms = max(skews.values(), key=abs, default=0)
         if abs(most_ms) <= MAX_CLOCK_SKEW_MS:

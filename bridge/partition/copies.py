@@ -44,19 +44,13 @@ class RolledCopy(Outgoing):
 
 
 def copy_of(
-    partition: TimerPartition,
-    body: Body,
-    now_ms: int,
-    *,
-    moved_ms: int | None = None,
-    occurrence: Occurrence | None = None,
+    partition: TimerPartition, body: Body, now_ms: int, moved_ms: int | None = None, following: Occurrence | None = None
 ) -> RolledCopy:
     """Return the next copy of a timer: the request in native headers, with an absolute due time and its origin.
 
-    moved_ms: its new due time. occurrence: of a recurring timer, if the copy is for the next one.
+    moved_ms: its new due time. following: the next occurrence of a recurring timer, if the copy is for that one.
     """
-    rolls = body.rolls + 1
-    if occurrence is None and (occurrence := occurrence_of(body)) is not None:
+    if (occurrence := following) is None and (occurrence := occurrence_of(body)) is not None:
         occurrence = occurrence.started()
     due_ms = body.due_ms if occurrence is None else occurrence.due_ms
     if moved_ms is not None:
@@ -66,12 +60,11 @@ def copy_of(
         headers.append((OCCURRENCE, b"%d" % occurrence.number))
         if occurrence.scheduled_ms != due_ms:
             headers.append((SCHEDULED_MS, b"%d" % occurrence.scheduled_ms))
+    rolls = body.rolls + 1
     headers += ((ORIGIN, origin(partition, body.origin_offset)), (ROLLS, b"%d" % rolls))
-    encoded, _ = pack_headers(headers)
-    flight = CopyInFlight(
-        body.origin_offset, rolls, due_ms, body.target, id_hash(body.id), digest(body.key, body.value, encoded)
-    )
-    return RolledCopy(partition.topic, partition.partition, body.key, body.value, headers, now_ms, flight)
+    digest_ = digest(body.key, body.value, pack_headers(headers)[0])
+    flight = CopyInFlight(body.origin_offset, rolls, due_ms, body.target, id_hash(body.id), digest_)
+    return RolledCopy(*partition, body.key, body.value, headers, now_ms, flight)
 
 
 def ranges_of(flights: Iterable[CopyInFlight]) -> dict[str, DueRange]:
@@ -85,31 +78,26 @@ def hours_of(flights: Iterable[CopyInFlight]) -> dict[str, Counter[int]]:
 
 
 class CopiesInFlight:
-    """The copies in flight of one partition: those that are committed, and those of drafts that a request may end."""
+    """The copies in flight of one partition: those that are committed, and those of drafts that a request may end.
+
+    An origin has at most one, so its offset names it.
+    """
 
     def __init__(self, partition: TimerPartition, flights: Iterable[CopyInFlight], ended: Iterable[int]) -> None:
         self._partition = partition
-        self._flights: dict[tuple[int, int], CopyInFlight] = {}
-        """By origin offset and rolls."""
-        self._by_origin: dict[int, tuple[int, int]] = {}
-        self._by_id: dict[str, set[tuple[int, int]]] = {}
-        self._rolled_ms: dict[tuple[int, int], int] = {}
-        self._unpublished: set[tuple[int, int]] = set()
+        self._flights: dict[int, CopyInFlight] = {}
+        self._by_id: dict[str, set[int]] = {}
+        self._rolled_ms: dict[int, int] = {}
+        self._unpublished: set[int] = set()
         """Copies that are not published yet. No record can be one of them."""
         self.ended: set[int] = set()
         """Origin offsets of copies whose timer has ended."""
         self.depart(flights)
         self.end(ended)
 
-    def __len__(self) -> int:
-        return len(self._flights)
-
-    def __contains__(self, key: tuple[int, int]) -> bool:
-        return key in self._flights
-
     @property
     def alive_count(self) -> int:
-        """Return the length of `alive`: an origin has at most one copy in flight."""
+        """Return the length of `alive`."""
         return len(self._flights) - len(self.ended)
 
     def alive(self) -> list[CopyInFlight]:
@@ -122,8 +110,8 @@ class CopiesInFlight:
     def claimed(self, record: Record, claim: Claim) -> CopyInFlight | None:
         """Return the copy that `record` is; None if it is not one of ours."""
         origin_offset = self.offset_of(claim.origin)
-        flight = None if origin_offset is None else self._flights.get((origin_offset, claim.rolls))
-        if flight is None or (flight.origin_offset, flight.rolls) in self._unpublished:
+        flight = None if origin_offset is None else self._flights.get(origin_offset)
+        if flight is None or flight.rolls != claim.rolls or origin_offset in self._unpublished:
             return None
         try:
             encoded, _ = pack_headers(record.headers)
@@ -139,7 +127,7 @@ class CopiesInFlight:
 
     def was_rolled_within(self, flight: CopyInFlight, span_ms: int, now_ms: int) -> bool:
         """True if this process rolled the copy within the last `span_ms` of its clock."""
-        rolled_ms = self._rolled_ms.get((flight.origin_offset, flight.rolls))
+        rolled_ms = self._rolled_ms.get(flight.origin_offset)
         return rolled_ms is not None and not has_passed(rolled_ms, now_ms, span_ms)
 
     def with_id(self, id_: bytes) -> list[CopyInFlight]:
@@ -151,37 +139,35 @@ class CopiesInFlight:
 
     def with_origin(self, origin_offset: int) -> list[CopyInFlight]:
         """Return the copy with this origin offset if its timer has not ended."""
-        key = self._by_origin.get(origin_offset)
-        return [] if key is None or origin_offset in self.ended else [self._flights[key]]
+        flight = self._flights.get(origin_offset)
+        return [] if flight is None or origin_offset in self.ended else [flight]
 
     def stage(self, flight: CopyInFlight) -> None:
         """Add a copy that the next transaction publishes. A request may end it from now on."""
         self.depart([flight])
-        self._unpublished.add((flight.origin_offset, flight.rolls))
+        self._unpublished.add(flight.origin_offset)
 
     def depart(self, flights: Iterable[CopyInFlight], now_ms: int | None = None) -> None:
         """Add copies. now_ms: the time of the bridge's clock, if this process rolls them now."""
         for flight in flights:
             if now_ms is not None:
-                self._rolled_ms[flight.origin_offset, flight.rolls] = now_ms
-                self._unpublished.discard((flight.origin_offset, flight.rolls))
-            self._flights[flight.origin_offset, flight.rolls] = flight
-            self._by_origin[flight.origin_offset] = (flight.origin_offset, flight.rolls)
+                self._rolled_ms[flight.origin_offset] = now_ms
+                self._unpublished.discard(flight.origin_offset)
+            self._flights[flight.origin_offset] = flight
             if flight.id_hash:
-                self._by_id.setdefault(flight.id_hash, set()).add((flight.origin_offset, flight.rolls))
+                self._by_id.setdefault(flight.id_hash, set()).add(flight.origin_offset)
 
     def land(self, landed: Iterable[tuple[int, int]]) -> None:
         """Remove copies that were read, by origin offset and rolls."""
-        for key in landed:
-            flight = self._flights.pop(key)
-            self._rolled_ms.pop(key, None)
-            self._by_origin.pop(flight.origin_offset, None)
-            self.ended.discard(flight.origin_offset)
+        for origin_offset, _ in landed:
+            flight = self._flights.pop(origin_offset)
+            self._rolled_ms.pop(origin_offset, None)
+            self.ended.discard(origin_offset)
             if flight.id_hash:
-                self._by_id[flight.id_hash].discard(key)
+                self._by_id[flight.id_hash].discard(origin_offset)
                 if not self._by_id[flight.id_hash]:
                     del self._by_id[flight.id_hash]
 
     def end(self, origins: Iterable[int]) -> None:
         """Note that these timers have ended. Those without a copy in flight are ignored."""
-        self.ended.update(self._by_origin.keys() & origins)
+        self.ended.update(self._flights.keys() & origins)

@@ -1,8 +1,16 @@
 """One partition's part of a transaction: a draft that collects, and its frozen form that is published.
 
-    take in, release --> Draft --freeze--> FrozenDraft --outgoing--> records of one transaction
+    take in, release --> Draft --freeze--> FrozenDraft --> records of one transaction
                                               ^    |
                           the broker refuses  +----+ reject: to the rejected topic instead, then repeated
+
+    due, its target takes it              -> delivery
+    not due yet, or waited for too long   -> copy: it rolls
+    its target's circuit breaker is open  -> copy, so that its transaction does not wait for that target
+    due, and its copy would be too large  -> rejected topic
+
+Never early: only `Draft.leave` and `Draft.roll` make deliveries, of timers whose due time has come. A recurring timer
+also gets a copy for its next occurrence, in the same draft: from then on it waits for that one.
 
 A timer or request has one name here: its origin offset, which is unique in a draft. If the broker refuses a record, its
 type says where else it may go: a `Delivery` to the rejected topic, a `Rejection` there without its payload, any other
@@ -10,14 +18,15 @@ record nowhere.
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from bridge.partition.copies import RolledCopy
+from bridge.partition.copies import RolledCopy, copy_of
 from bridge.partition.decisions import NewDecisions, ReceiptDraft
+from bridge.partition.ids import other_place
+from bridge.partition.limits import TargetRateLimits
 from bridge.partition.options import TurnOptions
-from bridge.partition.placement import other_place
 from bridge.partition.request import absolute_headers, headers_without_profile, occurrence_of, sent_headers, size_of
 from bridge.ports import Outgoing, Record
 from kafka_timer.headers import (
@@ -33,19 +42,30 @@ from kafka_timer.headers import (
     RECURRENCE,
     RELEASED_MS,
     ROLLS,
-    Headers,
     Refusal,
 )
 from kafka_timer.origin import TimerPartition, origin
-from schemas.journal import JournalRecord
+from schemas.journal import CopyInFlight, JournalRecord
 from schemas.progress import Progress
-from schemas.receipts import Mode, Receipt, is_sent, printable
+from schemas.receipts import Receipt, is_sent, printable
 from timer.format.body import Body, unpack_headers
 
 _REASON_HEADERS = 3
 """Number of headers that give the reason of a rejection."""
 _TOO_LARGE = b"; too large for this topic"
 _EXPIRES = EXPIRE_MS.encode()
+_BATCH_BYTES = 128
+"""Upper bound for the batch around a copy."""
+_KIND = itemgetter(ReceiptDraft._fields.index("kind"))
+_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+TOO_LARGE_TO_WAIT = Refusal(
+    "too-large",
+    "its target made it wait for longer than Kafka keeps it here, and a copy of it would be too large: shorten it",
+)
+_MISSED = Refusal(
+    "missed",
+    "the next occurrence was due when it could be released (timer-missed: none), and no later one is to come",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +122,12 @@ def deliveries(timer_partition: TimerPartition, bodies: Iterable[Body], now_ms: 
 
 def refuse(topic: str, timer_partition: TimerPartition, record: Record, refusal: Refusal, now_ms: int) -> Rejection:
     """Return the rejected record of a request that was refused at intake: the request, then the reason headers."""
-    return _rejected(topic, timer_partition, record.offset, record.key, record.value, record.headers, refusal, now_ms)
+    reason: list[tuple[str, bytes | None]] = [
+        (ERROR, refusal.code.encode()),
+        (ERROR_DETAIL, refusal.detail.encode()),
+        (ORIGIN, origin(timer_partition, record.offset)),
+    ]
+    return Rejection(topic, -1, record.key, record.value, [*record.headers, *reason], now_ms, record.offset)
 
 
 def park(topic: str, timer_partition: TimerPartition, body: Body, refusal: Refusal, now_ms: int) -> Rejection:
@@ -116,7 +141,8 @@ def park(topic: str, timer_partition: TimerPartition, body: Body, refusal: Refus
     else:
         headers = [each for each in absolute_headers(body, body.due_ms) if each[0] not in RECURRENCE]
         headers.append((OCCURRENCE, b"%d" % occurrence.number))
-    return _rejected(topic, timer_partition, body.origin_offset, body.key, body.value, headers, refusal, now_ms)
+    request = Record(body.origin_offset, body.timestamp_ms, body.key, body.value, headers)
+    return refuse(topic, timer_partition, request, refusal, now_ms)
 
 
 def bare(rejected: Rejection) -> Rejection:
@@ -130,54 +156,32 @@ def receipt(
     topic: str, timer_partition: TimerPartition, draft: ReceiptDraft, now_ms: int, partitions: int | None = None
 ) -> Outgoing:
     """Return the receipt of a request. Its key is the id, or else the origin. partitions: number in the timer topic."""
-    about = origin(timer_partition, draft.origin_offset) if draft.origin_offset >= 0 else None
+    kind, request, origin_offset, id_, due_ms, code = draft
+    about = origin(timer_partition, origin_offset) if origin_offset >= 0 else None
+    is_missed = kind == "not-found" and id_
     said = Receipt(
-        kind=draft.kind,
+        kind=kind,
         at_ms=now_ms,
-        request=origin(timer_partition, draft.request).decode(),
+        request=origin(timer_partition, request).decode(),
         origin=about.decode() if about else None,
-        id=printable(draft.id) if draft.id else None,
-        due_ms=draft.due_ms,
-        code=draft.code,
-        detail=other_place(draft.id, timer_partition.partition, partitions)
-        if draft.kind == "not-found" and draft.id and partitions
-        else None,
+        id=printable(id_) if id_ else None,
+        due_ms=due_ms,
+        code=code,
+        detail=other_place(id_, timer_partition.partition, partitions) if is_missed and partitions else None,
     )
-    return Outgoing(topic, -1, draft.id or about, said.to_bytes(), [], now_ms)
-
-
-def _rejected(
-    topic: str,
-    timer_partition: TimerPartition,
-    offset: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Headers,
-    refusal: Refusal,
-    now_ms: int,
-) -> Rejection:
-    reason: list[tuple[str, bytes | None]] = [
-        (ERROR, refusal.code.encode()),
-        (ERROR_DETAIL, refusal.detail.encode()),
-        (ORIGIN, origin(timer_partition, offset)),
-    ]
-    return Rejection(topic, -1, key, value, [*headers, *reason], now_ms, offset)
-
-
-BATCH_BYTES = 128
-"""Upper bound for the batch around a copy."""
-_KIND = itemgetter(ReceiptDraft._fields.index("kind"))
-_OURS_SINCE = Refusal("bad-target", "its target has become the bridge's own topic since: send it to another")
+    return Outgoing(topic, -1, id_ or about, said.to_bytes(), [], now_ms)
 
 
 @dataclass(slots=True)
 class Draft:
-    """Outcomes of requests and timers of one partition since the last freeze."""
+    """Outcomes of requests and timers of one partition since the last freeze. limits: of its targets."""
 
+    partition: TimerPartition
+    options: TurnOptions
+    limits: TargetRateLimits
     bodies: list[Body] = field(default_factory=list)
-    """Timers that leave: to their target topic, or to the rejected topic if in `parked`."""
+    """Timers that leave: to their target topic, or to the rejected topic if in `parked`, with the reason."""
     parked: dict[int, Refusal] = field(default_factory=dict)
-    """Those of `bodies` that go to the rejected topic, with the reason."""
     bare: set[int] = field(default_factory=set)
     """Parked timers and refused requests that go without payload, as the rejected topic does not take them whole."""
     copies: list[RolledCopy] = field(default_factory=list)
@@ -185,25 +189,106 @@ class Draft:
     """Approximate size of bodies, copies and refused requests."""
     decisions: NewDecisions = field(default_factory=NewDecisions)
     waited_origins: set[int] = field(default_factory=set)
-    """Origin offsets of timers that leave later than due because they or their target were paused or limited."""
+    """Timers that leave later than due because they or their target were paused or limited."""
 
-    def park(self, own_topics: Container[str], now_ms: int) -> None:
+    @property
+    def room(self) -> int:
+        """How many more timers may leave in its transaction."""
+        return self.options.max_due_records - len(self.bodies) - len(self.copies)
+
+    def has_output(self) -> bool:
+        return bool(self.bodies or self.copies or self.decisions.refused or self.decisions.receipts)
+
+    def only_ordered_releases(self, below: int) -> bool:
+        """True if it holds only timers of requests below this offset that leave in their order."""
+        return not self.copies and not self.decisions and all(body.origin_offset < below for body in self.bodies)
+
+    # -- requests
+
+    def add_decisions(self, decisions: NewDecisions) -> None:
+        """Add decisions on requests, with their receipts as far as they are sent."""
+        receipts = [each for each in decisions.receipts if is_sent(each.kind, self.options.receipts)]
+        self.decisions.add(replace(decisions, receipts=receipts))
+        self.size_bytes += sum(size_of(record.key, record.value, record.headers) for record, _ in decisions.refused)
+
+    def add_copy(self, copy: RolledCopy) -> None:
+        self.copies.append(copy)
+        self.decisions.rolled.append(copy.flight)
+        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES
+
+    # -- timers
+
+    def leave(self, bodies: Iterable[Body], now_ms: int) -> None:
+        """Add deliveries, or copies of timers that are not due yet."""
+        is_limited = not self.limits.is_open
+        for body in bodies:
+            if body.due_ms <= now_ms:
+                if body.rolls and body.due_ms < body.timestamp_ms:  # the copy came too late: its timer was paused
+                    self.waited_origins.add(body.origin_offset)
+                is_delivered = self._deliver(body, now_ms)
+                if is_limited and (not is_delivered or expired(body, now_ms)):  # its target will not get it
+                    self.limits.spend(body.target, -1, now_ms)
+            else:
+                self.roll([body], now_ms)
+
+    def _deliver(self, body: Body, now_ms: int) -> bool:
+        """Add a due timer: its delivery, and the copy for the next occurrence. False if it is not delivered."""
+        occurrence = None if body.plain else occurrence_of(body)
+        if occurrence is None:
+            self._add_delivery(body)
+            return True
+        is_delivered, following = occurrence.follow(now_ms)
+        if following is not None:
+            self.add_copy(copy_of(self.partition, body, now_ms, following=following))
+        elif not is_delivered:
+            self.parked[body.origin_offset] = _MISSED
+        if is_delivered or following is None:
+            self._add_delivery(body)
+        return is_delivered
+
+    def _add_delivery(self, body: Body) -> None:
+        self.bodies.append(body)
+        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
+
+    def roll(self, bodies: Iterable[Body], now_ms: int) -> None:
+        """Add copies for the timer topic. A due timer whose copy is too large is rejected instead."""
+        for body in bodies:
+            copy = copy_of(self.partition, body, now_ms)
+            if body.due_ms > now_ms or not self._is_too_large(copy):
+                self.add_copy(copy)
+            elif self._deliver(body, now_ms) or body.origin_offset in self.parked:
+                self.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
+
+    def _is_too_large(self, copy: Outgoing) -> bool:
+        return size_of(copy.key, copy.value, copy.headers) + _BATCH_BYTES > self.options.max_message_bytes
+
+    def park(self, now_ms: int) -> None:
         """Park the timers that have expired at `now_ms`, and those whose target has become a topic of the bridge."""
+        own_topics = self.options.rules.own_topics
         for body in self.bodies:
             if not body.plain and (why := expired(body, now_ms)):
                 self.parked[body.origin_offset] = why
             elif body.target in own_topics:
                 self.parked.setdefault(body.origin_offset, _OURS_SINCE)
 
-    def add_decisions(self, decisions: NewDecisions, mode: Mode) -> None:
-        """Add decisions on requests, with their receipts as far as `mode` asks for them."""
-        receipts = [each for each in decisions.receipts if is_sent(each.kind, mode)]
-        self.decisions.add(replace(decisions, receipts=receipts))
-        self.size_bytes += sum(size_of(record.key, record.value, record.headers) for record, _ in decisions.refused)
+    def roll_unavailable(self, now_ms: int, at_ms: int) -> list[CopyInFlight]:
+        """Replace deliveries to targets that take no records by copies, and return the copies.
 
-    def add_delivery(self, body: Body) -> None:
-        self.bodies.append(body)
-        self.size_bytes += len(body.key or b"") + len(body.value or b"") + len(body.headers)
+        A timer whose copy would be too large for the timer topic goes to the rejected topic. at_ms: when the
+        transaction was frozen, which is later than `now_ms` if the clock was set back.
+        """
+        copies: list[RolledCopy] = []
+        breakers = self.limits.breakers
+        for body in self.bodies if breakers else ():
+            if body.origin_offset in self.parked or not breakers.is_open(body.target, now_ms):
+                continue
+            copy = copy_of(self.partition, body, at_ms)
+            if self._is_too_large(copy):
+                self.parked[body.origin_offset] = TOO_LARGE_TO_WAIT
+            else:
+                copies.append(copy)
+        self.replace_by_copies(copies)
+        return [copy.flight for copy in copies]
 
     def replace_by_copies(self, copies: Sequence[RolledCopy]) -> None:
         """Replace timers that were to leave by their copies.
@@ -219,28 +304,14 @@ class Draft:
         for copy in copies:
             self.add_copy(copy)
 
-    def add_copy(self, copy: RolledCopy) -> None:
-        self.copies.append(copy)
-        self.decisions.rolled.append(copy.flight)
-        self.size_bytes += size_of(copy.key, copy.value, copy.headers) + BATCH_BYTES
-
-    def has_output(self) -> bool:
-        return bool(self.bodies or self.copies or self.decisions.refused or self.decisions.receipts)
-
-    def only_ordered_releases(self, below: int) -> bool:
-        """True if it holds only timers of requests below this offset that leave in their order."""
-        return not self.copies and not self.decisions and all(body.origin_offset < below for body in self.bodies)
-
 
 @dataclass(slots=True)
 class FrozenDraft:
     """A partition's part of one transaction. It is repeated if the transaction is aborted.
 
-    options: those of the freeze. ids: of the timers that leave. requests: how many it commits, without copies.
+    ids: of the timers that leave. requests: how many it commits, without copies.
     """
 
-    partition: TimerPartition
-    options: TurnOptions
     draft: Draft
     progress: Progress
     journal: JournalRecord | None
@@ -248,50 +319,50 @@ class FrozenDraft:
     ids: frozenset[bytes]
     requests: int
     records: list[Outgoing] = field(default_factory=list)
-    """The records of the last try."""
+    """Of the last try."""
     receipt_kinds: Counter[str] = field(default_factory=Counter)
     """Number of receipts of each kind among them."""
 
-    def retry(self, now_ms: int) -> None:
-        """Prepare a retry at `now_ms`: reject timers that have expired meanwhile."""
+    def retry(self, now_ms: int) -> list[CopyInFlight]:
+        """Prepare a retry at `now_ms`: reject timers that have expired meanwhile.
+
+        Timers whose target takes nothing are replaced by copies, which are returned.
+        """
         self.at_ms = max(self.at_ms, now_ms)
-        self.draft.park(self.options.rules.own_topics, self.at_ms)
+        self.draft.park(self.at_ms)
+        if copies := self.draft.roll_unavailable(now_ms, self.at_ms):
+            reached, rules = self.progress.next_offset, self.draft.options.rules
+            journal = self.journal or JournalRecord(from_offset=reached, next_offset=reached, rules=rules)
+            self.journal = journal.model_copy(update={"rolled": tuple(self.draft.decisions.rolled)})
+        self.make_records()
+        return copies
 
-    def journal_copies(self) -> None:
-        """Let the journal name all copies that the transaction now holds."""
-        rolled, reached = tuple(self.draft.decisions.rolled), self.progress.next_offset
-        if self.journal is None:
-            rules = self.options.rules
-            self.journal = JournalRecord(from_offset=reached, next_offset=reached, rules=rules, rolled=rolled)
-        else:
-            self.journal = self.journal.model_copy(update={"rolled": rolled})
+    def make_records(self) -> None:
+        """Make deliveries and parked timers in order of due time; then copies, refused records, receipts.
 
-    def outgoing(self) -> list[Outgoing]:
-        """Return deliveries and parked timers in order of due time; then copies, refused records, receipts."""
-        draft, timer_partition, options, now_ms = self.draft, self.partition, self.options, self.at_ms
-        self.records = deliveries(timer_partition, draft.bodies, now_ms)
+        Raises CorruptStoreError.
+        """
+        draft, options, partition, now_ms = self.draft, self.draft.options, self.draft.partition, self.at_ms
+        records = deliveries(partition, draft.bodies, now_ms)
         if draft.parked:
-            self.records = [self._parked(body) or each for body, each in zip(draft.bodies, self.records, strict=True)]
-        self.records += draft.copies
+            records = [self._parked(body) or each for body, each in zip(draft.bodies, records, strict=True)]
+        records += draft.copies
         for request, why in draft.decisions.refused:
-            self.records.append(
-                self._whole_or_bare(refuse(options.rejected_topic, timer_partition, request, why, now_ms))
-            )
+            records.append(self._whole_or_bare(refuse(options.rejected_topic, partition, request, why, now_ms)))
         receipts = self._receipts()
         topic, count = options.receipts_topic, options.partitions
-        self.records += [receipt(topic, timer_partition, each, now_ms, count) for each in receipts]
-        self.receipt_kinds = Counter(map(_KIND, receipts))
-        return self.records
+        records += [receipt(topic, partition, each, now_ms, count) for each in receipts]
+        self.records, self.receipt_kinds = records, Counter(map(_KIND, receipts))
 
     def _parked(self, body: Body) -> Rejection | None:
-        why = self.draft.parked.get(body.origin_offset)
-        return why and self._whole_or_bare(park(self.options.rejected_topic, self.partition, body, why, self.at_ms))
+        draft, why = self.draft, self.draft.parked.get(body.origin_offset)
+        return why and self._whole_or_bare(park(draft.options.rejected_topic, draft.partition, body, why, self.at_ms))
 
     def _whole_or_bare(self, rejection: Rejection) -> Rejection:
         return bare(rejection) if rejection.origin_offset in self.draft.bare else rejection
 
     def _receipts(self) -> list[ReceiptDraft]:
-        draft, mode = self.draft, self.options.receipts
+        draft, mode = self.draft, self.draft.options.receipts
         receipts = draft.decisions.receipts.copy()
         for body in draft.bodies if is_sent("rejected", mode) and draft.parked else ():
             at = body.origin_offset
@@ -303,17 +374,13 @@ class FrozenDraft:
         return receipts
 
     def reject(self, refused: Mapping[Outgoing, str]) -> Outgoing | None:
-        """Handle the broker's refusal of records. Return the first one that has no other place, or None.
-
-        refused: records of a transaction, each with its code. Those of other drafts are left alone.
-        """
+        """Handle the broker's refusal of records, each with its code. Return the first one without another place."""
         return next((each for each in self.records if each in refused and not self._reject(each, refused[each])), None)
 
     def _reject(self, record: Outgoing, code: str) -> bool:
         """Give a refused record another place. Return False if it has none.
 
-        A timer goes to the rejected topic. A record that is too large for the rejected topic goes there without its
-        payload: a sender that compresses may write more than that topic takes.
+        What is too large for the rejected topic goes there without its payload: a sender may have compressed more.
         """
         match record:
             case Delivery():

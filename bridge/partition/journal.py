@@ -12,6 +12,7 @@ the same owner, because a committed record is visible only when all records befo
 at once on an empty journal of several partitions, each may have the first claim of one: then both refuse.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,9 +29,9 @@ _OWNER_LOOK_BACK = (20, 1000)
 
 
 def owners(partitions: Sequence[TimerPartition], history: History) -> dict[TimerPartition, bytes]:
-    """Return the key of the group that owns each partition's journal, without those whose journal ends with no key.
+    """Return the key of the group that owns each partition's journal, by the records that are committed by now.
 
-    Reads only records that are committed by now; does not wait for open transactions.
+    Leaves out those whose journal ends with no key.
     """
     found: dict[TimerPartition, bytes] = {}
     claimed: dict[TimerPartition, bytes] = {}
@@ -54,10 +55,7 @@ def _is_claim(value: bytes) -> bool:
 
 
 def ours(partitions: Sequence[TimerPartition], history: History, journals: Callable[[str], str]) -> set[TimerPartition]:
-    """Return the partitions whose journal our group is known to own. Raises ForeignJournalError if another owns one.
-
-    journals: returns the journal topic of a timer topic.
-    """
+    """Return the partitions whose journal our group is known to own. Raises ForeignJournalError if another owns one."""
     found = owners(partitions, history)
     for partition, key in found.items():
         if key != (own := history.journal_key(partition)):
@@ -104,7 +102,7 @@ def parse_record(partition: TimerPartition, value: bytes) -> JournalRecord:
 
 @dataclass(frozen=True)
 class JournalReader:
-    """The journal of one partition, for a recovery to `progress`."""
+    """For a recovery of one partition to `progress`."""
 
     _partition: TimerPartition
     _history: History
@@ -132,7 +130,7 @@ class JournalReader:
         )
 
     def _covers(self, decisions: Decisions, start: int) -> bool:
-        """Return True if the journal covers the requests from `start` to C. Its ranges are contiguous."""
+        """True if the journal covers the requests from `start` to C. Its ranges are contiguous."""
         return start >= self._progress.next_offset or decisions.rules_from(start)[0] is not None
 
     def _records(self, from_offset: int | None, since_ms: int | None = None) -> Iterator[JournalRecord]:
@@ -143,11 +141,9 @@ class JournalReader:
         """Return the waiting targets of the journal's last record. A paused target may have no timers."""
         first, end = self._history.journal_bounds(self._partition)
         for start in (max(first, end - _LOOK_BACK), first):
-            last = None
-            for value in self._history.journal(self._partition, from_offset=start, since_ms=None):
-                last = value
-            if last is not None:
-                return parse_record(self._partition, last).waits
+            last = deque(self._history.journal(self._partition, from_offset=start, since_ms=None), maxlen=1)
+            if last:
+                return parse_record(self._partition, last[0]).waits
         return ()
 
     def _since_ms(self) -> int | None:

@@ -16,11 +16,10 @@ A target topic that takes no records has a circuit breaker, so that the timers o
 A target that refuses some records has one, too: the refused ones are rejected, the others wait for a second, and are
 tried in batches of growing size. So a transaction fails at most once a second for it, and decides about many timers.
 
-Each instance keeps the state in memory. After a restart, and in another instance, the first transaction that fails
-opens the breaker again. No format holds the state: the journal shows the wait like that of a target beyond its rate.
+Each instance keeps the state in memory alone; the journal shows the wait like that of a target beyond its rate.
 
 Intake checks quotas. They are exact: the pending timers of a partition are known in the order of requests. A timer that
-is being delivered does not count; it counts again if its target takes nothing (`DueTimers.roll_unavailable`).
+is being delivered does not count; it counts again if its target takes nothing (`Draft.roll_unavailable`).
 """
 
 import re
@@ -28,6 +27,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
+from itertools import islice
 from math import ceil, inf
 
 from bridge.partition.options import TargetLimit, has_passed
@@ -63,7 +63,6 @@ class TokenBucket:
         self._tokens -= tokens
 
     def is_full(self, now_ms: int) -> bool:
-        """True if a new bucket would allow the same."""
         self._fill(now_ms)
         return self._tokens >= self._most
 
@@ -96,8 +95,6 @@ TOO_MANY_LIMITED = Refusal(
     f"timers for {MOST_LIMITED} target topics are pending in its partition, and one more that has a rate would be too"
     f" many: send it again later, or give it no max_per_s",
 )
-
-
 FIRST_DELAY_MS = 5000  # retry delay after the first failure; it doubles with each further one
 REFUSED_DELAY_MS = 1000
 REFUSED_TIMERS = 256
@@ -140,9 +137,7 @@ class _Breaker:
         """Let twice as many timers leave at a time: records are committed."""
         self.has_succeeded = True
         self.opened_ms = now_ms - self.delay_ms
-        self.timers *= 2
-        if self.most_timers is not None:
-            self.timers = min(self.timers, self.most_timers)
+        self.timers = min(2 * self.timers, self.most_timers or 2 * self.timers)
 
     def is_open(self, now_ms: int) -> bool:
         """True if no timer may leave. False if the clock was set back: an earlier retry does no harm."""
@@ -161,29 +156,28 @@ class CircuitBreakers:
         """True if any target has a breaker that is not closed."""
         return bool(self._breakers)
 
-    def have_failed(self, targets: Collection[str]) -> bool:
-        """Return True if one of `targets` has failed lately, so that a transaction with it may fail again."""
+    def have_failed(self, targets: Iterable[str]) -> bool:
+        """True if one of `targets` has failed lately, so that a transaction with it may fail again."""
         return not self._breakers.keys().isdisjoint(targets)
 
     def trip(self, targets: Iterable[str], now_ms: int) -> list[str]:
         """Open the breakers of `targets`; return the targets that took records until now."""
         newly = []
         for target in targets:
-            if target in self._own_topics:
-                continue
             breaker = self._breakers.get(target)
-            if breaker is None or breaker.has_succeeded:
-                if breaker is None and len(self._breakers) >= MAX_BREAKERS:
-                    continue
+            if breaker is None and self._may_add(target):
+                self._breakers[target] = _Breaker(now_ms, now_ms, FIRST_DELAY_MS)
                 newly.append(target)
-                self._breakers[target] = (
-                    _Breaker(now_ms, now_ms, FIRST_DELAY_MS)
-                    if breaker is None
-                    else _Breaker(now_ms, now_ms, breaker.longer_ms, most_timers=max(1, breaker.timers // 2))
-                )
-            elif not breaker.is_open(now_ms):
+            elif breaker is not None and breaker.has_succeeded:
+                most = max(1, breaker.timers // 2)
+                self._breakers[target] = _Breaker(now_ms, now_ms, breaker.longer_ms, most_timers=most)
+                newly.append(target)
+            elif breaker is not None and not breaker.is_open(now_ms):
                 breaker.reopen(now_ms)
         return newly
+
+    def _may_add(self, target: str) -> bool:
+        return target not in self._own_topics and len(self._breakers) < MAX_BREAKERS
 
     def refuse(self, targets: Iterable[str], now_ms: int) -> None:
         """Open the breakers of `targets`, which take records, but have refused some."""
@@ -191,7 +185,7 @@ class CircuitBreakers:
             breaker = self._breakers.get(target)
             if breaker is not None:
                 breaker.refuse(now_ms)
-            elif target not in self._own_topics and len(self._breakers) < MAX_BREAKERS:
+            elif self._may_add(target):
                 self._breakers[target] = _Breaker(now_ms, now_ms, REFUSED_DELAY_MS, REFUSED_TIMERS, has_succeeded=True)
 
     def is_open(self, target: str, now_ms: int) -> bool:
@@ -202,9 +196,7 @@ class CircuitBreakers:
     def allowance(self, target: str, now_ms: int) -> int | None:
         """Return how many timers of `target` may leave now, or None for any number."""
         breaker = self._breakers.get(target)
-        if breaker is None:
-            return None
-        return 0 if breaker.is_open(now_ms) else breaker.timers
+        return None if breaker is None else 0 if breaker.is_open(now_ms) else breaker.timers
 
     def retry_ms(self, target: str, now_ms: int) -> int:
         """Return the epoch ms from which timers of `target` may leave: now, or the end of its retry delay."""
@@ -242,7 +234,7 @@ class TargetRateLimits:
 
     def __init__(self, by_pattern: Mapping[str, TargetLimit], breakers: CircuitBreakers | None = None) -> None:
         """breakers: of the instance; a target whose breaker is open has no allowance."""
-        self._breakers = CircuitBreakers() if breakers is None else breakers
+        self.breakers = CircuitBreakers() if breakers is None else breakers
         self._has_rates = bool(by_pattern)
         patterns = [(re.compile(translate(pattern)), limit) for pattern, limit in by_pattern.items()]
         self._buckets: dict[str, TokenBucket] = {}
@@ -255,8 +247,8 @@ class TargetRateLimits:
 
     @property
     def is_open(self) -> bool:
-        """True if nothing is limited: no target has a rate, and none fails."""
-        return not self._has_rates and not self._breakers
+        """True if no target has a rate, and none fails."""
+        return not self._has_rates and not self.breakers
 
     def is_limited(self, target: str) -> bool:
         return self._limit_of(target) is not None
@@ -264,7 +256,7 @@ class TargetRateLimits:
     def allowance(self, target: str, now_ms: int) -> int | None:
         bucket = self._bucket(target, now_ms)
         of_rate = None if bucket is None else bucket.allowance(now_ms)
-        of_breaker = self._breakers.allowance(target, now_ms)
+        of_breaker = self.breakers.allowance(target, now_ms)
         return min((each for each in (of_rate, of_breaker) if each is not None), default=None)
 
     def spend(self, target: str, timers: int, now_ms: int) -> None:
@@ -276,7 +268,7 @@ class TargetRateLimits:
         """Return when the next timer of `target` may leave."""
         bucket = self._bucket(target, now_ms)
         by_rate_ms = now_ms if bucket is None else bucket.next_ms(now_ms)
-        return max(by_rate_ms, self._breakers.retry_ms(target, now_ms))
+        return max(by_rate_ms, self.breakers.retry_ms(target, now_ms))
 
     def _bucket(self, target: str, now_ms: int) -> TokenBucket | None:
         limit = self._limit_of(target)
@@ -290,10 +282,9 @@ class TargetRateLimits:
         return bucket
 
     def _make_room(self, now_ms: int) -> None:
-        for _ in range(_CHECKED):
+        for target, bucket in list(islice(self._buckets.items(), _CHECKED)):
             if len(self._buckets) < _MOST_BUCKETS:
                 return
-            target, bucket = next(iter(self._buckets.items()))
             del self._buckets[target]
             if not bucket.is_full(now_ms):
                 self._buckets[target] = bucket

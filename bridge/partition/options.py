@@ -47,7 +47,7 @@ _REMEMBERED = 4096
 
 @dataclass(frozen=True)
 class Policy:
-    """The policy of one timer topic. No policy allows Kafka's internal topics or the bridge's own (schemas.rules)."""
+    """The policy of one timer topic. None allows Kafka's internal topics or the bridge's own (schemas.rules)."""
 
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class Policy:
 
     def action_refusal(self, action: str) -> Refusal | None:
         """Return why requests may not ask for `action`, None if they may."""
-        return None if action in self.actions else denied_action(action)
+        return None if action in self.actions else _denied_action(action)
 
     def refusal(self, target: str) -> Refusal | None:
         """Return why requests may not name `target`, None if they may."""
@@ -85,20 +85,17 @@ class Policy:
 
 
 def _denied(target: str) -> Refusal:
-    return Refusal(
-        "denied-target",
-        f"{target} is no target of this timer topic: send it to one that allows it, or have allow and deny changed",
-    )
+    detail = f"{target} is no target of this timer topic: send it to one that allows it, or have allow and deny changed"
+    return Refusal("denied-target", detail)
 
 
 def _internal(target: str) -> Refusal:
     return Refusal("denied-target", f"{target} looks internal ({', '.join(INTERNAL)}): have allow name it exactly")
 
 
-def denied_action(action: str) -> Refusal:
-    return Refusal(
-        "denied-action", f"this timer topic does not allow {action}: use one that does, or have its actions changed"
-    )
+def _denied_action(action: str) -> Refusal:
+    detail = f"this timer topic does not allow {action}: use one that does, or have its actions changed"
+    return Refusal("denied-action", detail)
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:
@@ -163,12 +160,10 @@ class TurnOptions:
     rejected_topic: str = "timer.rejected"
     receipts_topic: str = "timer.receipts"
     receipts: Mode = "outcomes"
-    """Which kinds of receipts are sent: `none`, `outcomes` (all but accepted and delivered) or `all`."""
     max_message_bytes: int = 1_048_576
     """Limit of the timer topic for one record. A request whose rolled copy would be larger is refused at intake."""
     journal_topic: str = "timer.journal"
     max_poll_records: int = MAX_POLL_RECORDS
-    """Requests read in one turn."""
     max_due_records: int = MAX_DUE_RECORDS
     """Timers released in one transaction. A larger burst is cut at a key K."""
     max_due_bytes: int = 16 << 20
@@ -182,16 +177,15 @@ class TurnOptions:
     prepare_from: int = 100_000
     """Number of timers and requests to read at a start from which on they are read in the background."""
     max_wait_ms: int = 500
-    """Longest wait for a message. A due timer ends it earlier."""
+    """Longest wait for a message."""
     clock_skew_margin_ms: int = 360_000
     """A rebuild reads the journal from this much before L. Clocks of two brokers may differ by a minute, and records of
     one transaction by its longest duration if a leader was away."""
     adopt_progress: str | None = None
-    """The operator's decision if progress is lost: 'earliest', 'latest' or epoch ms."""
+    """If progress is lost: 'earliest', 'latest' or epoch ms."""
     era_ms: int = 0
     """Start of this process (epoch ms). It names progress that begins in it, see schemas.progress."""
     policy: Policy = field(default_factory=Policy)
-    """Target topics that a request may name."""
     partitions: int | None = None
     """Number of partitions of the timer topic; `max_pending` and `targets` were divided by it. None: any number."""
     max_requests_per_s: int | None = None
@@ -205,7 +199,7 @@ class TurnOptions:
     max_missed: int = 1000
     """Occurrences before the request of a recurring timer, if all are to be delivered. With more, it is refused."""
     targets: Mapping[str, TargetLimit] = field(default_factory=dict)
-    """Rate limit of one partition for a target, by pattern."""
+    """By pattern."""
     topics: Mapping[str, "TurnOptions"] = field(default_factory=dict)
     """Options of timer topics that have their own."""
 

@@ -10,17 +10,17 @@ decisions on requests; timers leave after the outcome. A request for a timer tha
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import Enum
-from math import inf
 from operator import itemgetter
 from typing import NamedTuple
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
-from bridge.partition.decide import Quota, View, decide
+from bridge.partition.decide import BatchIntake, View
+from bridge.partition.decisions import Intake
 from bridge.partition.draft import Draft, FrozenDraft
-from bridge.partition.due_timers import DueTimers
-from bridge.partition.ids import Intake, RecentlyDelivered
-from bridge.partition.limits import MOST_PAUSED, CircuitBreakers
+from bridge.partition.ids import RecentlyDelivered
+from bridge.partition.limits import MOST_PAUSED, CircuitBreakers, TargetRateLimits
 from bridge.partition.options import TurnOptions, has_passed
 from bridge.partition.recover import Recovered
 from bridge.partition.request import RequestBatch, needing_no_room, requests_of
@@ -28,27 +28,31 @@ from bridge.ports import Record
 from kafka_timer.origin import TimerPartition
 from schemas.journal import JournalRecord, Wait
 from schemas.progress import Progress
-from timer.errors import CorruptStoreError, WheelFullError
+from timer.errors import WheelFullError
 from timer.format.body import Body, frame_size
+from timer.format.unit import isin
 from timer.index.due_counts import DueRange, joined_hours, joined_ranges
+from timer.schedule.release_policy import most_wait_ms
 
 _STILL_MS = 60_000
 """If nothing leaves, K moves in steps of this, and stays this far behind the clocks."""
+_MOST_HELD = 100_000
+"""Out-of-order timers of one partition: K had passed their key before they were read. Beyond this they are rolled."""
+_CROWDED_SHARE = 4
 _BY_DUE_THEN_REQUEST = itemgetter(Body._fields.index("due_ms"), Body._fields.index("origin_offset"))
 
 
 class IntakeStop(Enum):
-    """Why intake stopped before the last record that it was given.
+    """Why intake stopped before the last record. The values are the reasons in status and metrics.
 
-    DISK_FULL, WHEEL_FULL and TOO_MANY_HELD outlast a turn: their values are the reasons in status and metrics.
+    TURN_FULL: it goes on in a later turn. The next transaction has no room for more, or the turn has no time, or a
+    request waits for the outcome of the transaction in flight: it names a timer in it, or an origin.
     """
 
     DISK_FULL = "disk"
     WHEEL_FULL = "wheel"
     TOO_MANY_HELD = "held"
     TURN_FULL = "transaction"
-    """Intake goes on in a later turn: the next transaction has no room for more, or the turn has no time, or a request
-    waits for the outcome of the transaction in flight: it names a timer in it, or an origin."""
 
 
 class IntakeOutcome(NamedTuple):
@@ -63,24 +67,16 @@ class Partition:
     """A partition that is ours, with its store open."""
 
     def __init__(
-        self,
-        partition: TimerPartition,
-        recovered: Recovered,
-        options: TurnOptions,
-        breakers: CircuitBreakers,
+        self, partition: TimerPartition, recovered: Recovered, options: TurnOptions, breakers: CircuitBreakers
     ) -> None:
         self.partition = partition
         self.store, self.flights, is_adopted = recovered
         self.committed_progress = self.store.advance_progress()._replace(number=self.store.committed_progress.number)
         self._is_caught_up = False
         """True if the requests that were there at the opening are committed."""
-        self._draft = Draft()
+        self._draft = Draft(partition, options, TargetRateLimits(options.targets, breakers))
         self._frozen: FrozenDraft | None = None
-        self._frozen_number = self.committed_progress.number
-        self._frozen_offset = self.committed_progress.next_offset
-        """The draft begins at this offset."""
-        # An adopted progress is committed at once: the operator gives the word for one start.
-        self._dirty_since_ms: int | None = 0 if is_adopted else None
+        self._dirty_since_ms: int | None = 0 if is_adopted else None  # at once: the operator's word is for one start
         self._must_claim = False
         self._recently = RecentlyDelivered()
         self.use(options, breakers)
@@ -94,17 +90,15 @@ class Partition:
         """Requests that were taken in and are in no frozen draft, without copies."""
         self._overdue: dict[int, Body] = {}
         """Timers that were overdue at intake. They leave with the next draft; until then requests may end them."""
-        self._still_ms = min(_STILL_MS, options.rules.roll_window_ms // 8)
         self._frozen_waits = self.store.release_queue.waits
         self.frozen_ms = 0
         """Time of the turn of the last transaction."""
 
     def use(self, options: TurnOptions, breakers: CircuitBreakers) -> None:
         """Apply the limits of `options`: if the timer topic has more partitions, each has a smaller share."""
-        self.options = options
-        self._due = DueTimers(self.partition, self.store, options, breakers)
-        queries, queue = self.store.queries, self.store.release_queue
-        self._view = View(queries, queue, self.flights, self._recently, self._due.limits, options)
+        self.options, limits = options, TargetRateLimits(options.targets, breakers)
+        self._draft = replace(self._draft, options=options, limits=limits)
+        self._view = View(self.store.queries, self.store.release_queue, self.flights, self._recently, limits, options)
 
     def claim(self) -> None:
         """Claim the journal: the next transaction is due at once, and has a journal record that decides nothing."""
@@ -124,9 +118,8 @@ class Partition:
 
         If `is_over()` ends the search, and for last times without `needs_last`, they are rounded to the hour.
         """
-        return joined_ranges(
-            (self.store.queries.due_ranges(is_over, needs_last=needs_last), ranges_of(self.flights.alive()))
-        )
+        stored = self.store.queries.due_ranges(is_over, needs_last=needs_last)
+        return joined_ranges((stored, ranges_of(self.flights.alive())))
 
     def due_hours(self) -> dict[str, Counter[int]]:
         """Return, for each target topic, the start of each hour (epoch ms) and the number of timers due in it."""
@@ -155,13 +148,7 @@ class Partition:
             self._newest_ms = max(self._newest_ms, records[-1].timestamp_ms)
 
     def take_in(
-        self,
-        records: list[Record],
-        now_ms: int,
-        most: int | None = None,
-        *,
-        no_room: str = "",
-        is_over: Callable[[], bool] = lambda: False,
+        self, records: list[Record], now_ms: int, most: int | None, *, no_room: str, is_over: Callable[[], bool]
     ) -> IntakeOutcome:
         """Take in `records` after the backlog, at most `most` records in all (None: any number).
 
@@ -174,10 +161,7 @@ class Partition:
         left = before if most is None else min(most, before)
         if no_room:
             left = needing_no_room(self.backlog[:left], self.options.rules)
-        try:
-            stop, detail = self._take_in_backlog(left, now_ms, is_over)
-        except OSError as error:
-            stop, detail = IntakeStop.DISK_FULL, str(error)
+        stop, detail = self._take_in_backlog(left, now_ms, is_over)
         self._waits_for_commit = stop is IntakeStop.TURN_FULL
         if no_room and self.backlog and stop in (None, IntakeStop.TURN_FULL):
             stop, detail = IntakeStop.DISK_FULL, no_room
@@ -191,31 +175,31 @@ class Partition:
 
         A part ends with a move, or when the wheel is full: a batch that spans more than a lap is taken in by parts.
         """
-        if self.backlog and (too_many := self._due.too_many_held):
+        if self.backlog and (too_many := self._too_many_held):
             return IntakeStop.TOO_MANY_HELD, too_many
-        rolling, size = self._rolling(), left
+        size = left
         while left:
             requests = requests_of(self.backlog[: min(size, left)], self.options.rules, is_over)
-            if stop := self._why_stop(requests):
-                return stop, ""
+            if self._must_wait(requests):
+                return IntakeStop.TURN_FULL, ""
             try:
-                left -= self._take_in_part(requests, rolling, now_ms, is_over)
+                left -= self._take_in_part(requests, now_ms, is_over)
             except WheelFullError as full:
                 if size == 1:
                     return IntakeStop.WHEEL_FULL, str(full)
                 size //= 2
+            except OSError as error:
+                return IntakeStop.DISK_FULL, str(error)
             if left and is_over():
                 return IntakeStop.TURN_FULL, ""
         return None, ""
 
-    def _why_stop(self, requests: RequestBatch) -> IntakeStop | None:
-        """Return why these requests, the next of the backlog, are not taken in now."""
-        if self._has_moved_enough():
-            return IntakeStop.TURN_FULL
-        if self._frozen is None:
-            return None
+    def _must_wait(self, requests: RequestBatch) -> bool:
+        """True if these requests, the next of the backlog, are not taken in before the next commit."""
+        if self._frozen is None or self._has_moved_enough():
+            return self._has_moved_enough()
         names_leaving = requests.origin is not None or not self._frozen.ids.isdisjoint(requests.ids)
-        return IntakeStop.TURN_FULL if names_leaving or self._is_draft_full() else None
+        return names_leaving or self._is_draft_full()
 
     def _has_moved_enough(self) -> bool:
         """True if moves fill half of the next transaction; the rest is for due timers."""
@@ -226,20 +210,13 @@ class Partition:
     def _is_draft_full(self) -> bool:
         """True if the draft, which waits for the outcome of the transaction in flight, fills the next one."""
         draft, overdue = self._draft, self._overdue.values()
-        count = draft.decisions.count() + len(overdue)
-        size_bytes = draft.size_bytes + sum(map(frame_size, overdue))
-        return count >= self.options.max_poll_records or size_bytes >= self.options.max_due_bytes
+        is_long = draft.decisions.count() + len(overdue) >= self.options.max_poll_records
+        return is_long or draft.size_bytes + sum(map(frame_size, overdue)) >= self.options.max_due_bytes
 
-    def _rolling(self) -> int:
-        """Return the number of drafted copies that are not in `flights` yet."""
-        return sum((flight.origin_offset, flight.rolls) not in self.flights for flight in self._draft.decisions.rolled)
-
-    def _take_in_part(self, requests: RequestBatch, rolling: int, now_ms: int, is_over: Callable[[], bool]) -> int:
-        """Take in the first records of the backlog; return how many.
-
-        Raises OSError and WheelFullError before anything has changed.
-        """
-        taken = decide(self._view, requests, now_ms, self._quota(rolling), self._overdue, is_over)
+    def _take_in_part(self, requests: RequestBatch, now_ms: int, is_over: Callable[[], bool]) -> int:
+        """Take in the first records of the backlog; return how many. An error is raised before anything has changed."""
+        taken = BatchIntake(self._view, requests, now_ms, self._overdue)
+        taken.decide(requests, is_over)
         last, _ = requests.asked[taken.count - 1]
         self.store.add(taken.batch, last.offset + 1)
         del self.backlog[: taken.count]
@@ -247,23 +224,11 @@ class Partition:
         self._apply(taken, now_ms)
         return taken.count
 
-    def _quota(self, rolling: int) -> Quota:
-        """Return what may still be pending. Overdue timers count; copies in flight count as timers, not as bytes."""
-        options, store = self.options, self.store
-        timers = size_bytes = inf
-        if options.max_pending is not None:
-            uncounted = self.flights.alive_count + len(self._overdue) + rolling
-            timers = options.max_pending - store.pending - uncounted
-        if options.max_pending_bytes is not None:
-            uncounted = sum(map(frame_size, self._overdue.values()))
-            size_bytes = options.max_pending_bytes - store.queries.pending_bytes - uncounted
-        return Quota(timers, size_bytes)
-
     def _apply(self, taken: Intake, now_ms: int) -> None:
         """Apply the decisions on a batch that is stored: the next request may name what they have changed."""
         draft, decisions = self._draft, taken.decisions
         for target, timers in taken.leaving.items():
-            self._due.limits.spend(target, timers, now_ms)
+            draft.limits.spend(target, timers, now_ms)
         self._overdue = taken.overdue
         self._recently.forget(taken.ended_ids)
         self.flights.land(decisions.landed)
@@ -273,7 +238,7 @@ class Partition:
             draft.add_copy(copy)
             self.flights.stage(copy.flight)
         self.flights.depart(decisions.rolled)
-        draft.add_decisions(decisions, self.options.receipts)
+        draft.add_decisions(decisions)
 
     # -- timers that leave
 
@@ -294,21 +259,51 @@ class Partition:
         may_release: False if stored timers wait for requests that are not read.
         """
         overdue, self._overdue = self._overdue, {}
-        self._due.leave(self._draft, list(overdue.values()), now_ms)
-        is_full = may_release and self._due.release(self._draft, now_ms, most)
-        if self._due.too_many_held:
-            self._due.roll_held(self._draft, now_ms)
+        self._draft.leave(overdue.values(), now_ms)
+        is_full = may_release and self._release(now_ms, most)
+        if self._too_many_held:
+            self._roll_held(now_ms)
         self._note_waits(now_ms)
         return is_full
+
+    @property
+    def _too_many_held(self) -> str:
+        """The reason why intake waits until out-of-order timers have left or are rolled; empty if there is none."""
+        is_full = self.store.release_queue.held >= _MOST_HELD
+        return f"{_MOST_HELD} timers are held: it goes on when some have left or are rolled" if is_full else ""
+
+    def _release(self, now_ms: int, most: int) -> bool:
+        """Draft the timers that leave now, at most `most`, as far as one transaction has room. True if it was full."""
+        draft, queue, bodies = self._draft, self.store.release_queue, self.store.queries.bodies
+        room = min(most, draft.room)
+        if room <= 0:
+            return True
+        room_bytes = max(1, self.options.max_due_bytes - draft.size_bytes)
+        gate = None if draft.limits.is_open else draft.limits
+        waiting = queue.blocked_hashes()
+        due = queue.take_due(now_ms, room, room_bytes, gate, most_wait_ms(self.options.rules.roll_window_ms))
+        if due.total:
+            draft.decisions.released.extend(due.released["origin"].tolist() + due.old_released["origin"].tolist())
+            for rows in (due.rows, due.released) if waiting else ():
+                draft.waited_origins.update(rows["origin"][isin(rows["topic_hash"], waiting)].tolist())
+            draft.leave(bodies(due.rows) + bodies(due.released), now_ms)
+            draft.roll(bodies(due.old_rows) + bodies(due.old_released), now_ms)
+        return due.total >= room
+
+    def _roll_held(self, now_ms: int) -> None:
+        """Roll the oldest out-of-order timers, also under full load: intake must reach the end of a pause."""
+        draft, store = self._draft, self.store
+        room = max(draft.room, self.options.max_due_records // _CROWDED_SHARE)
+        rows = store.release_queue.take_overflow(now_ms, room, self.options.max_due_bytes)
+        draft.decisions.released.extend(rows["origin"].tolist())
+        draft.roll(store.queries.bodies(rows), now_ms)
 
     def _note_waits(self, now_ms: int) -> None:
         """Let the journal name target backlogs if they changed, and again before Kafka forgets the last record."""
         waits = self.store.release_queue.waits
-        if not waits and not self._frozen_waits:
-            return
-        is_old = has_passed(self.frozen_ms, now_ms, self.options.rules.roll_window_ms // 2)
-        if self._dirty_since_ms is None and (waits != self._frozen_waits or is_old):
-            self._dirty_since_ms = now_ms
+        if self._dirty_since_ms is None and (waits or self._frozen_waits):
+            is_old = has_passed(self.frozen_ms, now_ms, self.options.rules.roll_window_ms // 2)
+            self._dirty_since_ms = now_ms if is_old or waits != self._frozen_waits else None
 
     @property
     def is_frozen(self) -> bool:
@@ -331,9 +326,8 @@ class Partition:
     @property
     def is_resting(self) -> bool:
         """True if nothing happens before a record comes or a timer falls due, besides maintenance of the store."""
-        return self.is_quiet and not (
-            self.backlog or self._overdue or self._frozen_waits or self.store.release_queue.waits
-        )
+        is_waiting = self.backlog or self._overdue or self._frozen_waits or self.store.release_queue.waits
+        return self.is_quiet and not is_waiting
 
     def has_news(self) -> bool:
         return self._draft.has_output() or self._dirty_since_ms is not None
@@ -342,10 +336,18 @@ class Partition:
         """Return when something is to be done without a new record, at the latest `until_ms`."""
         looks = [0 if self._waits_for_commit or self._overdue else until_ms]
         if may_release:
-            looks.append(self._due.next_ms(now_ms, until_ms))
+            looks.append(self._next_release_ms(now_ms, until_ms))
         if self._dirty_since_ms is not None:
             looks.append(self._dirty_since_ms + self.options.commit_interval_ms)
         return min(looks) if self._frozen is None else max(now_ms + 1, min(looks))
+
+    def _next_release_ms(self, now_ms: int, until_ms: int) -> int:
+        """Return when the next stored timer may leave, at the latest `until_ms`."""
+        queue, limits = self.store.release_queue, self._draft.limits
+        wait_ms = most_wait_ms(self.options.rules.roll_window_ms)
+        release_ms = queue.next_release_ms(lambda target: limits.next_ms(target, now_ms), wait_ms)
+        times_ms = (queue.next_visit_ms(until_ms), release_ms)
+        return min((at_ms for at_ms in times_ms if at_ms is not None), default=until_ms)
 
     def freeze(self, now_ms: int, at_ms: int, *, is_all: bool, is_caught_up: bool) -> FrozenDraft:
         """Return the draft of a turn at `now_ms`, for a transaction at `at_ms`. Only refusals and `recheck` change it.
@@ -353,43 +355,36 @@ class Partition:
         Unless `is_all`, stored requests without output may be left to a later one (`_may_defer_commit`).
         is_caught_up: True if the requests that were there at the opening are read.
         """
+        assert self._frozen is None, "two transactions at once"
         progress, waits = self._progress(now_ms, is_caught_up=is_caught_up), self.store.release_queue.waits
         lags = not is_all and self._may_defer_commit(waits, now_ms)
         if lags:
-            offset = self._frozen_offset
+            offset = self.committed_progress.next_offset
             progress = progress._replace(next_offset=offset, low_offset=min(offset, progress.low_offset))
-        draft, self._draft = self._draft, Draft()
-        self._frozen_number += 1
-        progress = progress._replace(number=self._frozen_number)
+        draft, self._draft = self._draft, Draft(self.partition, self.options, self._draft.limits)
         draft.bodies.sort(key=_BY_DUE_THEN_REQUEST)
-        draft.park(self.options.rules.own_topics, at_ms)
-        self._due.roll_unavailable(draft, at_ms, at_ms)
+        draft.park(at_ms)
+        draft.roll_unavailable(at_ms, at_ms)
         ids = frozenset(body.id for body in draft.bodies if body.id is not None)
         journal = self._journal(draft, progress, waits)
-        requests = 0 if lags else self._requests
-        frozen = FrozenDraft(self.partition, self.options, draft, progress, journal, at_ms, ids, requests)
-        assert self._frozen is None, "two transactions at once"
-        self._frozen = frozen
-        self._frozen_offset = progress.next_offset
-        self._frozen_waits = waits
-        self.frozen_ms = now_ms
-        self._must_claim = False
+        self._frozen = FrozenDraft(draft, progress, journal, at_ms, ids, 0 if lags else self._requests)
+        self._frozen.make_records()
+        self._frozen_waits, self.frozen_ms, self._must_claim = waits, now_ms, False
         self.flights.depart(draft.decisions.rolled, now_ms)
-        self._requests -= requests
         if not lags:
-            self._dirty_since_ms = None
-            self._is_caught_up = is_caught_up
-        return frozen
+            self._requests, self._dirty_since_ms, self._is_caught_up = 0, None, is_caught_up
+        return self._frozen
 
     def _progress(self, now_ms: int, *, is_caught_up: bool) -> Progress:
-        """Return (C, K, L) of the draft.
+        """Return (C, K, L) of the draft, with its number.
 
         If every timer is cancelled or replaced in time, nothing leaves. K then follows the requests, but remains below
         the key of any request that is still to be read, by the brokers' time: a clock that is ahead makes none overdue.
         """
+        still_ms = min(_STILL_MS, self.options.rules.roll_window_ms // 8)
         if is_caught_up:
-            self.store.release_queue.advance_settled(min(now_ms, self._newest_ms) - self._still_ms, self._still_ms)
-        return self.store.advance_progress()
+            self.store.release_queue.advance_settled(min(now_ms, self._newest_ms) - still_ms, still_ms)
+        return self.store.advance_progress()._replace(number=self.committed_progress.number + 1)
 
     def _may_defer_commit(self, waits: tuple[Wait, ...], now_ms: int) -> bool:
         """True if C may stay where it is, so that no journal record is needed: as if those requests came later.
@@ -398,7 +393,7 @@ class Partition:
         """
         if not self._is_caught_up or self._is_commit_due(now_ms) or waits or self._frozen_waits:
             return False
-        return self._draft.only_ordered_releases(self._frozen_offset)
+        return self._draft.only_ordered_releases(self.committed_progress.next_offset)
 
     def _is_commit_due(self, now_ms: int) -> bool:
         """True if stored requests have waited long enough for their commit, or the clock was set back."""
@@ -407,19 +402,16 @@ class Partition:
 
     def recheck(self, frozen: FrozenDraft, now_ms: int) -> None:
         """Prepare an aborted draft for its retry: reject timers that have expired meanwhile."""
-        frozen.retry(now_ms)
-        rolled = self._due.roll_unavailable(frozen.draft, now_ms, frozen.at_ms)
-        if rolled:
-            self.flights.depart(rolled)  # due, so they need no roll cooldown
-            frozen.journal_copies()
+        self.flights.depart(frozen.retry(now_ms))  # due, so they need no roll cooldown
 
     def _journal(self, draft: Draft, progress: Progress, waits: tuple[Wait, ...]) -> JournalRecord | None:
         """Return the decisions that (C, K) cannot express; None if there are none and nothing was read."""
         has_exceptions = draft.decisions.released or draft.decisions.rolled or waits or waits != self._frozen_waits
-        if progress.next_offset == self._frozen_offset and not has_exceptions and not self._must_claim:
+        from_offset = self.committed_progress.next_offset
+        if progress.next_offset == from_offset and not has_exceptions and not self._must_claim:
             return None
         return JournalRecord(
-            from_offset=self._frozen_offset,
+            from_offset=from_offset,
             next_offset=progress.next_offset,
             rules=self.options.rules,
             **draft.decisions.journal_fields(),
@@ -440,10 +432,3 @@ class Partition:
             self._recently.add((id_ for id_, is_parked in left if not is_parked), frozen.at_ms)
         self.committed_progress = frozen.progress
         self.store.committed(frozen.progress, is_all=self.is_quiet)
-
-
-class Damaged(NamedTuple):
-    """A partition whose local store is damaged: the loop rebuilds it."""
-
-    partition: Partition
-    error: CorruptStoreError

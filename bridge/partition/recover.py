@@ -27,7 +27,7 @@ from bridge.partition.options import TurnOptions
 from bridge.partition.request import ask_of, body_of
 from bridge.ports import History, Record
 from kafka_timer.headers import Claim, Refusal, Schedule
-from kafka_timer.origin import TimerPartition, origin
+from kafka_timer.origin import TimerPartition
 from schemas.journal import Decisions
 from schemas.progress import NOTHING_SETTLED, ForeignProgressError, Progress
 from schemas.rules import Rules
@@ -51,15 +51,16 @@ def read_checkpoint(disk: Disk) -> Checkpoint | None:
 
 
 class RecoveryPlan(NamedTuple):
-    """The start of a recovery, and how much it has to read."""
+    """The start of a recovery, and how much it has to read.
+
+    found: the checkpoint on disk, if it is usable. work: timers and requests to read. is_adopted: True if `progress`
+    comes from --adopt-progress.
+    """
 
     progress: Progress
     found: Checkpoint | None
-    """The checkpoint on disk, if it is usable."""
     work: int
-    """Timers and requests to read."""
     is_adopted: bool
-    """True if `progress` comes from --adopt-progress."""
 
 
 def plan_recovery(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> RecoveryPlan:
@@ -89,7 +90,7 @@ def plan_recovery(partition: TimerPartition, disk: Disk, history: History, optio
 
 
 def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
-    """Return True if a recovery may start from the checkpoint.
+    """True if a recovery may start from the checkpoint.
 
     journal_first: first kept offset of the journal. Earlier decisions, perhaps on this checkpoint's timers, are lost.
     """
@@ -102,10 +103,7 @@ def _usable(found: Checkpoint, progress: Progress, journal_first: int) -> bool:
 def _require_rebuild_possible(
     partition: TimerPartition, history: History, low_offset: int, setting: str, old: object, new: object, keeps: str
 ) -> None:
-    """Raise SettingsError if a rebuild would lose timers that only the sound local store still holds.
-
-    keeps: what the old value has to be given to.
-    """
+    """Raise SettingsError if a rebuild would lose timers that only the local store holds. keeps: what keeps it."""
     first, _ = history.bounds(partition)
     told = f"{partition}: {setting} was {old}, is {new}, so the local store has to be rebuilt from offset {low_offset}"
     if first > low_offset:
@@ -119,7 +117,7 @@ def _require_rebuild_possible(
 def _progress(
     partition: TimerPartition, history: History, options: TurnOptions, found: Checkpoint | None
 ) -> tuple[Progress, bool]:
-    """Return the progress to recover to, and whether it comes from --adopt-progress."""
+    """Return the progress to recover to, and whether it is adopted."""
     why = "the group has no committed offset, but timers were delivered before (if by another group: use that --group)"
     try:
         committed = history.progress(partition)
@@ -129,9 +127,8 @@ def _progress(
             if nothing_left and all(parse_record(partition, value).is_claim for value in values):
                 first, _ = history.bounds(partition)
                 return Progress(first, NOTHING_SETTLED, first, era=options.era_ms), False
-            committed = history.progress(
-                partition
-            )  # another owner may have committed the first one since the first read
+            # Another owner may have committed the first one since the first read.
+            committed = history.progress(partition)
     except ForeignProgressError as wrong:
         committed, why = None, str(wrong)
     if committed is None:
@@ -142,14 +139,14 @@ def _progress(
 
 def _require_not_truncated(partition: TimerPartition, history: History, progress: Progress) -> None:
     """Raise ProgressLostError if the partition ends before C. The end includes open transactions."""
-    _, stable = history.bounds(partition)
-    if progress.next_offset > stable:
-        ends = history.stable_and_end_offsets([partition])
-        if partition not in ends:
-            raise PartitionUnreadableError(f"{partition}: no answer in time about its end offset")
-        _, end = ends[partition]
-        if progress.next_offset > end:
-            raise ProgressLostError(truncated_partition_message(*partition, end, progress.next_offset))
+    if progress.next_offset <= history.bounds(partition)[1]:
+        return
+    ends = history.stable_and_end_offsets([partition])
+    if partition not in ends:
+        raise PartitionUnreadableError(f"{partition}: no answer in time about its end offset")
+    _, end = ends[partition]
+    if progress.next_offset > end:
+        raise ProgressLostError(truncated_partition_message(*partition, end, progress.next_offset))
 
 
 def _adopted(partition: TimerPartition, history: History, options: TurnOptions, why: str) -> Progress:
@@ -171,34 +168,28 @@ def _adopted(partition: TimerPartition, history: History, options: TurnOptions, 
 
 
 def replay(
-    records: Iterable[Record],
-    is_unreleased: Callable[[str, tuple[int, int]], bool],
-    rules_from: Callable[[int], tuple[Rules, int]],
-    decisions: Decisions,
-    offset_of: Callable[[bytes], int],
+    records: Iterable[Record], is_unreleased: Callable[[str, tuple[int, int]], bool], decisions: Decisions
 ) -> Batch:
     """Return the timers of `records` that are still pending by the journal's decisions.
 
     is_unreleased(target, (visit_ms, origin offset)): True if a timer with this key has not left.
-    rules_from(offset): the rules by which it was first read, and the offset up to which they hold.
-    Raises ValueError if a request that the journal calls a timer does not parse as one.
+    Raises ValueError if a request that the journal calls a timer does not parse as one, or has no rules there.
     """
     batch = Batch()
-    refused, dropped, ended, released = decisions.refused, decisions.dropped, decisions.ended, decisions.released
-    rolled = decisions.rolled
+    ended, released, rolled = decisions.ended, decisions.released, decisions.rolled
     rules: Rules | None = None
     until = 0
     for record in records:
         offset = record.offset
-        if offset in refused or offset in dropped:
+        if offset in decisions.refused or offset in decisions.dropped:
             continue
         if rules is None or offset >= until:
-            rules, until = rules_from(offset)
+            rules, until = _rules_from(offset, decisions)
         asked = ask_of(record, rules)
         if type(asked) is Schedule:
             schedule, origin_offset, rolls = asked, offset, 0
         elif isinstance(asked, Claim):
-            schedule, origin_offset, rolls = asked.schedule, offset_of(asked.origin), asked.rolls
+            schedule, origin_offset, rolls = asked.schedule, int(asked.origin.rpartition(b"/")[2]), asked.rolls
         elif isinstance(asked, Refusal):
             raise ValueError(f"offset {offset} was taken in before, but now reads as {asked.code}: {asked.detail}")
         else:
@@ -213,27 +204,28 @@ def replay(
     return batch
 
 
+def _rules_from(offset: int, decisions: Decisions) -> tuple[Rules, int]:
+    rules, until = decisions.rules_from(offset)
+    if rules is None:
+        raise ValueError(f"offset {offset} was taken in before, by unknown rules")
+    return rules, until
+
+
 class Recovered(NamedTuple):
-    """A partition in the state of its committed progress."""
+    """A partition in the state of its committed progress; if `is_adopted`, that is not committed to Kafka yet."""
 
     store: Store
     flights: CopiesInFlight
     is_adopted: bool
-    """True if the progress comes from --adopt-progress and is not committed to Kafka yet."""
 
 
 def recover(
-    partition: TimerPartition,
-    disk: Disk,
-    history: History,
-    options: TurnOptions,
-    plan: RecoveryPlan | None = None,
+    partition: TimerPartition, disk: Disk, history: History, options: TurnOptions, plan: RecoveryPlan | None = None
 ) -> Recovered:
     """Return the partition's store in the state of the committed progress. plan: a new result of `plan_recovery`.
 
     Raises OSError if the disk is full or broken; CorruptStoreError if the store is unreadable and the last copy, or if
-    the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile. After
-    an error no store is open.
+    the disk does not return what was just written; PartitionUnreadableError if another owner commits meanwhile.
     """
     plan = plan or plan_recovery(partition, disk, history, options)
     recovered = _recovered(partition, disk, history, options, plan)
@@ -254,18 +246,17 @@ def _recovered(
     recovery = _Recovery(partition, disk, history, options, plan)
     found, decisions = plan.found, None
     if found is not None and (decisions := journal.since(found)) is None:
-        low_offset = plan.progress.low_offset
-        log.warning("%s: the local store is of another journal and is rebuilt from offset %d", partition, low_offset)
+        text = "%s: the local store is of another journal and is rebuilt from offset %d"
+        log.warning(text, partition, plan.progress.low_offset)
         found = None
     try:
-        recovered = recovery.run(found, decisions or journal.for_rebuild())
+        return recovery.run(found, decisions or journal.for_rebuild())
     except CorruptStoreError as wrong:
         if found is None:
             raise
         require_rebuildable(partition, history, plan.progress.low_offset, wrong)
         invalidate_store(partition, disk, wrong)
-        recovered = recovery.run(None, journal.for_rebuild())
-    return recovered
+        return recovery.run(None, journal.for_rebuild())
 
 
 def prepare_store(partition: TimerPartition, disk: Disk, history: History, options: TurnOptions) -> None:
@@ -307,9 +298,8 @@ def _close_durably(recovered: Recovered, journal_offset: int) -> None:
 
 def invalidate_store(partition: TimerPartition, disk: Disk, wrong: CorruptStoreError) -> None:
     """Delete the checkpoint of a closed, damaged store, so that the next `recover` rebuilds it from Kafka."""
-    log.error(
-        "%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged", partition, wrong
-    )
+    text = "%s: the local store is damaged (%s): rebuilding it from Kafka; lost requests are logged"
+    log.error(text, partition, wrong)
     disk.start_replace(NAME, b"").wait()
 
 
@@ -321,7 +311,7 @@ def require_rebuildable(partition: TimerPartition, history: History, low_offset:
 
 @dataclass(eq=False)
 class _Recovery:
-    """One recovery, from a checkpoint or from empty files, to the committed progress."""
+    """From a checkpoint or from empty files to the committed progress."""
 
     _partition: TimerPartition
     _disk: Disk
@@ -369,16 +359,9 @@ class _Recovery:
         if start >= progress.next_offset:
             return
         self._log_lost_requests(start)
-
-        def rules_from(offset: int) -> tuple[Rules, int]:
-            rules, until = decisions.rules_from(offset)
-            if rules is None:
-                raise ValueError(f"offset {offset} was taken in before, by unknown rules")
-            return rules, until
-
         for records in self._history.requests(self._partition, start, progress.next_offset, decisions.refused):
             try:
-                batch = replay(records, store.release_queue.is_unreleased, rules_from, decisions, self._offset_of)
+                batch = replay(records, store.release_queue.is_unreleased, decisions)
             except ValueError as wrong:
                 raise BridgeError(f"{self._partition}: {wrong}. The journal no longer covers the request") from wrong
             store.add(batch, progress.next_offset)
@@ -390,11 +373,5 @@ class _Recovery:
             log.error(
                 "%s: retention has taken up to %d requests that are not in the local store, offsets %d to %d: those of"
                 " them that were pending are lost; raise retention.ms to 3 roll windows",
-                self._partition,
-                end - start,
-                start,
-                end - 1,
+                *(self._partition, end - start, start, end - 1),
             )
-
-    def _offset_of(self, origin_: bytes) -> int:
-        return int(origin_.removeprefix(origin(self._partition, 0)[:-1]))

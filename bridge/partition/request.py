@@ -40,10 +40,7 @@ from timer.format.body import Body, pack_headers, unpack_headers
 _OF_COPIES = frozenset({ORIGIN, ROLLS, OCCURRENCE, SCHEDULED_MS})
 _RECURS = tuple(name.encode() for name in RECURRING)
 _WITH_ID = (Schedule, Cancel, Move)
-_UNDECODABLE = Refusal(
-    "undecodable",
-    "the Kafka client cannot decode it, and an operator skipped it" + BARE.decode(),
-)
+_UNDECODABLE = Refusal("undecodable", f"the Kafka client cannot decode it, and an operator skipped it{BARE.decode()}")
 MAX_HEADERS = 1024
 """Of a request (case 31 has 1,000). A copy or a delivery has a few more; Kafka's clients read up to 100,000."""
 LOOK_EACH = 16
@@ -102,13 +99,11 @@ def needing_no_room(records: Sequence[Record], rules: Rules) -> int:
 
     A move takes a timer out of the store, and its copy would wait for room: the timer could leave later than unmoved.
     """
-    need = (at for at, record in enumerate(records) if _needs_room(ask_of(record, rules)))
-    return next(need, len(records))
-
-
-def _needs_room(ask: Asked) -> bool:
-    is_move = isinstance(ask, ByOrigin) and ask.due_ms is not None
-    return is_move or isinstance(ask, Schedule | Claim | Move)
+    for at, record in enumerate(records):
+        ask = ask_of(record, rules)
+        if isinstance(ask, Schedule | Claim | Move) or (isinstance(ask, ByOrigin) and ask.due_ms is not None):
+            return at
+    return len(records)
 
 
 def body_of(record: Record, schedule: Schedule, origin_offset: int, rolls: int) -> Body:
@@ -129,7 +124,6 @@ def sent_headers(body: Body) -> list[tuple[str, bytes | None]]:
 
 
 def headers_without_profile(body: Body) -> list[tuple[str, bytes | None]]:
-    """Return the headers of a stored request without those of its profile."""
     return without_profile(unpack_headers(body.headers))
 
 
@@ -179,11 +173,7 @@ def next_due_ms(body: Body) -> int:
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     """Return a lower bound of the size of a record at the broker, without the batch around it."""
     payload = len(key or b"") + len(value or b"")
-    return payload + sum(_bytes(name) + len(content or b"") + 8 for name, content in headers)
-
-
-def _bytes(name: str) -> int:
-    return len(name) if name.isascii() else len(name.encode())
+    return payload + sum(len(name.encode()) + len(content or b"") + 8 for name, content in headers)
 
 
 def first_copy_size(record: Record, schedule: Schedule) -> int:

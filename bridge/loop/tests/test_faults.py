@@ -126,7 +126,7 @@ def test_intake_pauses_for_too_many_timers_out_of_order_and_goes_on(
     world = World()
     world.bridge.run(10)
     with monkeypatch.context() as patched:
-        patched.setattr("bridge.partition.due_timers._MOST_HELD", 0)
+        patched.setattr("bridge.partition.partition._MOST_HELD", 0)
         world.send(delay_ms=300)
         world.bridge.run(100)
     assert world.bridge.status.pauses.counted() == {PARTITION: "held"}

@@ -14,7 +14,7 @@ import pytest
 import bridge.loop
 import bridge.partition
 import timer
-from bridge.loop.release_pace import LEAST_TIMERS, TURN_MS, ReleasePace
+from bridge.loop.loop import LEAST_TIMERS, TURN_MS, ReleasePace
 from bridge.loop.tests.test_histories import kafka_with, send
 from bridge.partition.options import TurnOptions
 from bridge.partition.recover import read_checkpoint

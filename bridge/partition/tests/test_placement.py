@@ -2,7 +2,7 @@
 
 import pytest
 
-from bridge.partition.placement import is_by_crc32, other_place
+from bridge.partition.ids import is_by_crc32, other_place
 
 # Of order-1 in 4 partitions; a real broker and librdkafka agree with both.
 BY_MURMUR2, BY_CRC32 = 2, 3

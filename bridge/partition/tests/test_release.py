@@ -13,7 +13,8 @@ from bridge.errors import BridgeError
 from bridge.loop import control_state as control
 from bridge.loop.control_state import ControlState
 from bridge.loop.tests.test_histories import SMALL, TROUBLE, Trouble, World, go_on
-from bridge.partition import due_timers, limits
+from bridge.partition import limits
+from bridge.partition import partition as open_partition
 from bridge.partition import partition as timer_partition
 from bridge.partition import request as request_module
 from bridge.partition.copies import CopiesInFlight
@@ -390,7 +391,7 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
     monkeypatch: pytest.MonkeyPatch, trouble: Callable[[TimerWorld], None], *, is_paused: bool
 ) -> None:
     """Intake lags, so K has passed the keys of what it reads. A cancel and a timer of another target come after it."""
-    monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
+    monkeypatch.setattr(open_partition, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6 if is_paused else 2), max_requests_per_s=20, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
@@ -419,7 +420,7 @@ def test_intake_goes_on_with_any_number_of_timers_out_of_order(
 def test_timers_out_of_order_are_rolled_within_the_bytes_of_a_transaction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(due_timers, "_MOST_HELD", 10)
+    monkeypatch.setattr(open_partition, "_MOST_HELD", 10)
     world = limited(TargetLimit(10**6), max_requests_per_s=20, max_due_bytes=5000, window_ms=200_000)
     for number in range(200):
         send(world, "other", str(number), 100 * number)
@@ -1235,7 +1236,7 @@ def test_a_move_does_not_search_all_copies_in_flight(monkeypatch: pytest.MonkeyP
     alive = CopiesInFlight.alive
 
     def looked(self: CopiesInFlight) -> list[CopyInFlight]:
-        looks.append(len(self))
+        looks.append(len(alive(self)))
         return alive(self)
 
     monkeypatch.setattr(CopiesInFlight, "alive", looked)

@@ -19,11 +19,10 @@ from bridge.partition import draft
 from bridge.partition import recover as recovery_plan
 from bridge.partition.copies import CopiesInFlight, RolledCopy
 from bridge.partition.decide import BatchIntake
+from bridge.partition.decisions import Intake
 from bridge.partition.draft import Draft, FrozenDraft
-from bridge.partition.due_timers import DueTimers
-from bridge.partition.ids import Intake
 from bridge.partition.journal import JournalReader
-from bridge.partition.limits import CircuitBreakers, TokenBucket
+from bridge.partition.limits import CircuitBreakers, TargetRateLimits, TokenBucket
 from bridge.partition.options import TurnOptions
 from bridge.partition.partition import IntakeOutcome, Partition
 from bridge.ports import Aborted, Committed, Record, Transaction
@@ -267,7 +266,7 @@ def below_l_kept(patches: Patches) -> None:
 def _(_: Wrong, copies: CopiesInFlight, __: Record, claim: Claim) -> CopyInFlight | None:
     """Whatever says that it is an awaited copy is taken for it."""
     number = claim.origin.rpartition(b"/")[2]
-    return copies._flights.get((int(number), claim.rolls)) if number.isdigit() else None
+    return copies._flights.get(int(number)) if number.isdigit() else None
 
 
 def markers_not_read(patches: Patches) -> None:
@@ -358,24 +357,24 @@ def _c_left_behind(without: Callable[[Draft], Draft]) -> Callable[[Patches], Non
 
 def next_occurrence_later(patches: Patches) -> None:
     """The copy for the next occurrence is written by the transaction after the one that delivers this one."""
-    waiting: dict[DueTimers, list[RolledCopy]] = {}
-    release, deliver = DueTimers.release, DueTimers._deliver
+    waiting: dict[TargetRateLimits, list[RolledCopy]] = {}
+    release, deliver = Partition._release, Draft._deliver
 
-    def deliver_alone(self: DueTimers, draft: Draft, body: Body, now_ms: int) -> bool:
-        apart = Draft()
-        is_delivered = deliver(self, apart, body, now_ms)
-        draft.bodies += apart.bodies
-        draft.parked |= apart.parked
-        waiting.setdefault(self, []).extend(apart.copies)
+    def deliver_alone(self: Draft, body: Body, now_ms: int) -> bool:
+        apart = Draft(self.partition, self.options, self.limits)
+        is_delivered = deliver(apart, body, now_ms)
+        self.bodies += apart.bodies
+        self.parked |= apart.parked
+        waiting.setdefault(self.limits, []).extend(apart.copies)
         return is_delivered
 
-    def release_with(self: DueTimers, draft: Draft, now_ms: int, most: int) -> bool:
-        for copy in waiting.pop(self, []):
-            draft.add_copy(copy)
-        return release(self, draft, now_ms, most)
+    def release_with(self: Partition, now_ms: int, most: int) -> bool:
+        for copy in waiting.pop(self._draft.limits, []):
+            self._draft.add_copy(copy)
+        return release(self, now_ms, most)
 
-    _replace(patches, DueTimers, "_deliver", deliver_alone)
-    _replace(patches, DueTimers, "release", release_with)
+    _replace(patches, Draft, "_deliver", deliver_alone)
+    _replace(patches, Partition, "_release", release_with)
 
 
 @_planted("next occurrence lost by a retry", Partition, "recheck")
@@ -384,13 +383,14 @@ def _(recheck: Wrong, partition: Partition, frozen: FrozenDraft, now_ms: int) ->
     recheck(partition, frozen, now_ms)
     origins = {body.origin_offset for body in frozen.draft.bodies}
     frozen.draft.copies = [copy for copy in frozen.draft.copies if copy.flight.origin_offset not in origins]
+    frozen.make_records()
 
 
-@_planted("next occurrence without its id", DueTimers, "_deliver")
-def _(deliver: Wrong, timers: DueTimers, draft: Draft, *given: Any) -> bool:
+@_planted("next occurrence without its id", Draft, "_deliver")
+def _(deliver: Wrong, draft: Draft, *given: Any) -> bool:
     """A cancel that is read before the copy for the next occurrence does not find it."""
     before = len(draft.decisions.rolled)
-    is_delivered: bool = deliver(timers, draft, *given)
+    is_delivered: bool = deliver(draft, *given)
     rolled = draft.decisions.rolled
     rolled[before:] = [flight._replace(id_hash="") for flight in rolled[before:]]
     return is_delivered
@@ -494,7 +494,7 @@ MUTATIONS |= {
     "lost shards repeated": _with(
         CommitPipeline,
         "retry",
-        lambda retry: lambda self, _: retry(self, [part[0] for each in self._waiting for part in each.parts]),
+        lambda retry: lambda self, _: retry(self, [part[0] for parts, _ in self._waiting for part in parts]),
     ),
     # A record that is published again says the time of the first try.
     "repeated with the old release time": _with(
