@@ -14,6 +14,7 @@ import base64
 from codecs import utf_8_decode
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,8 +148,8 @@ class NamedTimer(Timer):
 
     @property
     def place(self) -> SearchPosition:
-        topic, _, partition = self.shard.rpartition("/")
-        return SearchPosition(self.due_ms, TimerPartition(topic, int(partition)), self.origin)
+        topic, _, number = self.shard.rpartition("/")
+        return SearchPosition(self.due_ms, TimerPartition(topic, int(number)), self.origin)
 
 
 class Header(BaseModel):
@@ -203,10 +204,7 @@ def content_fields(body: Body, most_bytes: int) -> dict[str, Any]:
 
 
 def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_latest_first: bool = False) -> Listing:
-    """Return the first `limit` timers of all parts, up to where every part is complete.
-
-    A timer that left between count and list is in `matching` only.
-    """
+    """Return the first `limit` timers of all parts, up to where every part is complete."""
     listings = list(parts)
     of_topic: dict[str, list[Bucket]] = defaultdict(list)
     for each in listings:
@@ -215,7 +213,7 @@ def merge_listings(parts: Iterable[Listing], at_ms: int, limit: int, *, is_lates
     ends = [SearchPosition.parse(each.after) for each in listings if each.after is not None]
     complete_to = (max if is_latest_first else min)(ends, default=None)
     places = ((timer.place, timer) for each in listings for timer in each.timers)
-    found = sorted(places, key=lambda each: each[0], reverse=is_latest_first)
+    found = sorted(places, key=itemgetter(0), reverse=is_latest_first)
     if complete_to is not None:
         found = [each for each in found if each[0] == complete_to or (each[0] < complete_to) != is_latest_first]
     if len(found) > limit:
@@ -238,7 +236,7 @@ class Search:
         self._filter = filter_
         self._sign = -1 if filter_.is_latest_first else 1
         self.partitions: list[TimerPartition] = []
-        """The searched partitions; once done, only those that stayed open all the time."""
+        """Once done: the searched partitions that stayed open all the time."""
         self._partitions: dict[TimerPartition, Partition] = {}
         self._rows: dict[TimerPartition, Rows] = {}
         self._matching = 0
@@ -259,7 +257,7 @@ class Search:
     def listing(self) -> Listing:
         """Return the result. Call it once the search is done."""
         places = self._chosen
-        after = str(places[-1][0]) if places and self._matching > len(places) else None
+        after = str(places[-1][0]) if 0 < len(places) < self._matching else None
         of_topic = {
             hash_: [Bucket(from_ms=at_ms, timers=count) for at_ms, count in sorted(counts.items())]
             for hash_, counts in self._buckets.items()
@@ -326,13 +324,10 @@ class Search:
         if filter_.is_paused is not None:
             matches &= (rows["due_ms"] >= PAUSED_MS) == filter_.is_paused
         if filter_.after is not None:
-            due_ms, at, origin_offset = filter_.after
-            sign = self._sign
-            is_after = (
-                sign * (rows["origin"] - origin_offset) > 0
-                if timer_partition == at
-                else np.full(len(rows), (timer_partition > at) != filter_.is_latest_first)
-            )
+            (due_ms, at, origin_offset), sign = filter_.after, self._sign
+            is_after = np.full(len(rows), (timer_partition > at) != filter_.is_latest_first)
+            if timer_partition == at:
+                is_after = sign * (rows["origin"] - origin_offset) > 0
             matches &= (sign * (due - due_ms) > 0) | ((due == due_ms) & is_after)
         if filter_.origins:
             own = [offset for partition, offset in filter_.origins if partition == timer_partition]
@@ -384,7 +379,7 @@ class Search:
         for timer_partition, rows in self._rows.items():
             for unit, due_ms, origin_offset in rows[["unit", "due_ms", "origin"]].tolist():
                 found[timer_partition, origin_offset] = SearchPosition(due_ms, timer_partition, origin_offset), unit
-        ordered = sorted(found.values(), key=lambda each: each[0], reverse=self._filter.is_latest_first)
+        ordered = sorted(found.values(), key=itemgetter(0), reverse=self._filter.is_latest_first)
         return ordered[: self._filter.limit]
 
     def _list_timer(self, place: SearchPosition, unit: int) -> None:
@@ -395,8 +390,7 @@ class Search:
         row = NO_ROWS if unit == _IN_FLIGHT else owned.store.queries.pending_at(unit)
         if len(row) == 0:  # it has left, or its copy is in flight
             known = self._flights.get((place.partition, place.origin_offset))
-            flights = owned.flights.with_origin(place.origin_offset) if known is None else [known]
-            for flight in flights:
+            for flight in owned.flights.with_origin(place.origin_offset) if known is None else [known]:
                 due_ms = flight.due_ms - flight.due_ms % PAUSED_MS + place.due_ms
                 self._timers.append(NamedTimer.rolling(place.partition, flight._replace(due_ms=due_ms)))
             return
@@ -408,9 +402,7 @@ class Search:
         if self._filter.topic in (None, peek.target):
             more |= id_fields(peek.id)
             state = state_in(owned, row, peek.target, self._at_ms)
-            self._timers.append(
-                NamedTimer.stored(place.partition, place.origin_offset, int(row["due_ms"][0]), state, peek, **more)
-            )
+            self._timers.append(NamedTimer.stored(place.partition, peek, int(row["due_ms"][0]), state, **more))
 
 
 def _row_of(flight: CopyInFlight) -> tuple[int, ...]:
@@ -423,8 +415,7 @@ def _row_of(flight: CopyInFlight) -> tuple[int, ...]:
 
 def find_by_id(bridge: Bridge, id_: bytes, now_ms: int, *, with_value: bool) -> list[TimerDetail]:
     """Return the timers under an id in all partitions that are open here."""
-    found = named_bodies(bridge, id_, now_ms)
-    return [_detail(timer, body, id_, with_value=with_value) for timer, body in found]
+    return [_detail(*found, id_, with_value=with_value) for found in named_bodies(bridge, id_, now_ms)]
 
 
 def find_by_origin(
@@ -438,11 +429,11 @@ def find_by_origin(
     row = owned.store.queries.find_origin(origin_offset)
     rows = [row] if len(row) else []
     found = timers_with_bodies(partition, owned, now_ms, leaving, rows, owned.flights.with_origin(origin_offset))
-    return [_detail(timer, body, None, with_value=with_value) for timer, body in found]
+    return [_detail(*each, None, with_value=with_value) for each in found]
 
 
 def _detail(timer: Timer, body: Body | None, id_: bytes | None, *, with_value: bool) -> TimerDetail:
-    """`id_`: the id of the question, for a timer without body."""
+    """id_: of the question, for a timer without body."""
     fields = timer.model_dump() | id_fields(id_ if body is None else body.id)
     if body is None:
         return TimerDetail(**fields)

@@ -95,20 +95,14 @@ class Timer(BaseModel):
 
     @classmethod
     def stored(
-        cls,
-        timer_partition: TimerPartition,
-        origin_offset: int,
-        due_ms: int,
-        state: State,
-        stored: Body | Peek,
-        **more: str | None,
+        cls, timer_partition: TimerPartition, stored: Body | Peek, due_ms: int, state: State, **more: str | None
     ) -> Self:
         """Return a timer of the store. `more`: fields of a subclass."""
         return cls(
             state=state,
             shard=str(timer_partition),
-            origin=origin_offset,
-            offset=stored.offset,
+            origin=stored.origin_offset,
+            offset=None if stored.offset < 0 else stored.offset,
             topic=stored.target,
             partition=None if stored.partition < 0 else stored.partition,
             due_ms=due_ms % PAUSED_MS,
@@ -119,17 +113,8 @@ class Timer(BaseModel):
 
     @classmethod
     def rolling(cls, timer_partition: TimerPartition, flight: CopyInFlight) -> Self:
-        return cls(
-            state="rolling",
-            shard=str(timer_partition),
-            origin=flight.origin_offset,
-            offset=None,
-            topic=flight.target,
-            partition=None,
-            due_ms=flight.due_ms % PAUSED_MS,
-            is_paused=flight.due_ms >= PAUSED_MS,
-            rolls=flight.rolls,
-        )
+        known = Peek(0, flight.origin_offset, -1, flight.target, None, -1, flight.rolls)
+        return cls.stored(timer_partition, known, flight.due_ms, "rolling")
 
 
 class Named(BaseModel):
@@ -195,8 +180,8 @@ def pending_in_store(
     counts, flights = store.dues(), _copies_in_flight(store)
     ranges = joined_ranges((counts.ranges(), ranges_of(flights)))
     hours = joined_hours((counts.hours(), hours_of(flights)))
-    pending = sum(each.pending for each in ranges.values())
-    return _pending(at_ms, ranges, hours, {timer_partition: pending}, bucket_ms, topic)
+    partitions = {timer_partition: sum(each.pending for each in ranges.values())}
+    return _pending(at_ms, ranges, hours, partitions, bucket_ms, topic)
 
 
 def _pending(
@@ -207,11 +192,8 @@ def _pending(
     bucket_ms: int,
     topic: str | None,
 ) -> Pending:
-    topics = {
-        target: _of_topic(own, hours[target], bucket_ms)
-        for target, own in sorted(ranges.items())
-        if topic in (None, target)
-    }
+    chosen = sorted(target for target in ranges if topic in (None, target))
+    topics = {target: _of_topic(ranges[target], hours[target], bucket_ms) for target in chosen}
     total = sum(each.pending for each in topics.values())
     return Pending(at_ms=at_ms, pending=total, topics=topics, shards={str(s): n for s, n in sorted(partitions.items())})
 
@@ -245,19 +227,20 @@ def merge_pending(parts: Iterable[Pending]) -> Pending:
     sizes = [(topic, own.pending_bytes, own.store_bytes) for part in merged for topic, own in part.timer_topics.items()]
     return Pending(
         at_ms=merged[0].at_ms,
-        pending=sum(own.pending for some in of_topic.values() for own in some),
-        topics={
-            target: TopicPending(
-                pending=sum(own.pending for own in some),
-                paused=sum(own.paused for own in some),
-                first_due_ms=_least(own.first_due_ms for own in some),
-                last_due_ms=max((own.last_due_ms for own in some if own.last_due_ms is not None), default=None),
-                histogram=merge_buckets(bucket for own in some for bucket in own.histogram),
-            )
-            for target, some in sorted(of_topic.items())
-        },
+        pending=sum(part.pending for part in merged),
+        topics={target: _sum(some) for target, some in sorted(of_topic.items())},
         shards={name: count for part in merged for name, count in part.shards.items()},
         timer_topics=_add_up_bytes(sizes),
+    )
+
+
+def _sum(parts: list[TopicPending]) -> TopicPending:
+    return TopicPending(
+        pending=sum(own.pending for own in parts),
+        paused=sum(own.paused for own in parts),
+        first_due_ms=_least(own.first_due_ms for own in parts),
+        last_due_ms=max((own.last_due_ms for own in parts if own.last_due_ms is not None), default=None),
+        histogram=merge_buckets(bucket for own in parts for bucket in own.histogram),
     )
 
 
@@ -295,23 +278,20 @@ def timers_with_bodies(
     flights: Iterable[CopyInFlight],
 ) -> list[tuple[Timer, Body | None]]:
     """Return timers with their bodies, None while rolling. `rows`: one for each timer in the store."""
-    store = owned.store
-    found: list[tuple[Timer, Body | None]] = [(_stored(timer_partition, body, "leaving"), body) for body in leaving]
+    stored: list[tuple[Body, State]] = [(body, "leaving") for body in leaving]
     for row in rows:
-        (body,) = store.queries.bodies(row)
-        found.append((_stored(timer_partition, body, state_in(owned, row, body.target, at_ms)), body))
-    return found + [(Timer.rolling(timer_partition, flight), None) for flight in flights]
+        (body,) = owned.store.queries.bodies(row)
+        stored.append((body, state_in(owned, row, body.target, at_ms)))
+    found = [(Timer.stored(timer_partition, body, body.due_ms, state), body) for body, state in stored]
+    return [*found, *((Timer.rolling(timer_partition, flight), None) for flight in flights)]
 
 
 def named_in_store(timer_partition: TimerPartition, store: StoppedStore, id_: str, at_ms: int) -> Named:
     """Look up an id in a stopped store."""
-    held = store.checkpoint.held
-    found = [
-        _stored(
-            timer_partition, timer.body, _state_of(timer.body.due_ms, at_ms, is_held=timer.body.origin_offset in held)
-        )
-        for timer in store.with_id(id_.encode())
-    ]
+    held, found = store.checkpoint.held, []
+    for body in (timer.body for timer in store.with_id(id_.encode())):
+        state = _state_of(body.due_ms, at_ms, is_held=body.origin_offset in held)
+        found.append(Timer.stored(timer_partition, body, body.due_ms, state))
     hash_ = id_hash(id_.encode())
     found += [Timer.rolling(timer_partition, flight) for flight in _copies_in_flight(store) if flight.id_hash == hash_]
     return Named(at_ms=at_ms, id=id_, timers=found)
@@ -332,7 +312,3 @@ def _state_of(due_ms: int, at_ms: int, *, is_held: bool) -> State:
     if is_held:
         return "held"
     return "due" if due_ms <= at_ms else "pending"
-
-
-def _stored(timer_partition: TimerPartition, body: Body, state: State) -> Timer:
-    return Timer.stored(timer_partition, body.origin_offset, body.due_ms, state, body)
