@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 class UndecodableRecord(Record):
-    """Placeholder for a record that the Kafka client cannot decode and that an operator has skipped: only an offset."""
+    """Stands for a record that the Kafka client cannot decode and that an operator has skipped: only an offset."""
 
     __slots__ = ()
 
@@ -49,10 +49,7 @@ class Outgoing:
 
 
 class Member(NamedTuple):
-    """A member of the consumer group. `address`: host:port of its HTTP server; empty if it has none.
-
-    instance: of a dynamic member; empty if it is static.
-    """
+    """A member of the group. address: host:port of its HTTP server, if it has one. instance: empty if it is static."""
 
     name: str
     address: str
@@ -79,13 +76,12 @@ class Ownership:
 class Membership:
     """Our membership of the consumer group as of the last poll. The source refreshes it, transactions carry it.
 
-    A transaction carries the `group_metadata` of its submit, and is not refreshed: a stale owner publishes nothing.
+    A transaction carries the `group_metadata` (member id and generation) of its submit, and is not refreshed: a stale
+    owner publishes nothing. is_member: True if the group has accepted us. A member without partitions is a spare.
     """
 
     group_metadata: object = b""
-    """Member id and generation."""
     is_member: bool = False
-    """True if the group has accepted us. A member without partitions is a spare."""
 
     def refresh(self, group_metadata: object, *, is_member: bool) -> None:
         self.group_metadata, self.is_member = group_metadata, is_member
@@ -93,14 +89,13 @@ class Membership:
 
 @dataclass(slots=True)
 class Polled:
-    """Result of one poll."""
+    """Result of one poll. has_read: False if no record was asked for, so that one may be there."""
 
     ownership: Ownership
     records: dict[TimerPartition, list[Record]]
     undecodable: dict[TimerPartition, int] = field(default_factory=dict)
     """Started partitions whose next record cannot be decoded, with its offset. All records before it were returned."""
     has_read: bool = True
-    """False if no record was asked for, so that one may be there."""
 
     def keep(self, partitions: Container[TimerPartition]) -> None:
         """Forget the records of other partitions."""
@@ -120,12 +115,7 @@ class Source(Protocol):
     """As of the last `poll`."""
 
     def poll(
-        self,
-        timeout_ms: int,
-        max_records: int,
-        paused: Set[TimerPartition] = frozenset(),
-        *,
-        is_busy: bool = False,
+        self, timeout_ms: int, max_records: int, paused: Set[TimerPartition] = frozenset(), *, is_busy: bool = False
     ) -> Polled:
         """Wait for a record, a change of ownership or the timeout; return what has arrived, at most `max_records`.
 
@@ -148,20 +138,14 @@ class Source(Protocol):
 
 
 class BackgroundRecovery(Protocol):
-    """Recovery of one partition's store outside the loop. The loop keeps that store closed meanwhile.
-
-    A refresh of a standby (bridge.loop.standbys) is one too.
-    """
+    """Recovery, or refresh as a standby, of one partition's store, which the loop keeps closed meanwhile."""
 
     def is_done(self) -> bool:
         """Return True if the work has ended, with or without success. The loop then recovers the store again."""
 
     @property
     def refused(self) -> OSError | UnreadableError | None:
-        """The error of the disk that ended the work, or None. The loop would meet the same error.
-
-        Of a refresh: any error.
-        """
+        """The error of the disk that ended the work, or None: the loop would meet it, too. Of a refresh: any error."""
 
     def give_up(self) -> None:
         """Stop, because the partition has another owner. After the return nothing writes to its directory."""
@@ -192,7 +176,7 @@ class History(Protocol):
     def progress(self, timer_partition: TimerPartition) -> Progress | None:
         """Return the committed progress, or None. Waits until no open transaction can change it.
 
-        Raises schemas.progress.ForeignProgressError if another program committed the offset.
+        Raises ForeignProgressError if another program committed the offset.
         """
 
     def bounds(self, timer_partition: TimerPartition) -> tuple[int, int]:
@@ -208,9 +192,9 @@ class History(Protocol):
         """Return last stable offset and end of each timer partition. Asks once; leaves out those without an answer."""
 
     def newest_journal_times(self, partitions: Sequence[TimerPartition]) -> dict[TimerPartition, int]:
-        """Return the broker's timestamp (epoch ms) of the newest record of each journal partition.
+        """Return the broker's timestamp (epoch ms) of the newest record of each journal partition. Asks once.
 
-        Asks once; leaves out partitions without an answer or without records.
+        Leaves out partitions without an answer or without records.
         """
 
     def offset_at(self, timer_partition: TimerPartition, timestamp_ms: int) -> int:
@@ -256,20 +240,19 @@ class Control(Protocol):
     def catch_up(self) -> Iterable[Record]:
         """Return all further records up to the topic's end as of now.
 
-        Raises bridge.errors.BrokerUnavailableError if that takes longer than a few seconds.
+        Raises BrokerUnavailableError if that takes longer than a few seconds.
         """
 
 
 @dataclass(slots=True)
 class Transaction:
-    """Contents of one transaction. `progress` holds every partition that has records in `outgoing`."""
+    """Contents of one transaction. `progress` has all partitions of `outgoing`. tries: how often it was aborted."""
 
     outgoing: list[Outgoing]
     journal: dict[TimerPartition, bytes]
     progress: dict[TimerPartition, Progress]
     group_metadata: object
     tries: int = 0
-    """Number of times that it was aborted."""
 
 
 AbortReason = Literal["stale-member", "fault"]
@@ -288,19 +271,16 @@ class Aborted:
 
     refused: records of `outgoing` that the broker will never accept, each with a code (`unknown-topic`,
         `unknown-partition`, `not-authorized`, `too-large`). Empty after a passing fault or with stale group metadata.
-    why: meaningful if `refused` is empty. `stale-member`: the group no longer knows the member; `fault`: a passing
-        fault.
+    why: meaningful if `refused` is empty. `stale-member`: the group no longer knows the member.
+    unavailable: topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a
+        quota. As far as the sink knows, the transaction would commit without records to them.
+    refusing: topics of `refused` that made a transaction fail after it was sent, so that each try costs all others.
     """
 
     refused: Mapping[Outgoing, str]
     why: AbortReason = field(default="fault", compare=False)
     unavailable: frozenset[str] = field(default=frozenset(), compare=False)
-    """Topics that accepted no records for a reason that may last: no leader, too few in-sync replicas, a quota.
-
-    As far as the sink knows, the transaction would commit without records to them.
-    """
     refusing: frozenset[str] = field(default=frozenset(), compare=False)
-    """Topics of `refused` that made a transaction fail after it was sent, so that each further try costs all others."""
 
 
 MAX_IN_FLIGHT = 4
@@ -308,8 +288,6 @@ MAX_IN_FLIGHT = 4
 
 
 class SubmittedTransaction(Protocol):
-    """A transaction in flight."""
-
     def is_done(self) -> bool:
         """Return True if `wait` would return or raise at once."""
 
@@ -328,7 +306,7 @@ class Sink(Protocol):
 
         The caller keeps at most `MAX_IN_FLIGHT` of them, and each partition in at most one. (Otherwise a later one
         could commit progress that skips the records of an earlier one.)
-        Raises bridge.errors.FencedError if another process uses the same transactional.id: this process must end.
+        Raises FencedError if another process uses the same transactional.id: this process must end.
         """
 
     def close(self) -> None:
@@ -336,10 +314,7 @@ class Sink(Protocol):
 
 
 class Ports(NamedTuple):
-    """What a partition needs of the outside.
-
-    disk_for: opens the directory of a partition. prepare: recovers the store of a partition outside the loop.
-    """
+    """What a partition needs. disk_for: opens its directory. prepare: recovers its store outside the loop."""
 
     clock: Clock
     source: Source
