@@ -51,11 +51,8 @@ class Admission:
         """True if the next turn is for the rest of what this one has read."""
         self._warnings = LogRateLimit(log)
 
-    def admit(self, opened: AssignedPartition, records: list[Record], now_ms: int, *, has_read: bool = True) -> None:
-        """Take in the backlog of a partition and then `records`, as far as they may.
-
-        has_read: False if the poll asked for no records.
-        """
+    def admit(self, opened: AssignedPartition, records: list[Record], now_ms: int, *, has_read: bool) -> None:
+        """Take in the backlog of a partition, then `records`, as far as they may. has_read: records were asked for."""
         timer_partition, partition, waited = opened.name, opened.partition, bool(opened.partition.backlog)
         if opened.phase is Phase.CLAIMING or not (records or waited or opened.phase is Phase.CATCHING_UP):
             return  # as nearly always in a turn without a read
@@ -93,7 +90,10 @@ class Admission:
     ) -> tuple[IntakeStop | None, str]:
         """Take in as many records as rate and disk allow. Return why not all, with a text."""
         partition, owners = opened.partition, self._partitions.open
-        limit = self._rate_limit(opened, now_ms)
+        per_s = partition.options.max_requests_per_s
+        if per_s is not None and opened.name.topic not in self._rate_limits:
+            self._rate_limits[opened.name.topic] = TokenBucket(per_s, now_ms)
+        limit = self._rate_limits.get(opened.name.topic)
         most = None if limit is None else limit.allowance(now_ms, len(partition.backlog) + len(records))
         taken, stop, detail = partition.take_in(records, now_ms, most, no_room=self._no_room(opened), is_over=is_over)
         if limit is not None:
@@ -101,13 +101,6 @@ class Admission:
         if taken and (limit is not None or is_over()):  # so that they take turns
             owners[opened.name] = owners.pop(opened.name)
         return stop, detail
-
-    def _rate_limit(self, opened: AssignedPartition, now_ms: int) -> TokenBucket | None:
-        """Return the rate limit of the partition's timer topic, if it has one."""
-        per_s = opened.partition.options.max_requests_per_s
-        if per_s is not None and opened.name.topic not in self._rate_limits:
-            self._rate_limits[opened.name.topic] = TokenBucket(per_s, now_ms)
-        return self._rate_limits.get(opened.name.topic)
 
     @property
     def max_poll_records(self) -> int:
@@ -135,10 +128,7 @@ class Admission:
         return ""
 
     def _least_free_bytes(self, timer_partition: TimerPartition) -> int:
-        """Return the free room below which intake of the partition pauses.
-
-        A timer topic with less than its equal share of the stores' bytes goes on until half of the reserve is left.
-        """
+        """Return the free room below which intake pauses: half, for a topic with less than its share of all bytes."""
         held: Counter[str] = Counter()
         for each, opened in self._partitions.open.items():
             held[each.topic] += opened.partition.store.queries.size_bytes

@@ -101,9 +101,7 @@ class AssignedPartition:
         """When something is to be done without a new record, as of the last `look`."""
         self._maintained: Progress | None = None
         """The committed progress at which `maintain` had nothing left to do."""
-        self._clock = ports.clock
-        self._source = ports.source
-        self._history = ports.history
+        self._clock, self._source, self._history = ports.clock, ports.source, ports.history
         self._warnings = LogRateLimit(log)
         self._may_retry: Callable[[], bool] = lambda: True
         self._recovery: BackgroundRecovery | None = None
@@ -229,7 +227,7 @@ class AssignedPartition:
     def lag(self, stable: int, end: int, *, is_undecodable: bool) -> int:
         """Return the number of offsets up to `end` that are not read; 0 if they hold only markers and aborted records.
 
-        Such offsets are never polled. This asks Kafka for records if the position has not moved since the last check.
+        Such offsets are never polled: Kafka is asked if the position has not moved since the last check.
         """
         start, before = self.partition.store.next_offset, self._lag_sample
         if start >= end:
@@ -244,7 +242,6 @@ class AssignedPartition:
     def check_caught_up(self, now_ms: int, *, was_empty: bool, is_undecodable: bool) -> None:
         """Go on to OPEN when all records from before the opening are read. Markers are never polled.
 
-        If Kafka holds more and the client brings nothing, read from there again (see `missed_records`).
         was_empty: the last poll brought nothing. is_undecodable: the next record cannot be read, so nothing waits.
         """
         if self.phase is not Phase.CATCHING_UP:

@@ -109,10 +109,7 @@ class JournalClaims:
         return found
 
     def confirm(self, written: Sequence[TimerPartition]) -> tuple[set[TimerPartition], set[TimerPartition]]:
-        """Look for claims that were written. Return the partitions whose claim is first, and those to write again.
-
-        Raises ForeignJournalError if the claim of another group is the first.
-        """
+        """Look for claims that were written. Return the partitions whose claim is first, and those to write again."""
         confirmed = self.look(written)
         missing = set(written) - confirmed
         if not missing:

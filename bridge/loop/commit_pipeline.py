@@ -24,17 +24,7 @@ from bridge.partition.draft import Draft, FrozenDraft
 from bridge.partition.ids import is_by_crc32, other_place
 from bridge.partition.limits import CircuitBreakers
 from bridge.partition.partition import Partition
-from bridge.ports import (
-    MAX_IN_FLIGHT,
-    Aborted,
-    Clock,
-    Committed,
-    Membership,
-    Outgoing,
-    Sink,
-    SubmittedTransaction,
-    Transaction,
-)
+from bridge.ports import MAX_IN_FLIGHT, Aborted, Clock, Committed, Membership, Sink, SubmittedTransaction, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +89,7 @@ class CommitPipeline:
         busy = {topic for topic, count in records.items() if count > _BUSY_RECORDS and len(records) > 1}
         costly, others = list[Part](), list[Part]()
         for owned, frozen in parts:
-            is_costly = self._is_costly(frozen.records) or owned.partition.topic in busy
+            is_costly = self._is_costly(frozen) or owned.partition.topic in busy
             (costly if is_costly else others).append((owned, frozen))
         for each in (others, costly):
             if each and self.has_room:
@@ -107,10 +97,10 @@ class CommitPipeline:
             elif each:
                 self._waiting.append((each, 0))
 
-    def _is_costly(self, outgoing: Sequence[Outgoing]) -> bool:
-        if len(outgoing) > _COSTLY_RECORDS or self._sink.needs_look_up(outgoing):
+    def _is_costly(self, frozen: FrozenDraft) -> bool:
+        if len(frozen.records) > _COSTLY_RECORDS or self._sink.needs_look_up(frozen.records):
             return True
-        return bool(self._breakers) and self._breakers.have_failed({record.topic for record in outgoing})
+        return bool(self._breakers) and self._breakers.have_failed({record.topic for record in frozen.records})
 
     def reap(self) -> None:
         """Advance the partitions of every transaction that has committed so far; queue aborted ones. Does not block."""
@@ -209,8 +199,5 @@ class CommitPipeline:
                 )
         self._breakers.refuse(outcome.refusing, self._clock.now_ms())
         for target in self._breakers.trip(outcome.unavailable, self._clock.now_ms()):
-            log.warning(
-                "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all others"
-                " go on, and it is tried again; check its brokers",
-                target,
-            )
+            text = "%s: it takes no records (no leader, too few in-sync replicas, or a quota); its timers wait, all"
+            log.warning(f"{text} others go on, and it is tried again; check its brokers", target)

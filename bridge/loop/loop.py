@@ -249,10 +249,7 @@ class Bridge:
     def _each(
         self, step: Callable[[AssignedPartition], object], partitions: Iterable[AssignedPartition] | None = None
     ) -> None:
-        """Call `step` for these open partitions, or for all that do not rest.
-
-        A partition that is damaged or unreadable is opened again, later.
-        """
+        """Call `step` for these open partitions, or for all awake ones. A damaged or unreadable one is opened again."""
         for opened in list(self._awake if partitions is None else partitions):
             try:
                 step(opened)

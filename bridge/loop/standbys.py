@@ -19,10 +19,7 @@ _FAILED_MS = 60_000
 
 @dataclass(eq=False)
 class Standbys:
-    """For the loop's thread alone.
-
-    refresh: starts a refresh. partitions: all of the timer topics.
-    """
+    """For the loop's thread alone. partitions: all of the timer topics."""
 
     _clock: Clock
     _status: Status
@@ -38,23 +35,19 @@ class Standbys:
 
     def step(self, owned: Container[TimerPartition]) -> None:
         """Note the end of a refresh, or start the next one. owned: the partitions that are assigned to us."""
-        now_ms = self._clock.now_ms()
-        if self._running is not None:
-            self._check(*self._running, now_ms)
+        now_ms, others = self._clock.now_ms(), [each for each in self._partitions if each not in owned]
+        if self._running is None:
+            if others and self._next_ms[oldest := min(others, key=self._next_ms.__getitem__)] <= now_ms:
+                self._began_ms = now_ms
+                self._running = oldest, self._refresh(oldest)
             return
-        others = [each for each in self._partitions if each not in owned]
-        if others and self._next_ms[oldest := min(others, key=self._next_ms.__getitem__)] <= now_ms:
-            self._began_ms = now_ms
-            self._running = oldest, self._refresh(oldest)
-
-    def _check(self, partition: TimerPartition, refresh: BackgroundRecovery, now_ms: int) -> None:
-        if not refresh.is_done():
-            return
-        self._running = None
-        is_fresh = refresh.refused is None
-        self._next_ms[partition] = now_ms + (self._interval_ms if is_fresh else _FAILED_MS)
-        if is_fresh:
-            self._status.standby_refreshed(partition, (now_ms - self._began_ms) / 1000)
+        partition, refresh = self._running
+        if refresh.is_done():
+            self._running = None
+            is_fresh = refresh.refused is None
+            self._next_ms[partition] = now_ms + (self._interval_ms if is_fresh else _FAILED_MS)
+            if is_fresh:
+                self._status.standby_refreshed(partition, (now_ms - self._began_ms) / 1000)
 
     def give_up(self) -> None:
         """Stop a refresh that runs. After the return no refresh writes to any directory."""

@@ -43,10 +43,7 @@ class ReceiptDraft(NamedTuple):
 
 @dataclass(slots=True)
 class NewDecisions:
-    """Decisions that are not written yet. Numbers are origins; those of `dropped` are offsets of copies.
-
-    The lists are those of schemas.journal.
-    """
+    """Decisions that are not written yet: the lists of schemas.journal. Numbers are origins; `dropped` are copies."""
 
     refused: list[tuple[Record, Refusal]] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)

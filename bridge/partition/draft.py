@@ -324,10 +324,7 @@ class FrozenDraft:
     """Number of receipts of each kind among them."""
 
     def retry(self, now_ms: int) -> list[CopyInFlight]:
-        """Prepare a retry at `now_ms`: reject timers that have expired meanwhile.
-
-        Timers whose target takes nothing are replaced by copies, which are returned.
-        """
+        """Prepare a retry at `now_ms`: reject what has expired. Return the copies that replace what no target takes."""
         self.at_ms = max(self.at_ms, now_ms)
         self.draft.park(self.at_ms)
         if copies := self.draft.roll_unavailable(now_ms, self.at_ms):
@@ -338,9 +335,9 @@ class FrozenDraft:
         return copies
 
     def make_records(self) -> None:
-        """Make deliveries and parked timers in order of due time; then copies, refused records, receipts.
+        """Make deliveries and parked timers by due time; then copies, refused records, receipts.
 
-        Raises CorruptStoreError.
+        Raises CorruptStoreError if the headers of a timer are damaged.
         """
         draft, options, partition, now_ms = self.draft, self.draft.options, self.draft.partition, self.at_ms
         records = deliveries(partition, draft.bodies, now_ms)

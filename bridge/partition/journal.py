@@ -29,10 +29,7 @@ _OWNER_LOOK_BACK = (20, 1000)
 
 
 def owners(partitions: Sequence[TimerPartition], history: History) -> dict[TimerPartition, bytes]:
-    """Return the key of the group that owns each partition's journal, by the records that are committed by now.
-
-    Leaves out those whose journal ends with no key.
-    """
+    """Return the key of the group that owns each partition's journal, unless the journal ends with no key."""
     found: dict[TimerPartition, bytes] = {}
     claimed: dict[TimerPartition, bytes] = {}
     for look_back in _OWNER_LOOK_BACK:

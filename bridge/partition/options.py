@@ -64,7 +64,10 @@ class Policy:
 
     def action_refusal(self, action: str) -> Refusal | None:
         """Return why requests may not ask for `action`, None if they may."""
-        return None if action in self.actions else _denied_action(action)
+        if action in self.actions:
+            return None
+        detail = f"this timer topic does not allow {action}: use one that does, or have its actions changed"
+        return Refusal("denied-action", detail)
 
     def refusal(self, target: str) -> Refusal | None:
         """Return why requests may not name `target`, None if they may."""
@@ -78,24 +81,14 @@ class Policy:
         @lru_cache(_REMEMBERED)
         def verdict(target: str) -> Refusal | None:
             if not allowed(target) or denied(target):
-                return _denied(target)
-            return _internal(target) if internal(target) and target not in named else None
+                why = "is no target of this timer topic: send it to one that allows it, or have allow and deny changed"
+            elif internal(target) and target not in named:
+                why = f"looks internal ({', '.join(INTERNAL)}): have allow name it exactly"
+            else:
+                return None
+            return Refusal("denied-target", f"{target} {why}")
 
         return verdict
-
-
-def _denied(target: str) -> Refusal:
-    detail = f"{target} is no target of this timer topic: send it to one that allows it, or have allow and deny changed"
-    return Refusal("denied-target", detail)
-
-
-def _internal(target: str) -> Refusal:
-    return Refusal("denied-target", f"{target} looks internal ({', '.join(INTERNAL)}): have allow name it exactly")
-
-
-def _denied_action(action: str) -> Refusal:
-    detail = f"this timer topic does not allow {action}: use one that does, or have its actions changed"
-    return Refusal("denied-action", detail)
 
 
 def _matcher(patterns: tuple[str, ...]) -> Callable[[str], object]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
 from operator import itemgetter
-from typing import NamedTuple
 
 from bridge.partition.copies import copy_of, hours_of, ranges_of
 from bridge.partition.decide import BatchIntake, View
@@ -55,12 +54,8 @@ class IntakeStop(Enum):
     TURN_FULL = "transaction"
 
 
-class IntakeOutcome(NamedTuple):
-    """taken: number of records taken in, copies of rolled or moved timers too. detail: of `stop`, for operators."""
-
-    taken: int
-    stop: IntakeStop | None = None
-    detail: str = ""
+IntakeOutcome = tuple[int, IntakeStop | None, str]
+"""Number of records taken in, copies of rolled or moved timers too; why not all, and a text for operators."""
 
 
 class Partition:
@@ -168,7 +163,7 @@ class Partition:
         taken = before - len(self.backlog)
         if taken and self._dirty_since_ms is None:
             self._dirty_since_ms = now_ms
-        return IntakeOutcome(taken, stop, detail)
+        return taken, stop, detail
 
     def _take_in_backlog(self, left: int, now_ms: int, is_over: Callable[[], bool]) -> tuple[IntakeStop | None, str]:
         """Take in the first `left` records of the backlog, part by part. Return why not all, with a text.

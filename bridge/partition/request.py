@@ -50,10 +50,7 @@ _COPY_EXTRA_BYTES = 512
 
 
 class RequestBatch(NamedTuple):
-    """Records, each with what it asks for, and all ids that they name.
-
-    origin: topic, partition and offset, named by a request by origin, which is the only one of its batch.
-    """
+    """Records, each with what it asks for, and all ids that they name. origin: named by the only one of its batch."""
 
     asked: list[tuple[Record, Asked]]
     ids: list[bytes]

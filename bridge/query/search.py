@@ -310,7 +310,8 @@ class Search:
         elif following is None:  # keys and headers of copies in flight are not here
             alive = owned.flights.alive()
             self._flights |= {(timer_partition, each.origin_offset): each for each in alive}
-            flights = np.array([_row_of(each) for each in alive], TIMER_ROW)
+            cells = [(0, at.origin_offset, _IN_FLIGHT, 0, 0, topic_hash(at.target), 0, at.due_ms) for at in alive]
+            flights = np.array(cells, TIMER_ROW)
             rows = np.concatenate([rows, flights[self._matches_row(timer_partition, flights)]])
         self._keep(timer_partition, rows)
         return following
@@ -403,11 +404,6 @@ class Search:
             more |= id_fields(peek.id)
             state = state_in(owned, row, peek.target, self._at_ms)
             self._timers.append(NamedTimer.stored(place.partition, peek, int(row["due_ms"][0]), state, **more))
-
-
-def _row_of(flight: CopyInFlight) -> tuple[int, ...]:
-    """Return the fields of TIMER_ROW that a copy in flight has; 0 for the others."""
-    return (0, flight.origin_offset, _IN_FLIGHT, 0, 0, topic_hash(flight.target), 0, flight.due_ms)
 
 
 # -- one timer in full
